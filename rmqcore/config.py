@@ -90,9 +90,13 @@ class StoreConfig:
         None, "maxMessageSize", kind=int, least=1, most=INT32_MAX, dynamic=True
     )
     #: SYNC_FLUSH answers a put when it is on disk, ASYNC_FLUSH when it is in the page cache.
-    flush_disk_type: FlushDiskType = setting("ASYNC_FLUSH", "flushDiskType", kind=FlushDiskType)
+    flush_disk_type: FlushDiskType = setting(  # noqa: RUF009 - it makes a dataclass field
+        "ASYNC_FLUSH", "flushDiskType", kind=FlushDiskType
+    )
     #: a SLAVE takes its log from its master and refuses puts.
-    broker_role: BrokerRole = setting("ASYNC_MASTER", "brokerRole", kind=BrokerRole)
+    broker_role: BrokerRole = setting(  # noqa: RUF009 - it makes a dataclass field
+        "ASYNC_MASTER", "brokerRole", kind=BrokerRole
+    )
     #: milliseconds that a put under SYNC_FLUSH waits for the disk.
     sync_flush_timeout_ms: int = setting(5000, "syncFlushTimeout", least=1, dynamic=True)
     #: milliseconds that a put under SYNC_MASTER waits for its slaves.
@@ -285,10 +289,8 @@ class StoreConfig:
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """A copy with some settings changed and noted as explicit; names as `from_properties`."""
         resolved, ignored = _resolve(settings)
-        explicit = self.explicit | resolved.keys()
-        return dataclasses.replace(
-            self, **resolved, explicit=explicit, ignored=self.ignored + ignored
-        )
+        kept = {name: getattr(self, name) for name in self.explicit}
+        return type(self)(**(kept | resolved), ignored=self.ignored + ignored)
 
     @property
     def effective_max_message_size(self) -> int:
@@ -438,13 +440,16 @@ def load_config(
         ConfigError: see `StoreConfig.from_properties`.
         OSError: the file cannot be read.
     """
+    if profile is not None:
+        settings = {"profile": profile, **settings}
     if isinstance(config, StoreConfig):
-        if profile is not None:
-            settings = {"profile": profile, **settings}
         return config.with_settings(settings) if settings else config
     properties = parse_broker_conf(Path(config)) if isinstance(config, str | Path) else config
-    base = StoreConfig.from_properties(properties or {}, profile=profile or "embedded")
-    return base.with_settings(settings) if settings else base
+    from_config, ignored = _resolve(properties or {})
+    from_settings, also_ignored = _resolve(settings)
+    return StoreConfig(
+        **({"profile": "embedded"} | from_config | from_settings), ignored=ignored + also_ignored
+    )
 
 
 def parse_broker_conf(source: str | Path) -> dict[str, str]:
@@ -482,11 +487,10 @@ def to_broker_conf(config: StoreConfig, *, path: str | Path | None = None) -> st
         value = getattr(config, name)
         if name == "max_message_size":
             value = config.effective_max_message_size
-            if value == _DEFAULT_MAX_MESSAGE_SIZE and "max_message_size" not in config.explicit:
-                continue
-        elif name not in _GEOMETRY and value == item.default:
-            continue
-        if item.metadata["java"] and value is not None:
+            usual = value == _DEFAULT_MAX_MESSAGE_SIZE
+        else:
+            usual = value == item.default and name not in _GEOMETRY
+        if item.metadata["java"] and not usual:
             values[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else value
     return "".join(format_property(name, str(value)) + "\n" for name, value in values.items())
 
