@@ -1,0 +1,162 @@
+"""Consume-queue files: units, fillers, what a log gives. From docs/format/consume-queue.md."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .records import Record
+
+UNIT_SIZE = 20
+BATCH_UNIT_SIZE = 46
+EXT_UNIT_HEAD = 20
+EXT_ADDRESS_BASE = -(2**63)
+EXT_LAST_ADDRESS = -(2**31) - 1
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+
+QueueKey = tuple[str, int]
+
+
+class Unit(NamedTuple):
+    """Where a queue's message lies in the log."""
+
+    phy_offset: int
+    size: int
+    tags_code: int
+
+    def encode(self) -> bytes:
+        """Give the 20 bytes."""
+        return struct.pack(">qiq", *self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Unit:
+        """Read 20 bytes."""
+        return cls(*struct.unpack(">qiq", data))
+
+    @property
+    def is_valid(self) -> bool:
+        """Tell a unit from a slot that was never written."""
+        return self.phy_offset >= 0 and self.size > 0
+
+
+FILLER = Unit(0, 0x7FFFFFFF, 0)
+
+
+class BatchUnit(NamedTuple):
+    """Where a batch of consecutive queue offsets lies in the log; 46 bytes."""
+
+    phy_offset: int
+    size: int
+    tags_code: int
+    store_timestamp_ms: int
+    base_offset: int
+    batch_size: int
+    compacted_offset: int = -1
+    reserved: int = 0
+
+    def encode(self) -> bytes:
+        """Give the 46 bytes."""
+        return struct.pack(">qiqqqhii", *self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> BatchUnit:
+        """Read 46 bytes."""
+        return cls(*struct.unpack(">qiqqqhii", data))
+
+
+class ExtUnit(NamedTuple):
+    """What a filter may want to know of a message beyond its tags code."""
+
+    tags_code: int
+    store_timestamp_ms: int
+    bit_map: bytes = b""
+
+    def encode(self) -> bytes:
+        """Give the 20 bytes of the head and the bit map."""
+        size = EXT_UNIT_HEAD + len(self.bit_map)
+        head = struct.pack(
+            ">hqqh", size, self.tags_code, self.store_timestamp_ms, len(self.bit_map)
+        )
+        return head + self.bit_map
+
+
+def is_ext_address(tags_code: int) -> bool:
+    """Tell an extension file's address from a tags code."""
+    return tags_code <= EXT_LAST_ADDRESS
+
+
+def ext_files(units: Iterable[ExtUnit], file_size: int) -> tuple[list[int], dict[int, bytes]]:
+    """Lay extension units out: the address of each, and the files by where they begin."""
+    addresses: list[int] = []
+    files: dict[int, bytes] = {}
+    start, written = 0, b""
+    for unit in units:
+        data = unit.encode()
+        if len(data) > file_size - len(written) - 4:
+            files[start] = (written + b"\xff\xff").ljust(file_size, b"\0")
+            start, written = start + file_size, b""
+        addresses.append(EXT_ADDRESS_BASE + start + len(written))
+        written += data
+    if written:
+        files[start] = written.ljust(file_size, b"\0")
+    return addresses, files
+
+
+def queue_places(record: Record) -> list[tuple[QueueKey, int]]:
+    """List the queues in which a record appears, each with the record's offset there.
+
+    Prepared and rolled-back records appear in none. Light queues named by INNER_MULTI_DISPATCH
+    follow the record's own; when names and offsets differ in number there are no light queues.
+    """
+    if not record.is_queued:
+        return []
+    places = [((record.topic, record.queue_id), record.queue_offset)]
+    properties = record.properties
+    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    if len(names) == len(offsets):
+        for name, offset in zip(names, offsets, strict=True):
+            if name.startswith(LIGHT_QUEUE_PREFIX) and offset:
+                places.append(((name, 0), int(offset)))
+    return places
+
+
+def queues_of(records: Iterable[Record]) -> dict[QueueKey, dict[int, Record]]:
+    """Sort records into queues, by queue offset. The first record of an offset keeps its place."""
+    queues: dict[QueueKey, dict[int, Record]] = defaultdict(dict)
+    for record in records:
+        for key, offset in queue_places(record):
+            queues[key].setdefault(offset, record)
+    return dict(queues)
+
+
+def unit_of(record: Record) -> Unit:
+    """Give the consume-queue unit of a record."""
+    return Unit(record.phy_offset, record.store_size, record.tags_code)
+
+
+def queue_files(units: dict[int, Unit], file_size: int) -> dict[int, bytes]:
+    """Lay a queue out as files of one length, by the position of each file's first byte.
+
+    A queue that begins inside a file has fillers before its first unit. Slots that no unit fills
+    stay zero.
+    """
+    if not units:
+        return {}
+    first, last = min(units), max(units)
+    per_file = file_size // UNIT_SIZE
+    files: dict[int, bytes] = {}
+    for number in range(first // per_file, last // per_file + 1):
+        slots = range(number * per_file, (number + 1) * per_file)
+        data = b"".join(slot_bytes(units, slot, first) for slot in slots)
+        files[number * file_size] = data
+    return files
+
+
+def slot_bytes(units: dict[int, Unit], slot: int, first: int) -> bytes:
+    """Give the 20 bytes of one slot."""
+    if slot in units:
+        return units[slot].encode()
+    return FILLER.encode() if slot < first else bytes(UNIT_SIZE)
