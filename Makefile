@@ -1,0 +1,77 @@
+# Everything bootstraps itself from Python 3.11+ and a C compiler. `make help` lists what there is.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+EXTRAS := cli,arrow,test,lint
+JOBS   := 2
+
+PYX    := $(wildcard rmqcore/_*.pyx)
+NATIVE := $(PYX) $(wildcard rmqcore/*.pxd rmqcore/*.h) setup.py
+STUBS  := $(patsubst rmqcore/%.pyi,rmqcore.%,$(wildcard rmqcore/_*.pyi))
+HERE   := $(CURDIR)
+
+.PHONY: help setup build run test lint types stubs asan bench bench-smoke wheel test-interop clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
+
+# ---- set-up and build -----------------------------------------------------------------------------
+
+$(VENV)/ready: pyproject.toml scripts/bootstrap
+	@scripts/bootstrap $(VENV) $(EXTRAS)
+	@touch $@
+
+$(VENV)/built: $(VENV)/ready $(NATIVE)
+	@scripts/build $(PY) $@
+	@touch $@
+
+setup: $(VENV)/ready ## the virtual environment, .venv
+
+build: $(VENV)/built ## the extension modules, in place
+
+run: build ## rmqcore demo: append a text corpus, read it back, verify, one table
+	@$(BIN)/rmqcore demo
+
+# ---- checks ---------------------------------------------------------------------------------------
+
+test: build lint types stubs ## lint, types, stubs, the tests and one round of each benchmark
+	@$(BIN)/pytest tests bench --benchmark-disable
+
+lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@PATH="$(HERE)/$(BIN):$$PATH" cython-lint $(PYX) $(wildcard rmqcore/*.pxd)
+	@for header in $(wildcard rmqcore/*.h); do \
+		$(or $(CC),cc) -std=c11 -Wall -Wextra -Wconversion -Werror -fsyntax-only -xc $$header || exit 1; done
+
+types: $(VENV)/ready ## mypy --strict
+	@$(BIN)/mypy
+
+stubs: build ## the .pyi files against the compiled modules
+	@$(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
+		--allowlist tests/meta/stubtest.txt $(STUBS)
+
+bench: build ## the benchmarks, with figures
+	@$(BIN)/pytest bench
+
+bench-smoke: build ## each benchmark once, without figures
+	@$(BIN)/pytest bench --benchmark-disable -q
+
+# ---- lanes that test another build, from another directory ----------------------------------------
+
+asan: $(VENV)/built ## unit, property and fuzz tests under the address and undefined-behaviour sanitizers
+	@scripts/lane asan $(PY)
+
+wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, run the unit tests there
+	@scripts/lane wheel $(PY)
+
+test-interop: build ## stores of ours opened by Apache RocketMQ; needs Java and Maven
+	@$(BIN)/pytest tests/interop -m interop --no-skip
+
+clean: ## everything built; keeps .venv
+	@rm -rf build dist *.egg-info rmqcore/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	@rm -f $(VENV)/built
+	@find rmqcore tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
