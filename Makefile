@@ -8,9 +8,10 @@ PY     := $(BIN)/python
 EXTRAS := cli,arrow,test,lint
 JOBS   := 2
 
-PYX    := $(wildcard rmqcore/_*.pyx)
-NATIVE := $(PYX) $(wildcard rmqcore/*.pxd rmqcore/*.h) setup.py
-STUBS  := $(patsubst rmqcore/%.pyi,rmqcore.%,$(wildcard rmqcore/_*.pyi))
+CYTHON := $(sort $(shell find rmqcore -name '*.pyx' -o -name '*.pxd'))
+HEADERS := $(sort $(shell find rmqcore -name '*.h'))
+NATIVE := $(CYTHON) $(HEADERS) setup.py
+STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 
 .PHONY: help setup build run test lint types stubs asan bench bench-smoke wheel test-interop clean
@@ -43,8 +44,8 @@ test: build lint types stubs ## lint, types, stubs, the tests and one round of e
 lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@PATH="$(HERE)/$(BIN):$$PATH" cython-lint $(PYX) $(wildcard rmqcore/*.pxd)
-	@for header in $(wildcard rmqcore/*.h); do \
+	@PATH="$(HERE)/$(BIN):$$PATH" cython-lint $(CYTHON)
+	@for header in $(HEADERS); do \
 		$(or $(CC),cc) -std=c11 -Wall -Wextra -Wconversion -Werror -fsyntax-only -xc $$header || exit 1; done
 
 types: $(VENV)/ready ## mypy --strict
@@ -72,6 +73,7 @@ test-interop: build ## stores of ours opened by Apache RocketMQ; needs Java and 
 	@$(BIN)/pytest tests/interop -m interop --no-skip
 
 clean: ## everything built; keeps .venv
-	@rm -rf build dist *.egg-info rmqcore/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	@rm -f $(VENV)/built
+	@find rmqcore -name '*.so' -exec rm -f {} +
 	@find rmqcore tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

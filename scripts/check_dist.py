@@ -6,16 +6,17 @@ import zipfile
 from pathlib import Path
 
 SOURCES = (".pyx", ".pxd", ".h", ".c")
-NATIVE = sorted(path.stem for path in Path("rmqcore").glob("_*.pyx"))
+#: The extension modules, as paths without suffix (`rmqcore/_codec`).
+NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglob("*.pyx"))
 
 
 def complaints_about_wheel(names: set[str]) -> list[str]:
     """Say what a wheel lacks and what it should not hold."""
     found = [f"wheel holds a source: {name}" for name in sorted(names) if name.endswith(SOURCES)]
-    needed = ["rmqcore/py.typed", *(f"rmqcore/{leaf}.pyi" for leaf in NATIVE)]
+    needed = ["rmqcore/py.typed", *(f"{leaf}.pyi" for leaf in NATIVE)]
     found += [f"wheel lacks {name}" for name in needed if name not in names]
     for leaf in NATIVE:
-        if not any(n.startswith(f"rmqcore/{leaf}.") and n.endswith(".so") for n in names):
+        if not any(n.startswith(f"{leaf}.") and n.endswith(".so") for n in names):
             found.append(f"wheel lacks the compiled {leaf}")
     allowed = ("rmqcore/", "rmqcore-")
     found += [f"wheel holds {name}" for name in sorted(names) if not name.startswith(allowed)]

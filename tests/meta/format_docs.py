@@ -1,0 +1,73 @@
+"""The tables of docs/format/: `<!-- layout: NAME -->`, then `| offset | size | type | field | meaning |`."""
+
+import re
+from pathlib import Path
+
+MARKER = re.compile(r"^<!-- layout: (?P<name>[\w.-]+) -->$")
+COLUMNS = ("offset", "size", "type", "field", "meaning")
+RULE = re.compile(r"^:?-+:?$")
+
+Table = dict[str, tuple[int | str, int | str]]
+
+
+def cells_of(line: str) -> list[str]:
+    """Split a row of a Markdown table into its cells, without backticks."""
+    return [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
+
+
+def number(cell: str) -> int | str:
+    """Return a cell's number; a cell that names a varying size stays text."""
+    return int(cell) if cell.lstrip("-").isdigit() else cell
+
+
+def tables(text: str) -> dict[str, Table]:
+    """Return NAME -> field -> (offset, size) for every marked table of one document."""
+    found: dict[str, Table] = {}
+    lines = iter(text.splitlines())
+    for line in lines:
+        marker = MARKER.match(line.strip())
+        if not marker:
+            continue
+        name = marker["name"]
+        if name in found:
+            raise ValueError(f"two tables are marked {name}")
+        head = next((row for row in lines if row.strip()), "")
+        if tuple(cells_of(head)) != COLUMNS:
+            raise ValueError(f"{name}: the marker stands before {head!r}, not before {COLUMNS}")
+        found[name] = table = {}
+        for row in lines:
+            if not row.startswith("|"):
+                break
+            cells = cells_of(row)
+            if RULE.match(cells[0]):
+                continue
+            field = cells[COLUMNS.index("field")]
+            if field in table:
+                raise ValueError(f"{name}: two rows for {field}")
+            table[field] = (number(cells[0]), number(cells[1]))
+    return found
+
+
+def all_tables(folder: Path) -> dict[str, Table]:
+    """Return the marked tables of every document of a folder."""
+    found: dict[str, Table] = {}
+    for path in sorted(folder.glob("*.md")):
+        for name, table in tables(path.read_text("utf-8")).items():
+            if name in found:
+                raise ValueError(f"{path.name}: {name} is marked in another document, too")
+            found[name] = table
+    return found
+
+
+def differences(documented: dict[str, Table], layout: dict[str, Table]) -> list[str]:
+    """Say where the documents and the code disagree, in both directions."""
+    found = [
+        f"{name}: no table in docs/format" for name in sorted(layout.keys() - documented.keys())
+    ]
+    found += [f"{name}: not in LAYOUT" for name in sorted(documented.keys() - layout.keys())]
+    for name in sorted(layout.keys() & documented.keys()):
+        for field in sorted(layout[name].keys() | documented[name].keys()):
+            code, page = layout[name].get(field), documented[name].get(field)
+            if code is None or page is None or tuple(code) != page:
+                found.append(f"{name}.{field}: code says {code}, docs/format says {page}")
+    return found

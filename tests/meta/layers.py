@@ -1,0 +1,261 @@
+"""The floors of rmqcore: one table, and the check that a file imports only from rows above its own.
+
+Type-only imports and cimports count like any other. A room (a folder written with a slash) stands
+on one row as a whole; its files may import each other as long as there is no circle.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "rmqcore"
+
+#: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
+ROWS = (
+    ("F0", "errors status version _bytes _layout"),
+    ("F0", "_record"),
+    ("F0", "_message"),
+    ("F1", "_encoder _codec _index _mapped _java_properties _known_properties _setting"),
+    ("F1", "config dispatch message _tail _columns _get_result"),
+    ("F2", "files.mapped_file files.store_dir files.config_file services.service"),
+    ("F3", "files.mapped_file_queue services.allocate"),
+    ("F4", "files.commit_log files.consume_queue files.index_file files.store_checkpoint"),
+    ("F5", "services.flush services.reput services.consume_queue_store services.index_service"),
+    ("F6", "services.retention services.recovery services.delay_schedule scan/"),
+    ("F7", "message_store"),
+    ("F7", "__init__"),
+    ("F8", "doctor/ spark/ broker/ namesrv/ ha/"),
+    ("F9", "adapters/"),
+    ("F10", "cli/"),
+)
+#: Rooms beside the floors, with all that they may import.
+BESIDE = {
+    "metaq/": {"errors", "_bytes", "_codec", "_mapped"},
+    "remoting/": {"errors"},
+}
+#: What may be imported inside a function: packages that only an extra brings.
+OPTIONAL = {
+    "coilmq",
+    "huey",
+    "kombu",
+    "lz4",
+    "orjson",
+    "pandas",
+    "polars",
+    "prometheus_client",
+    "pyarrow",
+    "pyspark",
+    "queuelib",
+    "rich",
+    "typer",
+    "uvloop",
+    "zstandard",
+}
+
+CYTHON_IMPORT = re.compile(
+    r"^(?P<indent>[ \t]*)(?:from[ \t]+(?P<source>[\w.]+)[ \t]+c?import[ \t]+"
+    r"(?P<names>\([^)]*\)|[^\n#]+)|c?import[ \t]+(?P<plain>[\w. \t,]+))",
+    re.MULTILINE,
+)
+DOCSTRING = re.compile(r'"""[\s\S]*?"""')
+STATED_FLOOR = re.compile(r"^Floor: (F\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: `source` as written (empty for a plain one), the names taken, where."""
+
+    line: int
+    source: str
+    names: tuple[str, ...]
+    inside_function: bool
+
+
+def python_imports(text: str) -> list[Import]:
+    """Find every import of a Python file or stub."""
+    found = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(node.lineno, "", (a.name,), inside) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            found.append(Import(node.lineno, source, tuple(a.name for a in node.names), inside))
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside)
+
+    visit(ast.parse(text), False)
+    return found
+
+
+def cython_imports(text: str) -> list[Import]:
+    """Find every import and cimport of a Cython file."""
+    text = DOCSTRING.sub(lambda match: "\n" * match.group().count("\n"), text)
+    found = []
+    for match in CYTHON_IMPORT.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        taken = (match["names"] or match["plain"]).strip("() \t\n")
+        names = tuple(n.split()[0] for n in re.split(r"[,\n]", taken) if n.strip())
+        inside = bool(match["indent"])
+        if match["source"]:
+            found.append(Import(line, match["source"], names, inside))
+        else:
+            found.extend(Import(line, "", (name,), inside) for name in names)
+    return found
+
+
+def module_name(path: Path, root: Path) -> str:
+    """Name a file inside the package: `files.commit_log`; `__init__` for the package itself."""
+    parts = list(path.relative_to(root / PACKAGE).with_suffix("").parts)
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts)
+
+
+class Layers:
+    """The package as it is: modules, what each imports, and what is wrong with that."""
+
+    def __init__(self, root: Path, rows=ROWS, beside=None):
+        self.root = root
+        self.rows = rows
+        self.beside = BESIDE if beside is None else beside
+        paths = (p for p in sorted((root / PACKAGE).rglob("*")) if p.suffix in SUFFIXES)
+        self.files = [(path, module_name(path, root)) for path in paths]
+        self.modules = {module for _, module in self.files}
+
+    def row_of(self, module: str) -> int | None:
+        """Return the index of a module's row, or None when the table does not know it."""
+        room = module.partition(".")[0] + "/"
+        for index, (_, names) in enumerate(self.rows):
+            if {module, room} & set(names.split()):
+                return index
+        return None
+
+    def room_of(self, module: str) -> str | None:
+        """Return the room (`scan/`) of a module, None for one that has a floor of its own."""
+        room = module.partition(".")[0] + "/"
+        rooms = {name for _, names in self.rows for name in names.split() if name.endswith("/")}
+        return room if room in rooms | self.beside.keys() else None
+
+    def is_empty_package(self, module: str) -> bool:
+        """Tell whether a module is the `__init__` of a folder whose files have their own floors."""
+        return (self.root / PACKAGE / module.replace(".", "/") / "__init__.py").exists()
+
+    def targets(self, module: str, is_package: bool, imported: Import) -> set[str]:
+        """Return the modules of the package that one import reaches."""
+        source = imported.source
+        if source.startswith("."):
+            base = [] if module == "__init__" else module.split(".")
+            up = len(source) - len(source.lstrip(".")) - (1 if is_package else 0)
+            base = base[: len(base) - up] if up else base
+            source = ".".join([PACKAGE, *base, *filter(None, [source.lstrip(".")])])
+        if not source:
+            return {inner(imported.names[0])} - {None}
+        if inner(source) is None:
+            return set()
+        below = {f"{source}.{name}" for name in imported.names}
+        modules = {inner(name) for name in below} & self.modules
+        if len(modules) < len(below):
+            modules.add(inner(source))
+        return modules
+
+    def edges(self):
+        """Yield (path, module, import, target) for every import within the package."""
+        for path, module in self.files:
+            for imported in read_imports(path):
+                for target in self.targets(module, path.name == "__init__.py", imported):
+                    if target != module:
+                        yield path, module, imported, target
+
+    def complaint(self, module: str, target: str) -> str | None:
+        """Say what is wrong with one import, None when it goes down."""
+        room = self.room_of(module)
+        if room is not None and room == self.room_of(target):
+            return None
+        if room in self.beside:
+            return None if target in self.beside[room] else f"{room} may import {self.beside[room]}"
+        here, there = self.row_of(module), self.row_of(target)
+        if here is None or there is None or there < here:
+            return None
+        return f"{self.rows[there][0]} is not below {self.rows[here][0]}"
+
+    def upward(self) -> list[str]:
+        """Return every import that does not go down."""
+        return [
+            f"{path.relative_to(self.root)}:{imported.line}: imports {target}: {why}"
+            for path, module, imported, target in self.edges()
+            if (why := self.complaint(module, target))
+        ]
+
+    def without_floor(self) -> list[str]:
+        """Return the modules that the table does not know."""
+        return sorted(
+            module
+            for module in self.modules
+            if self.row_of(module) is None
+            and self.room_of(module) not in self.beside
+            and not self.is_empty_package(module)
+        )
+
+    def misstated(self) -> list[str]:
+        """Return the files whose docstring names another floor than the table."""
+        found = []
+        for path, module in self.files:
+            stated = STATED_FLOOR.search(path.read_text("utf-8"))
+            row = self.row_of(module)
+            if stated and row is not None and stated[1] != self.rows[row][0]:
+                found.append(
+                    f"{path.relative_to(self.root)}: says {stated[1]}, is {self.rows[row][0]}"
+                )
+        return found
+
+    def circles(self) -> list[str]:
+        """Return one path through each circle of imports."""
+        graph: dict[str, set[str]] = {module: set() for module in self.modules}
+        for _, module, _, target in self.edges():
+            graph[module].add(target)
+        found, done = [], set()
+
+        def walk(module: str, trail: list[str]) -> None:
+            if module in trail:
+                found.append(" -> ".join([*trail[trail.index(module) :], module]))
+            elif module not in done:
+                for target in sorted(graph.get(module, ())):
+                    walk(target, [*trail, module])
+                done.add(module)
+
+        for module in sorted(graph):
+            walk(module, [])
+        return found
+
+    def hidden(self) -> list[str]:
+        """Return the imports inside functions of what is not an optional extra."""
+        return [
+            f"{path.relative_to(self.root)}:{imported.line}: import it at the top of the file"
+            for path, _ in self.files
+            for imported in read_imports(path)
+            if imported.inside_function
+            and (imported.source or imported.names[0]).partition(".")[0] not in OPTIONAL
+        ]
+
+
+SUFFIXES = {
+    ".py": python_imports,
+    ".pyi": python_imports,
+    ".pyx": cython_imports,
+    ".pxd": cython_imports,
+}
+
+
+def read_imports(path: Path) -> list[Import]:
+    """Find the imports of one file by its kind."""
+    return SUFFIXES[path.suffix](path.read_text("utf-8"))
+
+
+def inner(name: str) -> str | None:
+    """Return a dotted name without the package's, `__init__` for the package, None for others."""
+    if name == PACKAGE:
+        return "__init__"
+    return name.removeprefix(PACKAGE + ".") if name.startswith(PACKAGE + ".") else None

@@ -1,0 +1,68 @@
+"""The tables in docs/format/ say what the code does, byte for byte."""
+
+from pathlib import Path
+
+import pytest
+from meta.format_docs import all_tables, differences, tables
+
+from rmqcore._codec import LAYOUT
+
+FORMAT = Path(__file__).parents[2] / "docs" / "format"
+
+PAGE = """
+# A unit
+
+<!-- layout: unit -->
+
+| offset | size | type | field | meaning |
+|-------:|-----:|------|-------|---------|
+| 0 | 8 | int64 | `phy_offset` | where the record lies |
+| 8 | 4 | int32 | `size` | its size |
+
+Text.
+"""
+UNIT = {"phy_offset": (0, 8), "size": (8, 4)}
+
+
+def test_documents_and_code_agree():
+    assert not differences(all_tables(FORMAT), LAYOUT)
+
+
+def test_a_table_is_read():
+    assert tables(PAGE) == {"unit": UNIT}
+    assert not differences(tables(PAGE), {"unit": UNIT})
+
+
+@pytest.mark.parametrize(
+    ("layout", "complaint"),
+    [
+        (
+            {"unit": {**UNIT, "size": (8, 8)}},
+            "unit.size: code says (8, 8), docs/format says (8, 4)",
+        ),
+        ({"unit": {**UNIT, "tags_code": (12, 8)}}, "unit.tags_code: code says (12, 8), "),
+        ({"unit": {"phy_offset": (0, 8)}}, "unit.size: code says None, docs/format says (8, 4)"),
+        ({"unit": UNIT, "slot": {}}, "slot: no table in docs/format"),
+    ],
+)
+def test_a_difference_is_found(layout, complaint):
+    (found,) = differences(tables(PAGE), layout)
+    assert found.startswith(complaint)
+
+
+def test_a_table_that_the_code_does_not_know_is_found():
+    assert differences(tables(PAGE), {}) == ["unit: not in LAYOUT"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        PAGE + PAGE,
+        PAGE.replace("field", "name"),
+        PAGE.replace("`size`", "`phy_offset`"),
+        "<!-- layout: unit -->\nno table\n",
+    ],
+)
+def test_a_table_that_cannot_be_compared_is_an_error(page):
+    with pytest.raises(ValueError, match="unit"):
+        tables(page)

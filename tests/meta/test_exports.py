@@ -1,0 +1,87 @@
+"""The public names are the same for the interpreter, for type checkers and in the documents."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import rmqcore
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "rmqcore"
+EXTENSIONS = sorted(path.relative_to(ROOT).with_suffix("") for path in PACKAGE.rglob("*.pyx"))
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def names_bound_in(source: Path) -> set[str]:
+    """Return the public names that a module binds at its top level, `as name` included."""
+    bound = set()
+    for node in ast.parse(source.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            bound |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            bound.add(node.name)
+    return {name for name in bound if not name.startswith("_")}
+
+
+def test_all_names_exist_and_are_listed_once():
+    assert len(set(rmqcore.__all__)) == len(rmqcore.__all__)
+    assert [name for name in rmqcore.__all__ if not hasattr(rmqcore, name)] == []
+
+
+def test_all_is_what_the_package_binds():
+    public = {name for name in rmqcore.__all__ if not name.startswith("__")}
+    assert names_bound_in(PACKAGE / "__init__.py") == public
+
+
+def test_every_public_name_is_documented():
+    text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
+    words = set(re.findall(r"\w+", text))
+    assert [name for name in rmqcore.__all__ if name not in words] == []
+
+
+def test_every_public_object_has_a_docstring():
+    objects = {name: getattr(rmqcore, name) for name in rmqcore.__all__}
+    assert [n for n, o in objects.items() if callable(o) and not (o.__doc__ or "").strip()] == []
+
+
+def test_documents_import_only_what_exists():
+    missing = []
+    for path in DOCUMENTS:
+        for block in CODE_BLOCK.findall(path.read_text("utf-8")):
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "rmqcore":
+                    module = importlib.import_module(node.module)
+                    missing += [
+                        f"{path.name}: {node.module}.{alias.name}"
+                        for alias in node.names
+                        if not hasattr(module, alias.name)
+                    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS, ids=str)
+def test_every_extension_has_a_stub_with_its_public_names(extension):
+    module = importlib.import_module(".".join(extension.parts))
+    stub = ast.parse((ROOT / extension).with_suffix(".pyi").read_text("utf-8"))
+    stubbed = {
+        target.id
+        for node in stub.body
+        for target in ([node.target] if isinstance(node, ast.AnnAssign) else [])
+        if isinstance(target, ast.Name)
+    }
+    stubbed |= {n.name for n in stub.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    defined = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("__") and getattr(value, "__module__", None) == module.__name__
+    }
+    assert defined <= stubbed
+    assert {name for name in stubbed if hasattr(module, name)} == stubbed
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (PACKAGE / "py.typed").is_file()

@@ -1,0 +1,134 @@
+"""A file imports only from floors below its own; there are no circles and no hidden imports."""
+
+from pathlib import Path
+
+import pytest
+from meta.layers import Layers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def layers():
+    return Layers(ROOT)
+
+
+def test_every_file_has_a_floor(layers):
+    assert not layers.without_floor(), "name the file in the table of tests/meta/layers.py"
+
+
+def test_docstrings_name_the_floor_of_the_table(layers):
+    assert not layers.misstated()
+
+
+def test_imports_go_down(layers):
+    assert not layers.upward()
+
+
+def test_there_are_no_circles(layers):
+    assert not layers.circles()
+
+
+def test_only_optional_extras_are_imported_inside_functions(layers):
+    assert not layers.hidden()
+
+
+# ---- the checks themselves can fail ----
+
+ROWS = (
+    ("F0", "errors"),
+    ("F1", "_leaf _other"),
+    ("F2", "files.queue"),
+    ("F3", "scan/"),
+    ("F4", "__init__"),
+)
+
+
+@pytest.fixture
+def package(tmp_path):
+    def build(**files):
+        for name, text in {"errors.py": "", "__init__.py": "", **files}.items():
+            path = tmp_path / "rmqcore" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        return Layers(tmp_path, ROWS, beside={"metaq/": {"errors"}})
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("errors.py", "import rmqcore._leaf\n"),
+        ("errors.py", "from rmqcore import _leaf\n"),
+        ("errors.py", "from . import _leaf\n"),
+        ("errors.py", "if TYPE_CHECKING:\n    from rmqcore._leaf import Leaf\n"),
+        ("errors.py", "from rmqcore import something\n"),
+        ("_other.pyx", "from rmqcore._leaf cimport (\n    leaf,\n    twig,\n)\n"),
+        ("_other.pyx", "cimport rmqcore._leaf\n"),
+        ("_other.pxd", "from rmqcore._leaf cimport leaf\n"),
+        ("_other.pyi", "from rmqcore.files.queue import Queue\n"),
+        ("files/queue.py", "from ..scan import plan\n"),
+        ("files/queue.py", "from rmqcore.scan.plan import Plan\n"),
+        ("metaq/log.py", "from rmqcore._leaf import leaf\n"),
+    ],
+)
+def test_an_import_upward_or_sideways_is_found(package, name, text):
+    others = {"_leaf.pyx": "", "scan/plan.py": "", "files/queue.py": ""}
+    assert len(package(**{**others, name: text}).upward()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "_leaf.pyx",
+            'from rmqcore.errors import Error\n"""\nfrom rmqcore.scan import plan\n"""\n',
+        ),
+        ("files/queue.py", "from rmqcore import errors\nfrom rmqcore._leaf import leaf\n"),
+        ("scan/plan.py", "from .read import read\nfrom rmqcore.files import queue\nimport numpy\n"),
+        ("metaq/log.py", "from rmqcore.errors import Error\nfrom . import files\n"),
+    ],
+)
+def test_an_import_downward_is_not(package, name, text):
+    others = {"_leaf.pyx": "", "scan/read.py": "", "files/queue.py": "", "metaq/files.py": ""}
+    built = package(**{**others, name: text})
+    assert not built.upward()
+    assert not built.circles()
+
+
+def test_a_circle_inside_a_room_is_found(package):
+    built = package(
+        **{
+            "scan/a.py": "from rmqcore.scan.b import b\n",
+            "scan/b.py": "from rmqcore.scan.a import a\n",
+        }
+    )
+    assert not built.upward()
+    assert built.circles() == ["scan.a -> scan.b -> scan.a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("errors.py", "def f():\n    import json\n"),
+        ("errors.py", "class A:\n    async def f(self):\n        from os import path\n"),
+        ("_leaf.pyx", "def f():\n    import json\n"),
+    ],
+)
+def test_an_import_inside_a_function_is_found(package, name, text):
+    assert len(package(**{name: text}).hidden()) == 1
+
+
+def test_an_optional_extra_may_be_imported_inside_a_function(package):
+    assert not package(**{"errors.py": "def f():\n    import pyarrow.parquet\n"}).hidden()
+
+
+def test_a_file_without_a_floor_is_found(package):
+    built = package(**{"stray.py": "", "files/__init__.py": "", "files/queue.py": ""})
+    assert built.without_floor() == ["stray"]
+
+
+def test_a_misstated_floor_is_found(package):
+    built = package(**{"_leaf.pyx": '"""A leaf.\n\nFloor: F7; imports nothing.\n"""\n'})
+    assert built.misstated() == ["rmqcore/_leaf.pyx: says F7, is F1"]
