@@ -25,10 +25,8 @@ def complaints_about_wheel(names: set[str]) -> list[str]:
 
 def complaints_about_sdist(names: set[str]) -> list[str]:
     """Say what an sdist lacks and what it should not hold."""
-    needed = {str(path) for suffix in SOURCES[:3] for path in Path("rmqcore").glob(f"*{suffix}")}
-    needed |= {
-        str(path) for path in Path("rmqcore").rglob("*.py*") if path.suffix in {".py", ".pyi"}
-    }
+    kinds = {".py", ".pyi", ".pyx", ".pxd", ".h"}
+    needed = {path.as_posix() for path in Path("rmqcore").rglob("*") if path.suffix in kinds}
     needed |= {"setup.py", "pyproject.toml", "LICENSE", "README.md"}
     found = [f"sdist lacks {name}" for name in sorted(needed - names)]
     found += [f"sdist holds {name}" for name in sorted(names) if name.endswith((".c", ".so"))]

@@ -1,4 +1,4 @@
-"""The tables of docs/format/: `<!-- layout: NAME -->`, then `| offset | size | type | field | meaning |`."""
+"""The tables of docs/format/: a line `<!-- layout: NAME -->`, then the columns named below."""
 
 import re
 from pathlib import Path
