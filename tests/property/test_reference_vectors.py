@@ -29,6 +29,7 @@ from reference.values import (
     encode_properties,
     index_hash,
     java_string_hash,
+    java_text,
     tags_code,
 )
 
@@ -221,6 +222,23 @@ def test_properties_by_javas_rules():
     for text, pairs in cases.items():
         assert decode_properties(text.encode()) == pairs
     assert encode_properties({"a": "b", "c": "订单"}) == "a\x01b\x02c\x01订单\x02".encode()
+
+
+def test_malformed_text_is_read_as_java_reads_it():
+    cases = {
+        "eda080": "\ufffd",
+        "eda080edb080": "\ufffd\ufffd",
+        "eda041": "\ufffdA",
+        "41eda0": "A\ufffd",
+        "f09f9841": "\ufffdA",
+        "c080": "\ufffd\ufffd",
+        "e228a1": "\ufffd(\ufffd",
+        "f4908080": "\ufffd\ufffd\ufffd\ufffd",
+        "e09f": "\ufffd\ufffd",
+        "c2": "\ufffd",
+    }
+    for data, text in cases.items():
+        assert java_text(bytes.fromhex(data)) == text
 
 
 def test_tags_code():

@@ -11,6 +11,7 @@ from .values import (
     Host,
     decode_properties,
     encode_message_id,
+    java_text,
     tags_code,
 )
 
@@ -251,7 +252,7 @@ def decode_record(
     if verify_record and not record_crc_matches(data, properties_data):
         raise RecordRejected(at, "the record does not match its CRC property")
     return Record(
-        topic=topic.decode("utf-8", "replace"),
+        topic=java_text(topic),
         body=body,
         properties_data=properties_data,
         queue_id=queue_id,

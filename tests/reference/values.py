@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
+import re
+import socket
 import struct
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,6 +18,12 @@ MILLISECONDS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def int32(value: int) -> int:
     """Wrap a number as Java's `int` does."""
     return (value + 2**31) % 2**32 - 2**31
+
+
+def java_text(data: bytes) -> str:
+    """Decode UTF-8 as Java does: U+FFFD for each malformed part, one for an encoded surrogate."""
+    without_surrogates = re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]?", "\ufffd".encode(), data)
+    return without_surrogates.decode("utf-8", "replace")
 
 
 def java_string_hash(text: str) -> int:
@@ -44,7 +51,8 @@ class Host(NamedTuple):
     def parse(cls, text: str) -> Host:
         """Read ``10.1.2.3:10911`` or ``[2001:db8::1]:10911``."""
         address, _, port = text.rpartition(":")
-        return cls(ipaddress.ip_address(address.strip("[]")).packed, int(port))
+        family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
+        return cls(socket.inet_pton(family, address.strip("[]")), int(port))
 
     @classmethod
     def decode(cls, data: bytes) -> Host:
@@ -61,8 +69,9 @@ class Host(NamedTuple):
         return len(self.address) == 16
 
     def __str__(self) -> str:
-        address = ipaddress.ip_address(self.address)
-        return f"[{address}]:{self.port}" if self.is_ipv6 else f"{address}:{self.port}"
+        if self.is_ipv6:
+            return f"[{socket.inet_ntop(socket.AF_INET6, self.address)}]:{self.port}"
+        return f"{socket.inet_ntop(socket.AF_INET, self.address)}:{self.port}"
 
 
 def encode_message_id(store_host: Host, phy_offset: int) -> str:
@@ -100,7 +109,7 @@ def decode_properties(data: bytes) -> dict[str, str]:
     its terminator; the separator is the chunk's first; of equal names the last wins.
     """
     properties: dict[str, str] = {}
-    for chunk in data.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
+    for chunk in java_text(data).split(PROPERTY_SEPARATOR):
         name, separator, value = chunk.partition(NAME_VALUE_SEPARATOR)
         if separator and name and value:
             properties[name] = value
