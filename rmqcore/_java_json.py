@@ -1,0 +1,73 @@
+"""The JSON dialect of RocketMQ's configuration files (fastjson), read and written.
+
+Differences from standard JSON: integer keys of a map stand without quotes, and the pretty form
+breaks lines in its own places. Both kinds of keys are read.
+
+Floor: F1; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)', re.DOTALL)
+
+
+def parse_java_json(text: str) -> Any:
+    """Read standard JSON, or what fastjson writes; keys come out as str.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    standard = _STRING_OR_BARE_KEY.sub(
+        lambda token: token[0] if token[1] is None else f'"{token[1]}"', text
+    )
+    try:
+        return json.loads(standard, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def format_java_json(value: object, depth: int = 0) -> str:
+    """Write a value as fastjson's pretty form does: tabs, no blank after a colon.
+
+    Args:
+        value: mappings with str or int keys, lists, str, int, float, bool. A mapping's entries
+            keep their order; those whose value is None are left out, as Java's null fields are.
+        depth: tabs in front of the lines of the value.
+
+    Source: fastjson 1.2 MapSerializer (no line break in front of a key that is no string).
+    """
+    if isinstance(value, Mapping):
+        return _format_mapping(value, depth)
+    if isinstance(value, list | tuple):
+        return _format_list(list(value), depth)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _format_mapping(value: Mapping[Any, object], depth: int) -> str:
+    inner = "\n" + "\t" * (depth + 1)
+    parts = [
+        (f"{key}:" if isinstance(key, int) else f"{inner}{json.dumps(key, ensure_ascii=False)}:")
+        + format_java_json(entry, depth + 1)
+        for key, entry in value.items()
+        if entry is not None
+    ]
+    if not parts:
+        return "{}"
+    return "{" + ",".join(parts) + "\n" + "\t" * depth + "}"
+
+
+def _format_list(value: list[object], depth: int) -> str:
+    inner = "\n" + "\t" * (depth + 1)
+    if not value:
+        return "[]"
+    parts = [inner + format_java_json(entry, depth + 1) for entry in value]
+    return "[" + ",".join(parts) + "\n" + "\t" * depth + "]"
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")

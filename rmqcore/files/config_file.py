@@ -1,0 +1,140 @@
+"""One small configuration file that is replaced as a whole and survives a power cut at any step.
+
+It keeps RocketMQ's ``.bak`` beside the file, so that RocketMQ's own loader finds what it expects.
+What the text means is its owner's business.
+
+Crash table (state on disk after a power cut behind each step of `ConfigFile.store`, and what
+`ConfigFile.load` then answers):
+
+1. ``.tmp`` written and synced: file old, answers old
+2. file renamed to ``.bak``: no file, answers old from ``.bak``
+3. ``.tmp`` renamed to file: file new, answers new
+4. directory synced: file new for good
+
+A file that cannot be parsed is never moved over a good ``.bak``: it is set aside as ``.damaged``.
+
+Floor: F2; imports only errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rmqcore.errors import CorruptConfigFileError
+
+T = TypeVar("T")
+
+_FILE_MODE = 0o644
+
+
+class ConfigFile(Generic[T]):
+    """A text file below ``config/`` with its backup.
+
+    Threads: one caller at a time; other processes may read beside it.
+    Source: RocketMQ common/ConfigManager.java.
+    Differs: RocketMQ deletes a file that it cannot read and starts empty when both are gone bad;
+        here nothing is deleted, and two bad files are an error.
+    """
+
+    def __init__(self, path: Path, decode: Callable[[str], T]) -> None:
+        """Name a file; nothing is opened.
+
+        Args:
+            path: the file; the backup is ``path`` with ``.bak`` behind it.
+            decode: makes a value of the text; raises ValueError when the text is damaged.
+        """
+        self.path = path
+        self.backup_path = path.with_name(path.name + ".bak")
+        self._decode = decode
+
+    def load(self) -> T | None:
+        """Read the newest content that can be read.
+
+        Returns:
+            The value; None when neither file exists or both are empty, as before the first store.
+
+        Raises:
+            CorruptConfigFileError: there is content, and none of it can be parsed.
+            OSError: a file exists and cannot be read.
+        """
+        reasons: list[str] = []
+        for path in (self.path, self.backup_path):
+            text = _read(path)
+            if not text:
+                continue
+            try:
+                return self._decode(text.decode())
+            except ValueError as error:
+                reasons.append(f"{path.name}: {error}")
+        if reasons:
+            raise CorruptConfigFileError(self.path, -1, "; ".join(reasons))
+        return None
+
+    def store(self, text: str) -> None:
+        """Replace the content; the former one becomes the backup.
+
+        Raises:
+            OSError: the content could not be written; the former one is still in place.
+
+        Durability: disk when it returns.
+        """
+        directory = self.path.parent
+        if not directory.is_dir():
+            directory.mkdir(parents=True, exist_ok=True)
+            _sync_directory(directory.parent)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        try:
+            _write(temporary, text.encode(errors="replace"))
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        former = _read(self.path)
+        if former:
+            kept = self.backup_path if self._is_sound(former) else self._damaged_path
+            os.replace(self.path, kept)  # noqa: PTH105 - one system call, named as such
+        os.replace(temporary, self.path)  # noqa: PTH105 - same
+        _sync_directory(directory)
+
+    @property
+    def _damaged_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".damaged")
+
+    def _is_sound(self, raw: bytes) -> bool:
+        try:
+            self._decode(raw.decode())
+        except ValueError:
+            return False
+        return True
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _write(path: Path, raw: bytes) -> None:
+    """Write a file and wait until its bytes are on disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        rest = memoryview(raw)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

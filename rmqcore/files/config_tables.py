@@ -1,0 +1,507 @@
+"""The tables below ``config/``: topics, consumer offsets, delay offsets, subscription groups.
+
+Each table is read whole, changed in memory, and written whole in RocketMQ's own shape. Fields that
+this release does not know are kept and written back.
+
+Floor: F3, on files/config_file.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
+
+from rmqcore._java_json import format_java_json, parse_java_json
+from rmqcore.errors import MessageIllegalError
+from rmqcore.files.config_file import ConfigFile
+
+TOPIC_NAME_MAX: Final = 127
+DERIVED_TOPIC_NAME_MAX: Final = 255
+_DERIVED_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+_TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_INT64_MAX: Final = 2**63 - 1
+_GROUP_SEPARATOR: Final = "@"
+
+
+def check_topic_name(topic: str) -> None:
+    """Refuse a name under which no topic can be created.
+
+    Raises:
+        MessageIllegalError: the name is empty, longer than 127 (retry and dead-letter topics:
+            255), or has a character other than letters, digits, ``%``, ``|``, ``_`` and ``-`` (so
+            it cannot be a path).
+
+    Source: RocketMQ common/topic/TopicValidator.java, validateTopic.
+    """
+    longest = DERIVED_TOPIC_NAME_MAX if topic.startswith(_DERIVED_PREFIXES) else TOPIC_NAME_MAX
+    if len(topic) > longest:
+        raise MessageIllegalError(f"topic of {len(topic)} characters: at most {longest} fit")
+    if not _TOPIC_NAME.fullmatch(topic):
+        raise MessageIllegalError(
+            f"topic {topic!r}: only letters, digits, %, |, _ and - are accepted, at least one"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic. Source: RocketMQ common/TopicConfig.java."""
+
+    #: its name.
+    topic_name: str
+    #: queues that consumers read, 0 to ``read_queue_nums - 1``.
+    read_queue_nums: int = 8
+    #: queues that producers write.
+    write_queue_nums: int = 8
+    #: permission bits, as on disk: 8 priority, 4 read, 2 write, 1 inherit.
+    perm: int = 6
+    #: "SINGLE_TAG" or "MULTI_TAG".
+    topic_filter_type: str = "SINGLE_TAG"
+    #: bits for system topics: 1 unit, 2 unit subscription.
+    topic_sys_flag: int = 0
+    #: whether the topic keeps its queues in order across brokers.
+    order: bool = False
+    #: ``queue.type``, ``cleanup.policy``, ``message.type``, ``reserve.time``; without a plus sign.
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    #: fields of other releases, kept as they are.
+    other: Mapping[str, object] = field(default_factory=dict)
+
+    def to_java(self) -> dict[str, object]:
+        """The object as it stands in ``topics.json``, fields in alphabetical order."""
+        known = {java: getattr(self, name) for java, name in _TOPIC_FIELDS.items()}
+        return dict(sorted({**self.other, **known}.items()))
+
+    @classmethod
+    def from_java(cls, name: str, entry: object) -> Self:
+        """Read an entry of ``topics.json``.
+
+        Raises:
+            ValueError: it is no object, or a field has a wrong type.
+        """
+        values = dict(_mapping(f"topic {name}", entry))
+        known: dict[str, Any] = {"topicName": name}
+        for java, own in _TOPIC_FIELDS.items():
+            value = values.pop(java, None)
+            if value is None or java == "topicName":
+                continue
+            if type(value) is not _TOPIC_TYPES[own]:
+                raise ValueError(f"topic {name}: {java}={value!r}")
+            known[java] = value
+        return cls(**{_TOPIC_FIELDS[java]: value for java, value in known.items()}, other=values)
+
+
+_TOPIC_FIELDS: Final = {
+    "attributes": "attributes",
+    "order": "order",
+    "perm": "perm",
+    "readQueueNums": "read_queue_nums",
+    "topicFilterType": "topic_filter_type",
+    "topicName": "topic_name",
+    "topicSysFlag": "topic_sys_flag",
+    "writeQueueNums": "write_queue_nums",
+}
+_TOPIC_TYPES: Final = {
+    "attributes": dict,
+    "order": bool,
+    "perm": int,
+    "read_queue_nums": int,
+    "topic_filter_type": str,
+    "topic_sys_flag": int,
+    "write_queue_nums": int,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Tells two states of a table apart. Source: RocketMQ remoting/protocol/DataVersion.java."""
+
+    #: changes since the table was new.
+    counter: int = 0
+    #: Unix time of the last change, milliseconds.
+    timestamp_ms: int = 0
+    #: epoch of the controller; 0 without one.
+    state_version: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after one more change."""
+        return DataVersion(self.counter + 1, now_ms, self.state_version)
+
+    def to_java(self) -> dict[str, object]:
+        """The object as it stands in the files."""
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp_ms,
+        }
+
+    @classmethod
+    def from_java(cls, entry: object) -> DataVersion:
+        """Read the object; one that is missing, as in files of 4.x, is version 0."""
+        values = _mapping("dataVersion", entry)
+        return cls(
+            counter=_integer("counter", values.get("counter", 0)),
+            timestamp_ms=_integer("timestamp", values.get("timestamp", 0)),
+            state_version=_integer("stateVersion", values.get("stateVersion", 0)),
+        )
+
+
+class ConfigTable:
+    """A table in memory and its file.
+
+    - ``persist`` writes only when something changed since the last write.
+    - A change during ``persist`` is never lost: it makes the table dirty again.
+
+    Threads: any; one lock a table.
+    Durability: disk when ``persist`` returns.
+    """
+
+    file_name: ClassVar[str]
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
+        """Read the table of a store; without a file it is empty.
+
+        Args:
+            directory: the store's ``config`` folder.
+            clock: Unix time in milliseconds.
+
+        Raises:
+            CorruptConfigFileError: the file and its backup can both not be read.
+        """
+        self.data_version = DataVersion()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._persist_lock = threading.Lock()
+        self._changed = False
+        self._other: dict[str, object] = {}
+        self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
+        content = self._file.load()
+        if content is not None:
+            self._other, self.data_version = content[0], content[1]
+            self._install(content[2])
+
+    @property
+    def path(self) -> Path:
+        """The file of the table."""
+        return self._file.path
+
+    def persist(self) -> bool:
+        """Write the table if it changed.
+
+        Returns:
+            Whether anything was written.
+
+        Raises:
+            OSError: the file could not be written; the former one is still in place.
+        """
+        with self._persist_lock:
+            with self._lock:
+                if not self._changed:
+                    return False
+                self.data_version = self.data_version.next(self._clock())
+                text = self.to_text()
+                self._changed = False
+            try:
+                self._file.store(text)
+            except OSError:
+                self._changed = True
+                raise
+            return True
+
+    def to_text(self) -> str:
+        """The file's content as it would be written now."""
+        content = {**self._other, **self._encode(), "dataVersion": self.data_version.to_java()}
+        return format_java_json(dict(sorted(content.items())))
+
+    def _decode(self, content: dict[str, object]) -> object:
+        """Take this table's fields out of the file's content; ValueError when they are wrong."""
+        raise NotImplementedError
+
+    def _install(self, table: Any) -> None:
+        """Make what `_decode` returned the table."""
+        raise NotImplementedError
+
+    def _encode(self) -> dict[str, object]:
+        """This table's fields of the file's content."""
+        raise NotImplementedError
+
+
+class TopicConfigTable(ConfigTable):
+    """``topics.json``. Source: RocketMQ broker/topic/TopicConfigManager.java."""
+
+    file_name = "topics.json"
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
+        """See `ConfigTable`."""
+        self._topics: dict[str, TopicConfig] = {}
+        super().__init__(directory, clock=clock)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The configuration of a topic; None when there is none."""
+        return self._topics.get(topic)
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or replace a topic.
+
+        Raises:
+            MessageIllegalError: see `check_topic_name`.
+        """
+        check_topic_name(config.topic_name)
+        with self._lock:
+            self._topics = {**self._topics, config.topic_name: config}
+            self._changed = True
+
+    def remove(self, topic: str) -> bool:
+        """Forget a topic; returns whether it was there."""
+        with self._lock:
+            known = topic in self._topics
+            self._topics = {name: entry for name, entry in self._topics.items() if name != topic}
+            self._changed |= known
+            return known
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._topics.values())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def _decode(self, content: dict[str, object]) -> dict[str, TopicConfig]:
+        entries = _mapping("topicConfigTable", content.pop("topicConfigTable", {}))
+        for name in entries:
+            _refuse_path(name)
+        return {name: TopicConfig.from_java(name, entry) for name, entry in entries.items()}
+
+    def _install(self, table: dict[str, TopicConfig]) -> None:
+        self._topics = table
+
+    def _encode(self) -> dict[str, object]:
+        entries = {name: config.to_java() for name, config in sorted(self._topics.items())}
+        return {"topicConfigTable": entries}
+
+
+class ConsumerOffsetTable(ConfigTable):
+    """``consumerOffset.json``: the next queue offset of each group in each queue.
+
+    Source: RocketMQ broker/offset/ConsumerOffsetManager.java.
+    """
+
+    file_name = "consumerOffset.json"
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
+        """See `ConfigTable`."""
+        self._offsets: dict[str, dict[int, int]] = {}
+        super().__init__(directory, clock=clock)
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The next queue offset that the group wants; None when it has committed none."""
+        return self._offsets.get(_offset_key(topic, group), {}).get(queue_id)
+
+    def commit(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Set the next queue offset of a group.
+
+        Raises:
+            ValueError: the queue id or the offset is negative.
+            MessageIllegalError: the topic or the group is no legal name.
+        """
+        if queue_id < 0 or not 0 <= queue_offset <= _INT64_MAX:
+            raise ValueError(f"queue {queue_id}, offset {queue_offset}: neither may be negative")
+        check_topic_name(group)
+        check_topic_name(topic)
+        with self._lock:
+            queues = self._offsets.setdefault(_offset_key(topic, group), {})
+            self._changed |= queues.get(queue_id) != queue_offset
+            queues[queue_id] = queue_offset
+
+    def queues(self, topic: str, group: str) -> dict[int, int]:
+        """A copy of the offsets of one group in one topic, by queue id."""
+        with self._lock:
+            return dict(self._offsets.get(_offset_key(topic, group), {}))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All pairs (topic, group) that have committed."""
+        with self._lock:
+            keys = [key.partition(_GROUP_SEPARATOR) for key in self._offsets]
+        return [(topic, group) for topic, _, group in keys]
+
+    def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
+        """Forget the offsets of a topic, of a group, or of one group in one topic.
+
+        Returns:
+            Pairs (topic, group) forgotten.
+        """
+        with self._lock:
+            gone = [
+                key
+                for key in self._offsets
+                if topic in (None, key.partition(_GROUP_SEPARATOR)[0])
+                and group in (None, key.partition(_GROUP_SEPARATOR)[2])
+            ]
+            for key in gone:
+                del self._offsets[key]
+            self._changed |= bool(gone)
+            return len(gone)
+
+    def _decode(self, content: dict[str, object]) -> dict[str, dict[int, int]]:
+        entries = _mapping("offsetTable", content.pop("offsetTable", {}))
+        return {key: _offsets(key, queues) for key, queues in entries.items()}
+
+    def _install(self, table: dict[str, dict[int, int]]) -> None:
+        self._offsets = table
+
+    def _encode(self) -> dict[str, object]:
+        table = {key: dict(sorted(queues.items())) for key, queues in sorted(self._offsets.items())}
+        return {"offsetTable": table}
+
+
+class DelayOffsetTable(ConfigTable):
+    """``delayOffset.json``: by delay level, the next queue offset of ``SCHEDULE_TOPIC_XXXX``.
+
+    Source: RocketMQ broker/schedule/ScheduleMessageService.java.
+    """
+
+    file_name = "delayOffset.json"
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
+        """See `ConfigTable`."""
+        self._offsets: dict[int, int] = {}
+        super().__init__(directory, clock=clock)
+
+    def get(self, level: int) -> int | None:
+        """The next queue offset to deliver at a level; None when nothing was delivered yet."""
+        return self._offsets.get(level)
+
+    def commit(self, level: int, queue_offset: int) -> None:
+        """Set the next queue offset to deliver at a level.
+
+        Raises:
+            ValueError: the level is below 1 or the offset is negative.
+        """
+        if level < 1 or not 0 <= queue_offset <= _INT64_MAX:
+            raise ValueError(f"level {level}, offset {queue_offset}: at least 1 and 0")
+        with self._lock:
+            self._changed |= self._offsets.get(level) != queue_offset
+            self._offsets[level] = queue_offset
+
+    def levels(self) -> dict[int, int]:
+        """A copy of all offsets, by level."""
+        with self._lock:
+            return dict(self._offsets)
+
+    def _decode(self, content: dict[str, object]) -> dict[int, int]:
+        return _offsets("offsetTable", content.pop("offsetTable", {}))
+
+    def _install(self, table: dict[int, int]) -> None:
+        self._offsets = table
+
+    def _encode(self) -> dict[str, object]:
+        return {"offsetTable": dict(sorted(self._offsets.items()))}
+
+
+class SubscriptionGroupTable(ConfigTable):
+    """``subscriptionGroup.json``: kept as it is, group by group.
+
+    Source: RocketMQ broker/subscription/SubscriptionGroupManager.java.
+    """
+
+    file_name = "subscriptionGroup.json"
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
+        """See `ConfigTable`."""
+        self._groups: dict[str, dict[str, object]] = {}
+        super().__init__(directory, clock=clock)
+
+    def get(self, group: str) -> Mapping[str, object] | None:
+        """The fields of a group under RocketMQ's names; None when it is unknown."""
+        return self._groups.get(group)
+
+    def put(self, group: str, fields: Mapping[str, object]) -> None:
+        """Create or replace a group; fields that are left out keep RocketMQ's defaults.
+
+        Raises:
+            MessageIllegalError: the group is no legal name.
+        """
+        check_topic_name(group)
+        with self._lock:
+            entry = {**_SUBSCRIPTION_GROUP_DEFAULTS, **fields, "groupName": group}
+            self._groups[group] = dict(sorted(entry.items()))
+            self._changed = True
+
+    def names(self) -> list[str]:
+        """All groups."""
+        with self._lock:
+            return sorted(self._groups)
+
+    def _decode(self, content: dict[str, object]) -> dict[str, dict[str, object]]:
+        entries = _mapping("subscriptionGroupTable", content.pop("subscriptionGroupTable", {}))
+        return {name: dict(_mapping(name, entry)) for name, entry in entries.items()}
+
+    def _install(self, table: dict[str, dict[str, object]]) -> None:
+        self._groups = table
+
+    def _encode(self) -> dict[str, object]:
+        return {"subscriptionGroupTable": dict(sorted(self._groups.items()))}
+
+
+_SUBSCRIPTION_GROUP_DEFAULTS: Final[Mapping[str, object]] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+_Content = tuple[dict[str, object], DataVersion, object]
+
+
+def _decoded_by(decode: Callable[[dict[str, object]], object]) -> Callable[[str], _Content]:
+    """Make a whole-file decoder of a table's: (other fields, version, table)."""
+
+    def decode_text(text: str) -> _Content:
+        content = dict(_mapping("the file", parse_java_json(text)))
+        version = DataVersion.from_java(content.pop("dataVersion", None) or {})
+        table = decode(content)
+        return content, version, table
+
+    return decode_text
+
+
+def _mapping(name: str, value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
+    return value
+
+
+def _integer(name: str, value: object, *, least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= _INT64_MAX:
+        raise ValueError(f"{name}={value!r} is no number from {least} to {_INT64_MAX}")
+    return value
+
+
+def _offsets(name: str, value: object) -> dict[int, int]:
+    """Offsets by an integer key: a queue id or a delay level."""
+    offsets = {}
+    for key, offset in _mapping(name, value).items():
+        if not re.fullmatch(r"\d{1,10}", key, re.ASCII):
+            raise ValueError(f"{name}: {key!r} is no number")
+        offsets[int(key)] = _integer(f"{name}: {key}", offset, least=-_INT64_MAX)
+    return offsets
+
+
+def _offset_key(topic: str, group: str) -> str:
+    return f"{topic}{_GROUP_SEPARATOR}{group}"
+
+
+def _refuse_path(name: str) -> None:
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise ValueError(f"topic {name!r} is no name")
