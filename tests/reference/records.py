@@ -129,11 +129,6 @@ def crc_property(crc: int) -> bytes:
     return f"{CRC_NAME}\x01{f'{crc:010d}'[::-1]}\x02".encode()
 
 
-def utf16_length(text: str) -> int:
-    """Count the UTF-16 units of a text, Java's String.length()."""
-    return len(text.encode("utf-16-be", "surrogatepass")) // 2
-
-
 def encode_record(record: Record, *, append_crc: bool = False) -> bytes:
     """Lay out one record; magic, CRC, size and the IPv6 bits of sysFlag are computed here.
 
@@ -142,12 +137,12 @@ def encode_record(record: Record, *, append_crc: bool = False) -> bytes:
         append_crc: end the properties with the CRC of the whole record.
     """
     topic = record.topic.encode("utf-8")
-    magic = MAGIC_V2 if utf16_length(record.topic) > 127 else MAGIC_V1
+    magic = MAGIC_V2 if len(topic) > 127 else MAGIC_V1
     properties = record.properties_data
     if append_crc and properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     sys_flag = (
-        record.sys_flag
+        record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
         | (BORN_HOST_V6 if record.born_host.is_ipv6 else 0)
         | (STORE_HOST_V6 if record.store_host.is_ipv6 else 0)
     )

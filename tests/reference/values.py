@@ -88,7 +88,7 @@ def decode_message_id(message_id: str) -> tuple[Host, int]:
     if len(message_id) not in (32, 56):
         raise ValueError(f"{len(message_id)} digits")
     data = bytes.fromhex(message_id)
-    if len(data) not in (16, 28):
+    if 2 * len(data) != len(message_id):
         raise ValueError("a space among the digits")
     return Host.decode(data[:-8]), struct.unpack(">q", data[-8:])[0]
 
