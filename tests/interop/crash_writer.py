@@ -1,0 +1,27 @@
+"""A child process that puts messages until it is killed: `crash_writer.py STORE`.
+
+Prints the physical offset of each message after its put returned.
+"""
+
+import itertools
+import sys
+
+import rmqcore
+from interop.writers import SIZES
+
+
+def main(path: str) -> None:
+    with rmqcore.open_store(path, config=SIZES) as store:
+        for number in itertools.count():
+            result = store.put(
+                "TopicCrash",
+                b"x" * (number * 37 % 900),
+                queue_id=number % 3,
+                tags=f"T{number % 4}",
+                keys=(f"R{number}",),
+            )
+            print(result.phy_offset, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

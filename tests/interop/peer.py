@@ -1,0 +1,55 @@
+"""Apache RocketMQ's own store classes, asked what they read from a directory."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+RUN = Path(__file__).parent / "java" / "run"
+#: One run opens and reads a store of a few hundred kilobytes; the first one also fetches the jars.
+TIMEOUT_S = 300
+
+
+def missing() -> list[str]:
+    """Return the programs that are needed and not here."""
+    return [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on: Java's store always opens its replication port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def dump(release: str, store: Path, conf: Path, keys: list[tuple[str, str]]) -> dict:
+    """Open a store with one release's classes, which recover it, and return the manifest.
+
+    Args:
+        release: version of Apache RocketMQ.
+        store: the directory; Java writes to it.
+        conf: lines of a `broker.conf` with the file sizes.
+        keys: pairs (topic, key) to query.
+    """
+    home = store.parent / f"{store.name}.home"
+    home.mkdir()
+    key_file, out = home / "keys.tsv", home / "manifest.json"
+    key_file.write_text("".join(f"{topic}\t{key}\n" for topic, key in keys), "utf-8")
+    environment = {
+        **os.environ,
+        "ROCKETMQ": release,
+        "HA_PORT": str(free_port()),
+        "HEAP": "256m",
+        "JAVA_OPTS": f"-Duser.home={home}",
+    }
+    command = [RUN, "StoreDump", store, conf, out, key_file]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode or not out.exists():
+        raise AssertionError(
+            f"StoreDump {release} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+        )
+    return json.loads(out.read_text("utf-8"))
