@@ -1,0 +1,125 @@
+"""Why a store can, or cannot, be read and written at this moment.
+
+Floor: F1; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import IntFlag
+
+
+class RunningFlag(IntFlag):
+    """Reasons against reading or writing; the bits are RocketMQ's and appear in its admin tools."""
+
+    NOT_READABLE = 0x01
+    NOT_WRITEABLE = 0x02
+    WRITE_LOGICS_QUEUE_ERROR = 0x04
+    WRITE_INDEX_FILE_ERROR = 0x08
+    DISK_FULL = 0x10
+    FENCED = 0x20
+    LOGIC_DISK_FULL = 0x40
+
+
+_AGAINST_PUTS = ~RunningFlag.NOT_READABLE
+_AGAINST_CONSUME_QUEUES = (
+    RunningFlag.NOT_WRITEABLE
+    | RunningFlag.WRITE_LOGICS_QUEUE_ERROR
+    | RunningFlag.WRITE_INDEX_FILE_ERROR
+    | RunningFlag.LOGIC_DISK_FULL
+)
+_USUAL_REASONS = {
+    RunningFlag.NOT_READABLE: "the store is not readable",
+    RunningFlag.NOT_WRITEABLE: "the store has been made read-only; open it again",
+    RunningFlag.WRITE_LOGICS_QUEUE_ERROR: (
+        "a consume queue could not be written; open the store again, it is derived from the log"
+    ),
+    RunningFlag.WRITE_INDEX_FILE_ERROR: (
+        "the index could not be written; open the store again, it is derived from the log"
+    ),
+    RunningFlag.DISK_FULL: "the disk of the commit log is nearly full; puts resume below the limit",
+    RunningFlag.FENCED: "another master has taken over; this one is fenced off",
+    RunningFlag.LOGIC_DISK_FULL: (
+        "the disk of the consume queues is nearly full; puts resume below the limit"
+    ),
+}
+
+
+class RunningFlags:
+    """The set of `RunningFlag`, each with its reason in a sentence.
+
+    - A flag that is raised twice keeps its first reason: what went wrong first.
+    - ``readable`` and ``writeable`` are one attribute read, for the path of every put.
+
+    Threads: any.
+    Source: RocketMQ store/RunningFlags.java.
+    Differs: RocketMQ's ``getAndMake...`` answer with the former state in two opposite senses; here
+        `raise_flag` and `clear_flag` tell whether they changed anything.
+    """
+
+    __slots__ = ("_lock", "_reasons", "bits", "consume_queue_writeable", "readable", "writeable")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reasons: dict[RunningFlag, str] = {}
+        self._refresh()
+
+    def raise_flag(self, flag: RunningFlag, reason: str | None = None) -> bool:
+        """Raise one flag.
+
+        Args:
+            flag: what is wrong.
+            reason: a sentence for ``why_not_writable``; None takes the usual one.
+
+        Returns:
+            True when the flag was down before.
+        """
+        with self._lock:
+            if flag in self._reasons:
+                return False
+            self._reasons[flag] = reason or _USUAL_REASONS[flag]
+            self._refresh()
+            return True
+
+    def clear_flag(self, flag: RunningFlag) -> bool:
+        """Take one flag down.
+
+        Returns:
+            True when it was up before.
+        """
+        with self._lock:
+            cleared = self._reasons.pop(flag, None) is not None
+            self._refresh()
+            return cleared
+
+    def set_flag(self, flag: RunningFlag, up: bool, reason: str | None = None) -> bool:
+        """Raise or take down one flag; returns whether that changed anything."""
+        return self.raise_flag(flag, reason) if up else self.clear_flag(flag)
+
+    def __contains__(self, flag: RunningFlag) -> bool:
+        return bool(self.bits & flag)
+
+    def why_not_writable(self) -> str | None:
+        """The reasons why puts are refused, gravest first; None when they are not."""
+        return self._why(_AGAINST_PUTS)
+
+    def why_not_readable(self) -> str | None:
+        """The reason why gets are refused; None when they are not."""
+        return self._why(RunningFlag.NOT_READABLE)
+
+    def _why(self, relevant: RunningFlag) -> str | None:
+        with self._lock:
+            reasons = [self._reasons[flag] for flag in sorted(self._reasons) if flag & relevant]
+        return "; ".join(reasons) or None
+
+    def _refresh(self) -> None:
+        bits = RunningFlag(0)
+        for flag in self._reasons:
+            bits |= flag
+        self.bits = bits
+        self.readable = not bits & RunningFlag.NOT_READABLE
+        self.writeable = not bits & _AGAINST_PUTS
+        self.consume_queue_writeable = not bits & _AGAINST_CONSUME_QUEUES
+
+    def __repr__(self) -> str:
+        return f"RunningFlags({self.bits!r})"

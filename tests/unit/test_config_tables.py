@@ -1,0 +1,252 @@
+"""The tables below config/: RocketMQ's shapes, typed access, nothing unknown is dropped."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from rmqcore.errors import CorruptConfigFileError, MessageIllegalError
+from rmqcore.files.config_tables import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    check_topic_name,
+)
+
+NOW = 1_700_000_000_000
+
+
+def open_table(kind, directory: Path):
+    return kind(directory, clock=lambda: NOW)
+
+
+def strict(text: str) -> object:
+    return json.loads(text)
+
+
+class TestTopics:
+    def test_a_new_topic_stands_in_rocketmqs_shape(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table.put(TopicConfig(topic_name="TopicA"))
+        assert table.persist()
+        assert strict((tmp_path / "topics.json").read_text()) == {
+            "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": NOW},
+            "topicConfigTable": {
+                "TopicA": {
+                    "attributes": {},
+                    "order": False,
+                    "perm": 6,
+                    "readQueueNums": 8,
+                    "topicFilterType": "SINGLE_TAG",
+                    "topicName": "TopicA",
+                    "topicSysFlag": 0,
+                    "writeQueueNums": 8,
+                }
+            },
+        }
+
+    def test_fields_come_in_alphabetical_order(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table.put(TopicConfig(topic_name="T", other={"liteTopic": True}))
+        names = [line.split('"')[1] for line in table.to_text().splitlines() if '"' in line]
+        assert names[names.index("T") + 1 :] == [
+            "attributes",
+            "liteTopic",
+            "order",
+            "perm",
+            "readQueueNums",
+            "topicFilterType",
+            "topicName",
+            "topicSysFlag",
+            "writeQueueNums",
+        ]
+
+    def test_a_file_of_another_release_keeps_its_fields(self, tmp_path):
+        (tmp_path / "topics.json").write_text(
+            '{"dataVersion":{"counter":7,"timestamp":5},"newField":{"x":[1]},"topicConfigTable":'
+            '{"TBW102":{"order":false,"perm":7,"readQueueNums":4,"topicName":"TBW102","what":1},'
+            '"my.host-1":{"topicName":"my.host-1"}}}'
+        )
+        table = open_table(TopicConfigTable, tmp_path)
+        config = table.get("TBW102")
+        assert config is not None
+        assert (config.perm, config.read_queue_nums, config.write_queue_nums) == (7, 4, 8)
+        assert {entry.topic_name for entry in table} == {"TBW102", "my.host-1"}
+        table.put(TopicConfig(topic_name="TopicB"))
+        table.persist()
+        written = strict((tmp_path / "topics.json").read_text())
+        assert written["newField"] == {"x": [1]}
+        assert written["topicConfigTable"]["TBW102"]["what"] == 1
+        assert written["dataVersion"]["counter"] == 8
+        assert len(open_table(TopicConfigTable, tmp_path)) == 3
+
+    def test_removing(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table.put(TopicConfig(topic_name="TopicA"))
+        assert table.remove("TopicA")
+        assert not table.remove("TopicA")
+        assert table.get("TopicA") is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"topicConfigTable":[]}',
+            '{"topicConfigTable":{"T":{"perm":"6"}}}',
+            '{"topicConfigTable":{"T":{"perm":true}}}',
+            '{"topicConfigTable":{"../../etc":{}}}',
+            '{"topicConfigTable":{"..":{}}}',
+            '{"dataVersion":{"counter":-1}}',
+            '{"dataVersion":5}',
+        ],
+    )
+    def test_content_of_a_wrong_shape_is_damage(self, tmp_path, text):
+        (tmp_path / "topics.json").write_text(text)
+        with pytest.raises(CorruptConfigFileError):
+            open_table(TopicConfigTable, tmp_path)
+        (tmp_path / "topics.json.bak").write_text('{"topicConfigTable":{"T":{}}}')
+        assert open_table(TopicConfigTable, tmp_path).get("T") == TopicConfig(topic_name="T")
+
+
+class TestTopicNames:
+    @pytest.mark.parametrize("name", ["T", "%RETRY%g", "a|b_c-9", "x" * 127, "%DLQ%" + "x" * 250])
+    def test_legal(self, name):
+        check_topic_name(name)
+
+    @pytest.mark.parametrize(
+        "name",
+        ["", "x" * 128, "%DLQ%" + "x" * 251, "../a", "a/b", "a.b", "a b", "a\n", "é", "a\0", "a@b"],
+    )
+    def test_illegal(self, name, tmp_path):
+        with pytest.raises(MessageIllegalError):
+            check_topic_name(name)
+        with pytest.raises(MessageIllegalError):
+            open_table(TopicConfigTable, tmp_path).put(TopicConfig(topic_name=name))
+
+
+class TestConsumerOffsets:
+    def test_the_shape_is_fastjsons(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.commit("TopicA", "g", 1, 9)
+        table.commit("TopicA", "g", 0, 12)
+        table.persist()
+        assert (tmp_path / "consumerOffset.json").read_text() == (
+            '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":'
+            f"{NOW}"
+            '\n\t},\n\t"offsetTable":{\n\t\t"TopicA@g":{0:12,1:9\n\t\t}\n\t}\n}'
+        )
+        again = open_table(ConsumerOffsetTable, tmp_path)
+        assert again.queues("TopicA", "g") == {0: 12, 1: 9}
+        assert again.data_version.counter == 1
+
+    @pytest.mark.parametrize(
+        "text", ['{"offsetTable":{"T@g":{0:3}}}', '{"offsetTable":{"T@g":{"0":3}}}']
+    )
+    def test_both_kinds_of_keys_are_read(self, tmp_path, text):
+        (tmp_path / "consumerOffset.json").write_text(text)
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        assert table.get("T", "g", 0) == 3
+        assert table.get("T", "g", 1) is None
+        assert table.get("U", "g", 0) is None
+
+    def test_removing_by_topic_and_by_group(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        for topic, group in (("A", "g"), ("A", "h"), ("B", "g")):
+            table.commit(topic, group, 0, 1)
+        assert table.remove(topic="A", group="h") == 1
+        assert table.remove(group="g") == 2
+        assert table.pairs() == []
+        assert table.remove(topic="A") == 0
+
+    def test_unchanged_tables_are_not_written(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        assert not table.persist()
+        table.commit("T", "g", 0, 1)
+        assert table.persist()
+        table.commit("T", "g", 0, 1)
+        assert not table.persist()
+        assert table.data_version.counter == 1
+
+    def test_a_failed_write_is_tried_again(self, tmp_path, monkeypatch):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.commit("T", "g", 0, 1)
+
+        def refuse(text):
+            raise OSError("no")
+
+        monkeypatch.setattr(table._file, "store", refuse)
+        with pytest.raises(OSError, match="no"):
+            table.persist()
+        monkeypatch.undo()
+        assert table.persist()
+        assert open_table(ConsumerOffsetTable, tmp_path).get("T", "g", 0) == 1
+
+    def test_negative_numbers_and_illegal_names_are_refused(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        with pytest.raises(ValueError, match="negative"):
+            table.commit("T", "g", -1, 0)
+        with pytest.raises(ValueError, match="negative"):
+            table.commit("T", "g", 0, -1)
+        with pytest.raises(MessageIllegalError):
+            table.commit("T@U", "g", 0, 0)
+
+    def test_commits_beside_persists_are_never_lost(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        done = threading.Event()
+
+        def persist() -> None:
+            while not done.is_set():
+                table.persist()
+
+        writer = threading.Thread(target=persist)
+        writer.start()
+        for offset in range(1, 2000):
+            table.commit("T", f"g{offset % 50}", offset % 7, offset)
+        done.set()
+        writer.join()
+        table.persist()
+        again = open_table(ConsumerOffsetTable, tmp_path)
+        assert {pair: again.queues(*pair) for pair in again.pairs()} == {
+            pair: table.queues(*pair) for pair in table.pairs()
+        }
+
+
+class TestDelayOffsets:
+    def test_a_file_of_release_4_9_7(self, tmp_path):
+        (tmp_path / "delayOffset.json").write_text('{\n\t"offsetTable":{}\n}')
+        table = open_table(DelayOffsetTable, tmp_path)
+        assert table.levels() == {}
+        table.commit(3, 17)
+        table.persist()
+        assert '"offsetTable":{3:17\n\t}' in (tmp_path / "delayOffset.json").read_text()
+        assert open_table(DelayOffsetTable, tmp_path).get(3) == 17
+
+    def test_levels_begin_at_one(self, tmp_path):
+        table = open_table(DelayOffsetTable, tmp_path)
+        for level, offset in ((0, 1), (1, -1)):
+            with pytest.raises(ValueError, match="at least"):
+                table.commit(level, offset)
+
+
+class TestSubscriptionGroups:
+    def test_everything_is_kept(self, tmp_path):
+        text = (
+            '{"dataVersion":{"counter":1},"forbiddenTable":{"g":{"T":2}},'
+            '"subscriptionGroupTable":{"g":{"brokerId":0,"groupName":"g","new":{"a":1}}}}'
+        )
+        (tmp_path / "subscriptionGroup.json").write_text(text)
+        table = open_table(SubscriptionGroupTable, tmp_path)
+        table.put("h", {"retryMaxTimes": 3})
+        table.persist()
+        written = strict((tmp_path / "subscriptionGroup.json").read_text())
+        assert written["forbiddenTable"] == {"g": {"T": 2}}
+        assert written["subscriptionGroupTable"]["g"]["new"] == {"a": 1}
+        assert written["subscriptionGroupTable"]["h"]["retryMaxTimes"] == 3
+        assert written["subscriptionGroupTable"]["h"]["retryQueueNums"] == 1
+        again = open_table(SubscriptionGroupTable, tmp_path)
+        assert again.names() == ["g", "h"]
+        assert again.get("x") is None
