@@ -6,7 +6,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 EXTRAS := cli,arrow,test,lint
-JOBS   := 2
 
 CYTHON := $(sort $(shell find rmqcore -name '*.pyx' -o -name '*.pxd'))
 HEADERS := $(sort $(shell find rmqcore -name '*.h'))
@@ -46,7 +45,7 @@ lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
 	@$(BIN)/ruff format --check .
 	@PATH="$(HERE)/$(BIN):$$PATH" cython-lint $(CYTHON)
 	@for header in $(HEADERS); do \
-		$(or $(CC),cc) -std=c11 -Wall -Wextra -Wconversion -Werror -fsyntax-only -xc $$header || exit 1; done
+		$(CC) -std=c11 -Wall -Wextra -Wconversion -Werror -fsyntax-only -xc $$header || exit 1; done
 
 types: $(VENV)/ready ## mypy --strict
 	@$(BIN)/mypy

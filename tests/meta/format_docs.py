@@ -1,4 +1,7 @@
-"""The tables of docs/format/: a line `<!-- layout: NAME -->`, then the columns named below."""
+"""The tables of docs/format/: a line `<!-- layout: NAME -->`, then the columns named below.
+
+A row whose offset is `…` stands behind the row above it, at no fixed place: it is not compared.
+"""
 
 import re
 from pathlib import Path
@@ -7,17 +10,14 @@ MARKER = re.compile(r"^<!-- layout: (?P<name>[\w.-]+) -->$")
 COLUMNS = ("offset", "size", "type", "field", "meaning")
 RULE = re.compile(r"^:?-+:?$")
 
-Table = dict[str, tuple[int | str, int | str]]
+FLOATING = "…"
+
+Table = dict[str, tuple[int, int]]
 
 
 def cells_of(line: str) -> list[str]:
     """Split a row of a Markdown table into its cells, without backticks."""
     return [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
-
-
-def number(cell: str) -> int | str:
-    """Return a cell's number; a cell that names a varying size stays text."""
-    return int(cell) if cell.lstrip("-").isdigit() else cell
 
 
 def tables(text: str) -> dict[str, Table]:
@@ -44,7 +44,8 @@ def tables(text: str) -> dict[str, Table]:
             field = cells[COLUMNS.index("field")]
             if field in table:
                 raise ValueError(f"{name}: two rows for {field}")
-            table[field] = (number(cells[0]), number(cells[1]))
+            if cells[0] != FLOATING:
+                table[field] = (int(cells[0]), int(cells[1]))
     return found
 
 
