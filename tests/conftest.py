@@ -11,7 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from golden.stores import unpack
 
-NATIVE = ("_codec", "_message", "_tail", "_index", "_mapped", "_columns")
+ROOT = Path(__file__).parents[1]
+#: Every extension module that the sources say there must be.
+NATIVE = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted((ROOT / "rmqcore").rglob("*.pyx"))
+]
 
 settings.register_profile(
     "default",
@@ -36,10 +41,10 @@ def pytest_configure(config):
     if wanted and not package.is_relative_to(Path(wanted).resolve()):
         raise pytest.UsageError(f"rmqcore comes from {package}, not from {wanted}")
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
-    for leaf in NATIVE:
-        module = importlib.import_module(f"rmqcore.{leaf}")
+    for name in NATIVE:
+        module = importlib.import_module(name)
         if not module.__file__.endswith(suffixes):
-            raise pytest.UsageError(f"rmqcore.{leaf} is not the compiled module: {module.__file__}")
+            raise pytest.UsageError(f"{name} is not the compiled module: {module.__file__}")
 
 
 def pytest_report_header():
