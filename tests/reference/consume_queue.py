@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .records import Record
+from .values import SCHEDULE_TOPIC
 
 UNIT_SIZE = 20
 BATCH_UNIT_SIZE = 46
@@ -104,22 +105,28 @@ def ext_files(units: Iterable[ExtUnit], file_size: int) -> tuple[list[int], dict
     return addresses, files
 
 
+def dispatches_to_light_queues(topic: str) -> bool:
+    """Tell whether a topic's records may name light queues: copies that wait or retry do not."""
+    return not (topic.startswith(("%RETRY%", "rmq_sys_")) or topic == SCHEDULE_TOPIC)
+
+
 def queue_places(record: Record) -> list[tuple[QueueKey, int]]:
     """List the queues in which a record appears, each with the record's offset there.
 
-    Prepared and rolled-back records appear in none. Light queues named by INNER_MULTI_DISPATCH
-    follow the record's own; when names and offsets differ in number there are no light queues.
+    Prepared and rolled-back records appear in none. The queues that INNER_MULTI_DISPATCH names
+    follow the record's own, each with its offset in INNER_MULTI_QUEUE_OFFSET; a name without an
+    offset is passed over. A light queue is number 0, any other has the record's own number.
     """
     if not record.is_queued:
         return []
     places = [((record.topic, record.queue_id), record.queue_offset)]
-    properties = record.properties
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-    if len(names) == len(offsets):
-        for name, offset in zip(names, offsets, strict=True):
-            if name.startswith(LIGHT_QUEUE_PREFIX) and offset:
-                places.append(((name, 0), int(offset)))
+    if dispatches_to_light_queues(record.topic):
+        names = record.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+        offsets = record.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+        for name, offset in zip(names, offsets, strict=False):
+            if name and "/" not in name and offset.isascii() and offset.isdigit():
+                queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else record.queue_id
+                places.append(((name, queue_id), int(offset)))
     return places
 
 
