@@ -116,6 +116,8 @@ class IndexFile:
         key_hash = index_hash(key)
         slot = key_hash % self.slot_num
         previous = self.slot(slot)
+        if previous == header.index_count:
+            previous = self.abandoned_link()
         time_diff_s = 0
         if header.begin_timestamp > 0:
             elapsed_s = max(0, store_timestamp_ms - header.begin_timestamp) // 1000
@@ -135,31 +137,39 @@ class IndexFile:
         )
         return True
 
-    def walk(self, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1) -> Iterator[int]:
-        """Give the log positions filed under a key's hash, newest first.
+    def abandoned_link(self) -> int:
+        """Give the link of the entry that a crash left behind before it was counted."""
+        number = self.header.index_count
+        previous = self.entry(number).previous
+        return previous if 0 < previous < number else 0
 
-        Entry times are whole seconds; an entry older than `begin_ms` ends the walk. A chain runs
-        from newer to older entries: a link that does not lead to an older one ends the walk, so
-        no damage can make it endless.
+    def walk(self, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1) -> Iterator[int]:
+        """Give the log positions filed under a key's hash whose time may fit, newest first.
+
+        A chain runs from newer to older entries: a link that does not lead to an older one ends
+        the walk, so no damage can make it endless.
         """
-        header = self.header
         key_hash = index_hash(key)
         number = self.slot(key_hash % self.slot_num)
-        while 0 < number < header.index_count:
+        while 0 < number < self.header.index_count:
             entry = self.entry(number)
-            time_ms = header.begin_timestamp + entry.time_diff_s * 1000
-            if entry.time_diff_s < 0:
-                return
-            if entry.key_hash == key_hash and begin_ms <= time_ms <= end_ms:
+            if entry.key_hash == key_hash and self.may_lie_within(number, begin_ms, end_ms):
                 yield entry.phy_offset
-            if time_ms < begin_ms or entry.previous >= number:
+            if entry.previous >= number:
                 return
             number = entry.previous
 
-    def covers(self, begin_ms: int, end_ms: int) -> bool:
-        """Tell whether the file may hold an entry of a time range."""
-        header = self.header
-        return begin_ms <= header.end_timestamp and end_ms >= header.begin_timestamp
+    def may_lie_within(self, number: int, begin_ms: int, end_ms: int) -> bool:
+        """Tell whether an entry's record may have been stored within a time range.
+
+        Times are whole seconds, so the range is widened by one. The first entry's difference
+        counts from another beginning, and 0 and 2147483647 are limits, not times.
+        """
+        time_diff_s = self.entry(number).time_diff_s
+        if number == 1 or time_diff_s <= 0 or time_diff_s == 2**31 - 1:
+            return True
+        time_ms = self.header.begin_timestamp + time_diff_s * 1000
+        return begin_ms - 999 <= time_ms <= end_ms
 
 
 def build_index(
