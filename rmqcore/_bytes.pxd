@@ -1,0 +1,14 @@
+# Declarations of _bytes.h; pointers are checked by the caller.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+cdef extern from "_bytes.h" nogil:
+    int16_t load_i16(const uint8_t* at) noexcept
+    int32_t load_i32(const uint8_t* at) noexcept
+    int64_t load_i64(const uint8_t* at) noexcept
+    void store_i16(uint8_t* at, int16_t value) noexcept
+    void store_i32(uint8_t* at, int32_t value) noexcept
+    void store_i64(uint8_t* at, int64_t value) noexcept
+    void publish_i32(uint8_t* at, int32_t value) noexcept
+    int32_t observe_i32(const uint8_t* at) noexcept
+    void publish_word(int64_t* at, int64_t value) noexcept
+    int64_t observe_word(const int64_t* at) noexcept

@@ -1,0 +1,204 @@
+"""The result of a get: which records were found, held without a copy and decoded on demand.
+
+Walks consume-queue units beside the log bytes they point at. Never reads a file by itself.
+
+Floor: F1; imports _message, errors.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t
+cimport cython
+
+from rmqcore._bytes cimport load_i32, load_i64
+from rmqcore._layout cimport *
+from rmqcore._message cimport BufferHold, HeldBytes, make_message
+from rmqcore._record cimport RecordHead, bytes_t, check_body_crc, read_head, rmq_crc32_init
+
+from rmqcore._message import status_text
+from rmqcore.errors import CorruptRecordError
+
+rmq_crc32_init()
+
+
+cdef enum Collected:
+    ALL = 0          # every unit was looked at
+    FULL = 1         # enough messages or bytes
+    ELSEWHERE = 2    # the next unit points outside this buffer
+    MISMATCH = 3     # the next unit contradicts the record it points at
+
+
+cdef struct Found:
+    bytes_t at
+    int32_t size
+    int32_t hold
+
+
+@cython.final
+cdef class GetMessageResult:
+    """Messages of one queue, and where to go on.
+
+    Attributes:
+        status: `GetMessageStatus`.
+        next_queue_offset: where the next get begins.
+        min_queue_offset, max_queue_offset: bounds of the queue when it was read.
+        buffer_total_size: bytes of all records found.
+
+    The records are held without a copy; `messages` decodes them on first use and raises
+    CorruptRecordError where a body contradicts its CRC.
+
+    Source: RocketMQ store/GetMessageResult.java.
+    """
+
+    cdef public object status
+    cdef public int64_t next_queue_offset
+    cdef public int64_t min_queue_offset
+    cdef public int64_t max_queue_offset
+    cdef readonly int64_t buffer_total_size
+    cdef list holds
+    cdef bytearray found
+    cdef Py_ssize_t count
+    cdef list _messages
+
+    def __init__(self, status, int64_t next_queue_offset, int64_t min_queue_offset,
+                 int64_t max_queue_offset):
+        self.status = status
+        self.next_queue_offset = next_queue_offset
+        self.min_queue_offset = min_queue_offset
+        self.max_queue_offset = max_queue_offset
+        self.holds = []
+        self.found = None
+
+    def collect(
+        self, buffer, path, int64_t base_offset, bytes units not None, Py_ssize_t first,
+        Py_ssize_t max_messages, int64_t max_bytes, tags_codes=None,
+    ):
+        """Take records out of one buffer of the commit log, in the order of the units.
+
+        Args:
+            buffer: bytes of the log that may be read.
+            path, base_offset: its file, and the physical offset of its first byte.
+            units: consume-queue units, 20 bytes each.
+            first: number of the unit to begin with.
+            max_messages, max_bytes: stop before either is exceeded; the first message always fits.
+            tags_codes: packed int64 values to match, or None for every message.
+
+        Returns:
+            (number of the first unit not looked at, why it stopped: 0 all looked at, 1 enough,
+            2 that unit points outside the buffer, 3 it contradicts the record it points at).
+        """
+        cdef BufferHold hold = BufferHold(buffer, path, base_offset)
+        cdef Py_ssize_t unit_count = PyBytes_GET_SIZE(units) // UNIT_SIZE
+        cdef bytes_t base = <bytes_t>hold.view.buf
+        cdef int64_t size = hold.view.len
+        cdef const int64_t* codes = NULL
+        cdef Py_ssize_t code_count = 0
+        cdef Py_ssize_t index, code, before = self.count
+        cdef int64_t at, tags_code
+        cdef int32_t record_size
+        cdef bytes_t unit
+        cdef Found* found
+        cdef int stop = ALL
+        if tags_codes is not None:
+            codes = <const int64_t*>PyBytes_AS_STRING(tags_codes)
+            code_count = PyBytes_GET_SIZE(tags_codes) // 8
+        if self.found is None:
+            self.found = bytearray(min(max_messages, unit_count) * sizeof(Found))
+        elif len(self.found) < <Py_ssize_t>((self.count + unit_count) * sizeof(Found)):
+            self.found.extend(bytes((self.count + unit_count) * sizeof(Found) - len(self.found)))
+        found = <Found*><char*>self.found
+        index = first
+        while index < unit_count:
+            if self.count >= max_messages:
+                stop = FULL
+                break
+            unit = <bytes_t>PyBytes_AS_STRING(units) + index * UNIT_SIZE
+            at = load_i64(unit) - base_offset
+            record_size = load_i32(unit + UNIT_SIZE_AT)
+            tags_code = load_i64(unit + UNIT_TAGS_CODE_AT)
+            if record_size == FILLER_SIZE and at + base_offset == 0:
+                index += 1
+                continue
+            if codes != NULL:
+                code = 0
+                while code < code_count and codes[code] != tags_code:
+                    code += 1
+                if code == code_count:
+                    index += 1
+                    continue
+            if self.count and self.buffer_total_size + record_size > max_bytes:
+                stop = FULL
+                break
+            if at < 0 or record_size < RECORD_SIZE_MIN or at > size - record_size:
+                stop = ELSEWHERE
+                break
+            if load_i32(base + at) != record_size or load_i64(base + at + PHY_OFFSET_AT) != at + base_offset:
+                stop = MISMATCH
+                break
+            found[self.count].at = base + at
+            found[self.count].size = record_size
+            found[self.count].hold = <int32_t>len(self.holds)
+            self.count += 1
+            self.buffer_total_size += record_size
+            index += 1
+        if self.count > before:
+            self.holds.append(hold)
+        return index, stop
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        return iter(self.messages)
+
+    @property
+    def messages(self) -> list:
+        """The messages, decoded once."""
+        cdef Py_ssize_t index
+        cdef Found* found
+        cdef RecordHead head
+        cdef BufferHold hold
+        cdef int status
+        if self._messages is None:
+            messages = []
+            for index in range(self.count):
+                found = <Found*><char*>self.found + index
+                hold = self.holds[found.hold]
+                status = read_head(found.at, found.size, &head)
+                if status == OK:
+                    status = check_body_crc(found.at, &head)
+                if status != OK:
+                    raise CorruptRecordError(
+                        hold.path or "commit log",
+                        hold.base_offset + (found.at - <bytes_t>hold.view.buf),
+                        status_text(status),
+                    )
+                messages.append(make_message(hold, found.at, &head))
+            self._messages = messages
+        return self._messages
+
+    def slices(self) -> list:
+        """The records' bytes as read-only memoryviews, without a copy and without any check."""
+        cdef Py_ssize_t index
+        cdef Found* found
+        cdef BufferHold hold
+        views = []
+        for index in range(self.count):
+            found = <Found*><char*>self.found + index
+            hold = self.holds[found.hold]
+            views.append(memoryview(
+                HeldBytes(hold, found.at - <bytes_t>hold.view.buf, found.size)
+            ))
+        return views
+
+    def sizes(self) -> list:
+        """Size in bytes of every record, read from the record itself."""
+        cdef Found* found = NULL if self.found is None else <Found*><char*>self.found
+        cdef Py_ssize_t index
+        return [load_i32(found[index].at) for index in range(self.count)]
+
+    def __repr__(self):
+        return (
+            f"GetMessageResult({self.status.name}, {self.count} messages, "
+            f"next_queue_offset={self.next_queue_offset}, "
+            f"min={self.min_queue_offset}, max={self.max_queue_offset})"
+        )

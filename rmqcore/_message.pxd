@@ -1,0 +1,62 @@
+# Message objects for the other native modules.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from rmqcore._record cimport RecordHead, bytes_t
+
+
+cdef class BufferHold:
+    # Keeps a buffer exported, and with it the mapping behind it, for as long as this object lives.
+    cdef Py_buffer view
+    cdef readonly object path            # the file, for error messages; None when there is none
+    cdef readonly int64_t base_offset    # physical offset of the buffer's first byte
+
+
+cdef class Message:
+    cdef public object topic
+    cdef public object body
+    cdef public object tags
+    cdef public object keys
+    cdef public dict properties
+    cdef public int32_t queue_id
+    cdef public int32_t flag
+    cdef public int32_t sys_flag
+    cdef public int64_t born_timestamp_ms
+    cdef public object born_host
+    cdef public object store_host
+    cdef public int32_t reconsume_times
+    cdef public int64_t prepared_transaction_offset
+    cdef public int32_t delay_level
+    cdef public bint wait_store_msg_ok
+
+
+cdef class MessageExt:
+    cdef BufferHold hold
+    cdef bytes_t record_at
+    cdef RecordHead head
+    cdef dict _properties
+    cdef object _topic
+    cdef object _body
+    cdef object property_text(self, const char* wanted, int32_t size)
+
+
+cdef class HeldBytes:
+    # A read-only part of a held buffer; the buffer lives as long as a view of this does.
+    cdef BufferHold hold
+    cdef Py_ssize_t start
+    cdef Py_ssize_t size
+
+
+cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
+
+
+cdef class PutMessageResult:
+    cdef readonly object status
+    cdef readonly object durability
+    cdef readonly int64_t phy_offset
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t store_size
+    cdef readonly int64_t store_timestamp_ms
+    cdef readonly int32_t message_count
+    cdef readonly str reason
+    cdef bytes store_host
+    cdef object phy_offsets              # int64 array of a batch, else None

@@ -1,0 +1,491 @@
+"""Message objects: what is put, what a read hands out, and the receipts.
+
+Owns the lifetime of bytes that were handed out: a `MessageExt` or a slice of it keeps the mapping
+that it lies in alive (`BufferHold`). Never opens, maps or writes a file.
+
+Floor: F0; imports errors and status only.
+"""
+
+import socket
+import zlib
+from importlib import import_module
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t
+cimport cython
+
+from rmqcore._bytes cimport load_i32, store_i64
+from rmqcore._layout cimport *
+from rmqcore._record cimport (
+    RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
+)
+
+from rmqcore.errors import CorruptRecordError, MessageIllegalError, RmqCoreError
+from rmqcore.status import PutMessageStatus
+
+rmq_crc32_init()
+
+cdef object PUT_OK = PutMessageStatus.PUT_OK
+
+COMPRESSION_NAMES = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
+
+
+@cython.final
+cdef class BufferHold:
+    """One export of a buffer; releasing this object releases the mapping behind it."""
+
+    def __cinit__(self, buffer, path=None, int64_t base_offset=0):
+        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
+        self.path = path
+        self.base_offset = base_offset
+
+    def __dealloc__(self):
+        if <void*>self.view.obj != NULL:
+            PyBuffer_Release(&self.view)
+
+
+cdef str host_text(bytes_t at, int32_t size):
+    if size == HOST_V4_SIZE:
+        return f"{at[0]}.{at[1]}.{at[2]}.{at[3]}:{load_i32(at + 4)}"
+    address = socket.inet_ntop(socket.AF_INET6, at[:16])
+    return f"[{address}]:{load_i32(at + 16)}"
+
+
+def decode_host(bytes host not None) -> str:
+    """Text of an encoded host: ``10.1.2.3:10911`` or ``[2001:db8::1]:10911``.
+
+    Args:
+        host: 8 bytes (IPv4) or 20 bytes (IPv6): the address, then the port as int32.
+
+    Raises:
+        ValueError: any other length.
+
+    Source: RocketMQ common/message/MessageExt.java, socketAddress2ByteBuffer.
+    """
+    if len(host) not in (HOST_V4_SIZE, HOST_V6_SIZE):
+        raise ValueError(f"an encoded host has 8 or 20 bytes, not {len(host)}")
+    return host_text(<bytes_t>PyBytes_AS_STRING(host), <int32_t>len(host))
+
+
+def encode_host(str host not None) -> bytes:
+    """The 8 or 20 bytes of a host; an IPv4-mapped IPv6 address becomes IPv4, as in Java.
+
+    Raises:
+        MessageIllegalError: not ``address:port`` with a numeric address and a port of 0 to 65535.
+
+    Source: RocketMQ common/message/MessageExt.java, socketAddress2ByteBuffer.
+    """
+    address, _, port = host.rpartition(":")
+    try:
+        if address.startswith("[") and address.endswith("]"):
+            bare = address.removeprefix("[").removesuffix("]").partition("%")[0]
+            packed = socket.inet_pton(socket.AF_INET6, bare)
+            if packed.startswith(b"\0" * 10 + b"\xff\xff"):
+                packed = packed[12:]
+        else:
+            packed = socket.inet_pton(socket.AF_INET, address)
+        number = int(port)
+    except (OSError, ValueError):
+        number = -1
+    if not 0 <= number <= 65535:
+        raise MessageIllegalError(
+            f"host {host!r}: expected a numeric address and a port, such as '10.1.2.3:10911' "
+            "or '[2001:db8::1]:10911'"
+        )
+    return packed + number.to_bytes(4, "big")
+
+
+cdef class Message:
+    """What is put: a topic, a body, and what travels with them.
+
+    Attributes:
+        topic: 1 to 127 characters of ``[%|a-zA-Z0-9_-]`` (longer topics become V2 records).
+        body: bytes, stored as they are.
+        queue_id: queue of the topic, 0 or more.
+        tags: filter tag, or None.
+        keys: look-up keys, a tuple of str; one str is one key.
+        properties: further name/value pairs, all str.
+        flag, sys_flag: application flag; RocketMQ's system flags.
+        born_timestamp_ms: 0 for the time of the put.
+        born_host, store_host: ``address:port``; None for the store's own.
+        reconsume_times, prepared_transaction_offset: stored as given.
+        delay_level: 0 for none, else the level of ``messageDelayLevel``.
+        wait_store_msg_ok: False returns before the disk has confirmed under SYNC_FLUSH.
+
+    Source: RocketMQ common/message/Message.java and MessageExtBrokerInner.java.
+    """
+
+    def __init__(
+        self, topic, body=b"", *, int32_t queue_id=0, tags=None, keys=(), properties=None,
+        int32_t flag=0, int32_t sys_flag=0, int64_t born_timestamp_ms=0, born_host=None,
+        store_host=None, int32_t reconsume_times=0, int64_t prepared_transaction_offset=0,
+        int32_t delay_level=0, bint wait_store_msg_ok=True,
+    ):
+        self.topic = topic
+        self.body = body
+        self.queue_id = queue_id
+        self.tags = tags
+        self.keys = (keys,) if isinstance(keys, str) else keys
+        self.properties = properties
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_timestamp_ms = born_timestamp_ms
+        self.born_host = born_host
+        self.store_host = store_host
+        self.reconsume_times = reconsume_times
+        self.prepared_transaction_offset = prepared_transaction_offset
+        self.delay_level = delay_level
+        self.wait_store_msg_ok = wait_store_msg_ok
+
+    def __repr__(self):
+        return (
+            f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, "
+            f"tags={self.tags!r}, keys={self.keys!r})"
+        )
+
+
+cdef str text(bytes_t at, Py_ssize_t size):
+    return PyUnicode_DecodeUTF8(<const char*>at, size, "replace")
+
+
+cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head):
+    cdef MessageExt message = MessageExt.__new__(MessageExt)
+    message.hold = hold
+    message.record_at = at
+    message.head = head[0]
+    return message
+
+
+@cython.final
+@cython.freelist(64)
+cdef class MessageExt:
+    """One stored message, decoded on demand from bytes that it keeps alive.
+
+    Made by reads only. Attribute names are those of Spark columns and JSON keys too.
+
+    Source: RocketMQ common/message/MessageExt.java and MessageDecoder.java, decode.
+    """
+
+    def __init__(self):
+        raise TypeError("MessageExt objects come from reads; build a Message to put one")
+
+    @property
+    def topic(self) -> str:
+        if self._topic is None:
+            self._topic = text(self.record_at + self.head.topic_at, self.head.topic_size)
+        return self._topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.head.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Number of the message in its queue; of a consumed light queue, see ``properties``."""
+        return self.head.queue_offset
+
+    @property
+    def phy_offset(self) -> int:
+        return self.head.phy_offset
+
+    @property
+    def store_size(self) -> int:
+        return self.head.total_size
+
+    @property
+    def flag(self) -> int:
+        return self.head.flag
+
+    @property
+    def sys_flag(self) -> int:
+        return self.head.sys_flag
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self.head.born_timestamp
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return self.head.store_timestamp
+
+    @property
+    def born_host(self) -> str:
+        return host_text(self.record_at + BORN_HOST_AT, self.head.born_host_size)
+
+    @property
+    def store_host(self) -> str:
+        return host_text(self.record_at + self.head.store_host_at, self.head.store_host_size)
+
+    @property
+    def reconsume_times(self) -> int:
+        return self.head.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return self.head.prepared_transaction_offset
+
+    @property
+    def body_crc(self) -> int:
+        return self.head.body_crc
+
+    @property
+    def body(self) -> bytes:
+        """The body as stored, perhaps compressed: see `decompressed_body`."""
+        if self._body is None:
+            self._body = PyBytes_FromStringAndSize(
+                <const char*>self.record_at + self.head.body_at, self.head.body_size
+            )
+        return self._body
+
+    @property
+    def properties(self) -> dict:
+        """Every property, KEYS, TAGS, UNIQ_KEY and ``__CRC32#`` included."""
+        cdef int32_t at = 0
+        cdef Slice name, value
+        if self._properties is None:
+            self._properties = {}
+            while next_property(
+                self.record_at + self.head.properties_at, self.head.properties_size,
+                &at, &name, &value,
+            ):
+                self._properties[text(name.at, name.size)] = text(value.at, value.size)
+        return self._properties
+
+    cdef object property_text(self, const char* wanted, int32_t size):
+        cdef int32_t at = 0
+        cdef Slice name, value, found
+        found.at = NULL
+        found.size = 0
+        if self._properties is not None:
+            return self._properties.get(wanted[:size].decode())
+        while next_property(
+            self.record_at + self.head.properties_at, self.head.properties_size, &at, &name, &value
+        ):
+            if named(&name, wanted, size):
+                found = value
+        return None if found.at == NULL else text(found.at, found.size)
+
+    @property
+    def keys(self) -> tuple:
+        value = self.property_text(b"KEYS", 4)
+        return () if value is None else tuple(key for key in value.split(" ") if key)
+
+    @property
+    def tags(self):
+        return self.property_text(b"TAGS", 4)
+
+    @property
+    def unique_key(self):
+        return self.property_text(b"UNIQ_KEY", 8)
+
+    @property
+    def message_id(self) -> str:
+        """The offset id: store host and physical offset as upper-case hex, 32 or 56 digits."""
+        cdef uint8_t offset[8]
+        store_i64(offset, self.head.phy_offset)
+        host = self.record_at[self.head.store_host_at:
+                              self.head.store_host_at + self.head.store_host_size]
+        return (host + offset[:8]).hex().upper()
+
+    @property
+    def record(self) -> memoryview:
+        """The record's bytes, without a copy; the view keeps the mapping alive."""
+        cdef Py_ssize_t start = self.record_at - <bytes_t>self.hold.view.buf
+        return memoryview(HeldBytes(self.hold, start, self.head.total_size))
+
+    @property
+    def body_view(self) -> memoryview:
+        """The stored body without a copy; the view keeps the mapping alive."""
+        return self.record[self.head.body_at:self.head.body_at + self.head.body_size]
+
+    def decompressed_body(self, *, Py_ssize_t max_size=64 << 20) -> bytes:
+        """The body as the producer gave it.
+
+        Args:
+            max_size: refuse a body that would grow beyond this many bytes.
+
+        Raises:
+            CorruptRecordError: the body does not decompress, or grows beyond ``max_size``.
+            RmqCoreError: LZ4 or ZSTD without the package that reads it.
+
+        Source: RocketMQ common/compression/CompressorFactory.java.
+        """
+        if not self.head.sys_flag & COMPRESSED:
+            return self.body
+        kind = COMPRESSION_NAMES.get(self.head.sys_flag & COMPRESSION_MASK)
+        try:
+            body = decompress(kind, self.body, max_size)
+        except (zlib.error, ValueError, RuntimeError, EOFError) as error:
+            raise CorruptRecordError(
+                self.hold.path or "message", self.head.phy_offset,
+                f"the {kind} body does not decompress: {error}",
+            ) from error
+        return body
+
+    def check_crc(self) -> bool:
+        """True when the stored body agrees with its CRC."""
+        return check_body_crc(self.record_at, &self.head) == OK
+
+    def __repr__(self):
+        return (
+            f"MessageExt({self.topic!r}, queue_id={self.queue_id}, "
+            f"queue_offset={self.queue_offset}, phy_offset={self.phy_offset}, "
+            f"{self.head.body_size} bytes, tags={self.tags!r}, keys={self.keys!r})"
+        )
+
+
+cdef object decompress(kind, bytes body, Py_ssize_t max_size):
+    if kind == "zlib":
+        stream = zlib.decompressobj()
+        plain = stream.decompress(body, max_size)
+        if stream.unconsumed_tail or not stream.eof:
+            raise ValueError(f"it is cut short, or longer than {max_size} bytes")
+        return plain
+    if kind is None:
+        raise ValueError("its compression type is unknown")
+    package, name = ("lz4.frame", "lz4") if kind == "lz4" else ("zstandard", "zstandard")
+    try:
+        module = import_module(package)
+    except ImportError:
+        raise RmqCoreError(f"the body is compressed with {kind}: install {name}") from None
+    if kind == "lz4":
+        stream = module.LZ4FrameDecompressor()
+        plain = stream.decompress(body, max_length=max_size)
+        if not stream.eof:
+            raise ValueError(f"it is cut short, or longer than {max_size} bytes")
+        return plain
+    return module.ZstdDecompressor().decompress(body, max_output_size=max_size)
+
+
+@cython.final
+cdef class HeldBytes:
+    """A read-only part of a held buffer; the buffer lives as long as a view of this does."""
+
+    def __cinit__(self, BufferHold hold, Py_ssize_t start, Py_ssize_t size):
+        if start < 0 or size < 0 or start > hold.view.len - size:
+            raise IndexError("the part lies outside the buffer")
+        self.hold = hold
+        self.start = start
+        self.size = size
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        from_bytes = <char*>self.hold.view.buf + self.start
+        PyBuffer_FillInfo(buffer, self, from_bytes, self.size, 1, flags)
+
+
+cdef extern from "Python.h":
+    int PyBuffer_FillInfo(
+        Py_buffer* view, object exporter, void* buf, Py_ssize_t len, int readonly, int flags
+    ) except -1
+
+
+@cython.final
+@cython.freelist(16)
+cdef class PutMessageResult:
+    """The receipt of a put.
+
+    Attributes:
+        status: `PutMessageStatus`.
+        phy_offset: byte position of the (first) record in the commit log; -1 when none was stored.
+        queue_offset: number of the (first) message in its queue; -1 when none was stored.
+        store_size: bytes stored.
+        store_timestamp_ms: the time in the record.
+        message_count: records stored.
+        durability: `Durability` that was reached when the put returned.
+        reason: why it failed; empty when it did not.
+
+    Source: RocketMQ store/PutMessageResult.java and AppendMessageResult.java.
+    """
+
+    def __init__(
+        self, status, *, int64_t phy_offset=-1, int64_t queue_offset=-1, int64_t store_size=0,
+        int64_t store_timestamp_ms=0, int32_t message_count=0, durability=None, str reason="",
+        bytes store_host=None, phy_offsets=None,
+    ):
+        self.status = status
+        self.phy_offset = phy_offset
+        self.queue_offset = queue_offset
+        self.store_size = store_size
+        self.store_timestamp_ms = store_timestamp_ms
+        self.message_count = message_count
+        self.durability = durability
+        self.reason = reason
+        self.store_host = store_host
+        self.phy_offsets = phy_offsets
+
+    @property
+    def ok(self) -> bool:
+        """True when the message is stored as durably as was asked for."""
+        return self.status is PUT_OK
+
+    @property
+    def message_id(self):
+        """The offset id; of a batch all of them, joined by commas; None when nothing was stored."""
+        if self.phy_offset < 0:
+            return None
+        offsets = (self.phy_offset,) if self.phy_offsets is None else self.phy_offsets
+        return ",".join(
+            (self.store_host + int(offset).to_bytes(8, "big")).hex().upper() for offset in offsets
+        )
+
+    def with_flush(self, status, durability, str reason=""):
+        """A copy of this receipt after its flush has ended."""
+        return PutMessageResult(
+            status, phy_offset=self.phy_offset, queue_offset=self.queue_offset,
+            store_size=self.store_size, store_timestamp_ms=self.store_timestamp_ms,
+            message_count=self.message_count, durability=durability, reason=reason,
+            store_host=self.store_host, phy_offsets=self.phy_offsets,
+        )
+
+    def __repr__(self):
+        why = f", reason={self.reason!r}" if self.reason else ""
+        return (
+            f"PutMessageResult({self.status.name}, phy_offset={self.phy_offset}, "
+            f"queue_offset={self.queue_offset}, store_size={self.store_size}, "
+            f"durability={self.durability and self.durability.value!r}{why})"
+        )
+
+
+def message_from(buffer, int64_t at=0, *, path=None, int64_t base_offset=0, bint check_crc=True):
+    """The message whose record begins at byte ``at`` of ``buffer``, without copying it.
+
+    Args:
+        buffer: any C-contiguous buffer; it stays exported while the message lives.
+        at: position of the record's first byte in the buffer.
+        path, base_offset: file and physical offset of the buffer's first byte, for messages.
+        check_crc: also compare the stored body with its CRC.
+
+    Raises:
+        CorruptRecordError: no whole record is there.
+
+    Source: RocketMQ common/message/MessageDecoder.java, decode.
+    """
+    cdef BufferHold hold = BufferHold(buffer, path, base_offset)
+    cdef RecordHead head
+    cdef int status
+    if at < 0 or at > hold.view.len:
+        raise CorruptRecordError(path or "buffer", base_offset + at, "outside the buffer")
+    status = read_head(<bytes_t>hold.view.buf + at, hold.view.len - at, &head)
+    if status == OK and check_crc:
+        status = check_body_crc(<bytes_t>hold.view.buf + at, &head)
+    if status != OK:
+        raise CorruptRecordError(path or "buffer", base_offset + at, status_text(status))
+    return make_message(hold, <bytes_t>hold.view.buf + at, &head)
+
+
+cpdef str status_text(int status):
+    """What a kernel's status means, as a reason in an error."""
+    return {
+        OK: "a good record",
+        BLANK: "the end-of-file marker, not a message",
+        EMPTY: "zeros: nothing was written here",
+        CAPACITY: "more than the arrays hold",
+        TRUNCATED: "the record is cut short",
+        BAD_MAGIC: "no record begins here (magic code)",
+        BAD_SIZE: "the lengths of the record's parts contradict its size",
+        BAD_CRC: "the stored bytes contradict their CRC",
+        BAD_OFFSET: "the record names another physical offset",
+        OUT_OF_BOUNDS: "outside the readable bytes",
+    }[status]

@@ -1,0 +1,177 @@
+"""Every exception that rmqcore raises.
+
+Expected outcomes (a full file, a missing queue) are values of `rmqcore.status`, never exceptions.
+Each exception keeps its facts as attributes and builds its message from them.
+
+Floor: F0; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+
+class RmqCoreError(Exception):
+    """Base of every error that rmqcore raises by itself."""
+
+
+class ConfigError(RmqCoreError, ValueError):
+    """A configuration value is unknown, out of range, or contradicts another or the store.
+
+    Attributes:
+        field: name of the setting, as the caller wrote it.
+        value: the refused value.
+        rule: what would be accepted.
+    """
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        self.field = field
+        self.value = value
+        self.rule = rule
+        super().__init__(f"{field}={value!r}: {rule}")
+
+
+class MessageIllegalError(RmqCoreError, ValueError):
+    """A message breaks a limit of the format (topic, properties, body) and was not stored.
+
+    Attributes:
+        reason: which limit, and what would be accepted.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class StoreError(RmqCoreError):
+    """The store cannot do what was asked in the state it is in."""
+
+
+class StoreClosedError(StoreError):
+    """The store, file or buffer was used after it had been closed."""
+
+
+class StoreForkedError(StoreError):
+    """A store handle was used in a child process; the parent still owns it. Open it again."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """No store lies at this path (and mode "r" creates none).
+
+    Attributes:
+        path: the directory that was asked for.
+    """
+
+    def __init__(self, path: str | Path, reason: str = "no RocketMQ store here") -> None:
+        self.path = Path(path)
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class StoreLockedError(StoreError, OSError):
+    """Another process, or another handle of this process, has the store open for writing.
+
+    Attributes:
+        path: the lock file.
+        owner: process id of the owner, when the system tells it.
+    """
+
+    def __init__(self, path: str | Path, owner: int | None = None) -> None:
+        self.path = Path(path)
+        self.owner = owner
+        by = f"process {owner}" if owner else "another process or handle"
+        OSError.__init__(
+            self,
+            errno.EWOULDBLOCK,
+            f'the store is open for writing in {by}; close it there, or open with mode="r"',
+            str(path),
+        )
+
+
+class StoreNotWritableError(StoreError):
+    """The store refuses writes; the reason says why and what would lift it.
+
+    Attributes:
+        reason: the same sentence as ``store.why_not_writable()``.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class PutMessageError(StoreError):
+    """A put failed for a reason that is not the caller's message.
+
+    Attributes:
+        status: the `PutMessageStatus`.
+    """
+
+    def __init__(self, status: object, reason: str) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(f"{getattr(status, 'name', status)}: {reason}")
+
+
+class FlushTimeoutError(StoreError, TimeoutError):
+    """The message is in the log, but the disk did not confirm it in time.
+
+    Attributes:
+        phy_offset: where the record lies; it may still reach the disk.
+    """
+
+    def __init__(self, phy_offset: int, timeout_ms: int) -> None:
+        self.phy_offset = phy_offset
+        self.timeout_ms = timeout_ms
+        super().__init__(
+            f"the record at {phy_offset} was not confirmed on disk within {timeout_ms} ms"
+        )
+
+
+class DiskFullError(StoreError, OSError):
+    """The file system has no room, or its fill ratio is above the configured limit."""
+
+    def __init__(self, path: str | Path, reason: str = "no space left") -> None:
+        self.path = Path(path)
+        OSError.__init__(self, errno.ENOSPC, reason, str(path))
+
+
+class CorruptStoreError(StoreError):
+    """Bytes of the store contradict its format.
+
+    Attributes:
+        path: the file, or the store's directory.
+        phy_offset: byte position in the commit log, or in the file named; -1 when it has none.
+        reason: what was found and what was expected.
+    """
+
+    def __init__(self, path: str | Path, phy_offset: int, reason: str) -> None:
+        self.path = Path(path)
+        self.phy_offset = phy_offset
+        self.reason = reason
+        at = f" at {phy_offset}" if phy_offset >= 0 else ""
+        super().__init__(f"{path}{at}: {reason}")
+
+
+class CorruptRecordError(CorruptStoreError):
+    """A commit-log record has a wrong magic, length or CRC."""
+
+
+class CorruptIndexError(CorruptStoreError):
+    """An index file contradicts its own header, its length or the log."""
+
+
+class CorruptConsumeQueueError(CorruptStoreError):
+    """A consume-queue file has a wrong length, or a unit contradicts the log."""
+
+
+class CorruptCheckpointError(CorruptStoreError):
+    """The checkpoint file is not 4096 bytes of timestamps."""
+
+
+class CorruptConfigFileError(CorruptStoreError):
+    """A JSON file below ``config/`` and its backup can both not be parsed."""

@@ -1,0 +1,241 @@
+"""The append position of a MetaQ partition: one native object a newest segment.
+
+A record goes from the caller's buffer through one copy into one positional write. Layout:
+docs/metaq.md, "Record". Source: MetaQ FileMessageSet.java, append; MessageUtils.java.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EINTR, EIO, errno
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from rmqcore.metaq._record cimport (
+    DATA_AT,
+    HEADER_SIZE,
+    checksum_of,
+    rmq_crc32_init,
+    store_header,
+    storable,
+)
+
+import os
+
+from rmqcore.errors import StoreClosedError
+from rmqcore.metaq.errors import InvalidChecksumError, UnstorableRecordError
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pwrite(int fd, const void* bytes, size_t size, int64_t at) noexcept
+    int ftruncate(int fd, int64_t size) noexcept
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        int64_t tv_sec
+        int64_t tv_nsec
+    int CLOCK_MONOTONIC_COARSE
+    int clock_gettime(int clock, timespec* now) noexcept
+
+cdef enum:
+    SCRATCH_SIZE = 65536
+
+rmq_crc32_init()
+
+
+cdef int64_t now_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
+    return now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+cdef int write_full(int fd, const uint8_t* bytes, int64_t size, int64_t at) noexcept nogil:
+    """0, or the errno of the first failure; what was written before it stays."""
+    cdef Py_ssize_t step
+    while size > 0:
+        step = pwrite(fd, bytes, size, at)
+        if step < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if step == 0:
+            return EIO
+        bytes += step
+        at += step
+        size -= step
+    return 0
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Location:
+    """Where an append lies in its partition.
+
+    Attributes:
+        offset: byte position in the partition's logical log.
+        length: bytes, headers included.
+
+    Source: MetaQ Location.java.
+    """
+
+    cdef readonly int64_t offset
+    cdef readonly int64_t length
+
+    def __init__(self, int64_t offset, int64_t length):
+        self.offset = offset
+        self.length = length
+
+    def __eq__(self, other):
+        if not isinstance(other, Location):
+            return NotImplemented
+        return self.offset == (<Location>other).offset and self.length == (<Location>other).length
+
+    def __hash__(self):
+        return hash((self.offset, self.length))
+
+    def __repr__(self):
+        return f"Location(offset={self.offset}, length={self.length})"
+
+
+@cython.final
+cdef class SegmentTail:
+    """The append position of one partition: a descriptor, a size and the counters of flushing.
+
+    One thread appends at a time (the caller's lock); a second one gets a RuntimeError.
+
+    Attributes:
+        start: logical offset of the segment's first byte.
+        size: bytes in the segment.
+        message_count: messages since the tail was made, and what the caller set.
+        unflushed: appends since the last `flushed()`.
+        due: True when the caller has to flush or to roll before the next append.
+    """
+
+    cdef readonly int64_t start
+    cdef readonly int64_t size
+    cdef readonly int64_t unflushed
+    cdef readonly bint due
+    cdef public int64_t message_count
+    cdef public int64_t flush_threshold
+    cdef public int64_t flush_interval_ms
+    cdef public int64_t size_limit
+    cdef int64_t flushed_at_ms
+    cdef int fd
+    cdef bint busy
+    cdef str path
+    cdef uint8_t* scratch
+
+    def __cinit__(
+        self, int fd, str path not None, int64_t start, int64_t size, *, int64_t message_count=0
+    ):
+        self.fd = fd
+        self.path = path
+        self.start = start
+        self.size = size
+        self.message_count = message_count
+        self.flush_threshold = self.flush_interval_ms = self.size_limit = INT64_MAX
+        self.flushed_at_ms = now_ms()
+        self.scratch = <uint8_t*>malloc(SCRATCH_SIZE)
+        if self.scratch == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.scratch)
+
+    cdef int begin(self) except -1:
+        if self.fd < 0:
+            raise StoreClosedError(f"{self.path}: this segment takes no appends any more")
+        if self.busy:
+            raise RuntimeError(f"{self.path}: one thread appends at a time")
+        return 0
+
+    cdef int settle(self, int failure, int64_t size, int64_t messages) except -1:
+        """Count what was written; on a failure cut the file back, so that nothing half stays."""
+        if failure != 0:
+            if ftruncate(self.fd, self.size) != 0:
+                self.fd = -1
+            raise OSError(failure, os.strerror(failure), self.path)
+        self.size += size
+        self.message_count += messages
+        self.unflushed += 1
+        self.due = (
+            self.unflushed > self.flush_threshold
+            or self.size >= self.size_limit
+            or now_ms() - self.flushed_at_ms > self.flush_interval_ms
+        )
+        return 0
+
+    cdef Location write(self, const uint8_t* bytes, int64_t size, int64_t messages):
+        cdef int failure
+        self.busy = True
+        with nogil:
+            failure = write_full(self.fd, bytes, size, self.size)
+        self.busy = False
+        self.settle(failure, size, messages)
+        return Location(self.start + self.size - size, size)
+
+    def append(self, int64_t message_id, data not None, int32_t flag=0, int32_t checksum=-1):
+        """Write one record behind the last; return its `Location`.
+
+        Args:
+            message_id: 64 bits, the broker's.
+            data: attribute block and payload.
+            flag: bit 0 when the data begins with an attribute block.
+            checksum: what the sender computed over ``data``; -1 when it did not.
+
+        Raises:
+            InvalidChecksumError: the sender's checksum differs; nothing was written.
+            UnstorableRecordError: too large, or all zeros.
+            OSError: the write failed; the file is as before.
+        """
+        cdef Py_buffer view
+        cdef int64_t size
+        cdef int32_t actual = 0
+        cdef int failure = 0
+        self.begin()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        self.busy = True
+        try:
+            if not storable(message_id, view.len, flag):
+                raise UnstorableRecordError(message_id, view.len, flag)
+            size = HEADER_SIZE + view.len
+            with nogil:
+                actual = checksum_of(<const uint8_t*>view.buf, view.len)
+                if checksum == -1 or checksum == actual:
+                    store_header(self.scratch, <int32_t>view.len, actual, message_id, flag)
+                    if size <= SCRATCH_SIZE:
+                        memcpy(self.scratch + DATA_AT, view.buf, view.len)
+                        failure = write_full(self.fd, self.scratch, size, self.size)
+                    else:
+                        failure = write_full(self.fd, self.scratch, HEADER_SIZE, self.size)
+                        if failure == 0:
+                            failure = write_full(
+                                self.fd, <const uint8_t*>view.buf, view.len, self.size + DATA_AT
+                            )
+        finally:
+            self.busy = False
+            PyBuffer_Release(&view)
+        if checksum != -1 and checksum != actual:
+            raise InvalidChecksumError(checksum, actual)
+        self.settle(failure, size, 1)
+        return Location(self.start + self.size - size, size)
+
+    def append_buffer(self, buffer not None, int64_t message_count=1):
+        """Write bytes that already are whole records; the caller vouches for them."""
+        cdef Py_buffer view
+        self.begin()
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            return self.write(<const uint8_t*>view.buf, view.len, message_count)
+        finally:
+            PyBuffer_Release(&view)
+
+    def flushed(self, int64_t up_to):
+        """Note that the bytes below ``up_to`` are on disk."""
+        if up_to >= self.size:
+            self.unflushed = 0
+            self.due = self.size >= self.size_limit
+        self.flushed_at_ms = now_ms()
+
+    def close(self):
+        """Refuse every further append; the descriptor belongs to the caller."""
+        self.fd = -1

@@ -1,0 +1,50 @@
+"""What a store asks of the outside world, so that tests can cut the power and kill the process.
+
+Floor: beside F2; imports the native mapping leaf.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmqcore._mapped import sync_data
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _no_failpoint(name: str) -> None:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The durable flush and the failpoints of one store.
+
+    Attributes:
+        sync: makes a descriptor's bytes durable, or raises OSError; never holds the GIL.
+        failpoint: called with a name before and after each step that a crash may separate.
+        clock_ms: wall clock.
+    """
+
+    sync: Callable[[int], object] = sync_data
+    failpoint: Callable[[str], None] = _no_failpoint
+    clock_ms: Callable[[], int] = wall_clock_ms
+
+
+HOOKS = Hooks()

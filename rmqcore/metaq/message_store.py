@@ -1,0 +1,580 @@
+"""MessageStore: one partition, its segments, its one writer and its flushes.
+
+Invariants:
+    - Appends are serialised by one lock and go to the newest segment alone.
+    - An acknowledged append is in the log: on disk with group commit, in the page cache without.
+    - After a failed sync the store takes no more appends; it never retries as if nothing happened.
+    - Readers see bytes below the high-water mark only, and take no lock.
+
+Floor: beside F5.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+from rmqcore.errors import (
+    StoreClosedError,
+    StoreError,
+    StoreForkedError,
+    StoreNotFoundError,
+    StoreNotWritableError,
+)
+from rmqcore.metaq._message_set import checksum as checksum_of
+from rmqcore.metaq._message_set import encode_many
+from rmqcore.metaq._segment_tail import Location
+from rmqcore.metaq.delete_policy import DeletePolicy, parse_delete_policy
+from rmqcore.metaq.errors import IllegalTopicError, MissingSegmentError, OffsetTooSmallError
+from rmqcore.metaq.file_message_set import FileMessageSet, disk_error
+from rmqcore.metaq.hooks import HOOKS, Hooks, sync_directory
+from rmqcore.metaq.message import HEADER_SIZE, Message, decode_messages
+from rmqcore.metaq.meta_config import MetaConfig
+from rmqcore.metaq.segments import (
+    DirectoryLock,
+    HighWaterMark,
+    Hole,
+    Segment,
+    create_segment,
+    find_segment,
+    load_partition,
+    nearest_offset,
+)
+from rmqcore.status import Durability
+
+#: the original caps its copy of maxTransferSize here
+MAX_SLICE_SIZE = 524_288
+_READ_SIZE = 1 << 20
+
+Row = tuple[int, bytes, int]
+
+
+class MessageStore:
+    """One partition of one topic.
+
+    Attributes:
+        topic: the topic.
+        partition: number of the partition.
+        path: its directory, ``<dataPath>/<topic>-<partition>``.
+        recovery: what was done to the newest segment at opening, None when it was created.
+        holes: offsets that no segment holds.
+        durability: what an append that returned promises.
+
+    Source: MetaQ MessageStore.java.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        config: MetaConfig,
+        *,
+        mode: str = "a",
+        delete_policy: DeletePolicy | None = None,
+        offset_if_create: int = 0,
+        fast_boot: bool = False,
+        repair: bool = False,
+        hooks: Hooks = HOOKS,
+        on_unflushed: Callable[[MessageStore], object] | None = None,
+    ) -> None:
+        """Open a partition, or create it.
+
+        Args:
+            topic: name; it becomes part of a directory's name.
+            partition: 0 or more.
+            config: thresholds, sizes and the data path.
+            mode: ``"a"`` locks, recovers and appends; ``"r"`` does none of that.
+            delete_policy: None: the topic's own.
+            offset_if_create: where a new log begins (a slave's follows its master's).
+            fast_boot: do not read what is known to be on disk.
+            repair: open although bytes are lost that were on disk; what is cut is kept beside.
+            hooks: durable flush, failpoints, clock.
+            on_unflushed: called once when the first unflushed append follows a flush.
+
+        Raises:
+            CorruptStoreError: segments overlap, or bytes that were on disk are damaged or gone.
+            StoreLockedError: somebody else has the partition open for appending.
+            StoreNotFoundError: mode "r" and no such directory.
+        """
+        check_topic(topic)
+        self.topic = topic
+        self.partition = partition
+        self._config = config
+        self._hooks = hooks
+        self._on_unflushed = on_unflushed
+        own = config.topic_config(topic)
+        self._delete_policy = delete_policy or parse_delete_policy(own.delete_policy)
+        self._group_commit = own.unflush_threshold <= 0
+        self._max_slice = min(config.system.max_transfer_size, MAX_SLICE_SIZE)
+        self.durability = Durability.DISK if self._group_commit else Durability.PAGE_CACHE
+        self.path = Path(own.data_path).expanduser() / f"{topic}-{partition}"
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._reason: StoreError | None = None
+        self._unflushed = False
+        self._waiting: list[tuple[Future[Location], Location]] = []
+        self._wake = threading.Event()
+        self._committer: threading.Thread | None = None
+        self._directory_lock: DirectoryLock | None = None
+        writable = mode == "a"
+        if writable:
+            self._make_directory()
+            self._directory_lock = DirectoryLock(self.path)
+        elif not self.path.is_dir():
+            raise StoreNotFoundError(self.path, "no MetaQ partition here")
+        self._mark = HighWaterMark(self.path, writable=writable)
+        try:
+            loaded = load_partition(
+                self.path,
+                writable=writable,
+                acknowledged=self._mark.read(),
+                offset_if_create=offset_if_create,
+                fast_boot=fast_boot,
+                repair=repair,
+                hooks=hooks,
+            )
+        except BaseException:
+            self._release()
+            raise
+        self._segments = loaded.segments
+        self.recovery = loaded.recovery
+        self.holes: tuple[Hole, ...] = loaded.holes
+        self.foreign = loaded.foreign
+        if writable:
+            self._sync_names()
+            self._adopt(self._segments[-1])
+            self._mark.note(self.max_offset)
+            _LIVE.add(self)
+        else:
+            self._reason = StoreNotWritableError(f'{self.path} was opened with mode="r"')
+
+    # ---- append ----
+
+    def append(
+        self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1
+    ) -> Location:
+        """Store one message and return where it lies.
+
+        Args:
+            message_id: the broker's id, see `IdWorker`.
+            data: attribute block and payload, see `encode_data`.
+            flag: bit 0 when ``data`` begins with an attribute block.
+            checksum: what the sender computed; -1: it did not.
+
+        Raises:
+            MessageIllegalError: too large, wrong checksum, or indistinguishable from zeros.
+            DiskFullError: nothing of the message was stored.
+            StoreError: the store takes no appends; the text says why.
+
+        Durability: `durability`; with group commit the call waits for the disk.
+        """
+        if self._group_commit:
+            return self.append_async(message_id, data, flag, checksum).result()
+        try:
+            with self._lock:
+                location = self._tail.append(message_id, data, flag, checksum)
+                if self._tail.due:
+                    self._settle()
+        except (OSError, StoreClosedError) as error:
+            raise self._explain(error) from error
+        if not self._unflushed:
+            self._note_unflushed()
+        return location
+
+    def append_async(
+        self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1
+    ) -> Future[Location]:
+        """Store one message; the future completes at `durability` and never blocks the caller.
+
+        Raises: as `append`, before anything was stored. The future fails when the disk does.
+        """
+        try:
+            with self._lock:
+                return self._promise(self._tail.append(message_id, data, flag, checksum))
+        except (OSError, StoreClosedError) as error:
+            raise self._explain(error) from error
+
+    def append_many(self, messages: Iterable[Row]) -> Location:
+        """Store ``(message_id, data, flag)`` rows as one location, all or nothing."""
+        rows = list(messages)
+        if self._group_commit:
+            return self.append_many_async(rows).result()
+        buffer = encode_many(rows)
+        try:
+            with self._lock:
+                location = self._tail.append_buffer(buffer, len(rows))
+                if self._tail.due:
+                    self._settle()
+        except (OSError, StoreClosedError) as error:
+            raise self._explain(error) from error
+        if not self._unflushed:
+            self._note_unflushed()
+        return location
+
+    def append_many_async(self, messages: Iterable[Row]) -> Future[Location]:
+        """Store rows as one location; the future completes at `durability`."""
+        rows = list(messages)
+        buffer = encode_many(rows)
+        try:
+            with self._lock:
+                return self._promise(self._tail.append_buffer(buffer, len(rows)))
+        except (OSError, StoreClosedError) as error:
+            raise self._explain(error) from error
+
+    def replay_append(
+        self, offset: int, length: int, checksum: int, messages: Iterable[Row]
+    ) -> Location | None:
+        """Store the rows of a replayed transaction unless they are stored already.
+
+        Args:
+            offset: where the transaction log says that they lie.
+            length: bytes that it says they take.
+            checksum: CRC of all those bytes, headers included.
+            messages: ``(message_id, data, flag)`` rows.
+
+        Returns:
+            None when they lie there (or lay there, and the delete policy has taken them since),
+            else where they have been stored now.
+
+        Source: MetaQ MessageStore.java, replayAppend.
+        """
+        try:
+            stored = self.read(offset, length) if length >= 0 else b""
+        except (OffsetTooSmallError, MissingSegmentError):
+            return None
+        if length > 0 and len(stored) == length and checksum_of(stored) == checksum:
+            return None
+        return self.append_many(messages)
+
+    # ---- flush ----
+
+    def flush(self) -> None:
+        """Make every appended byte durable and visible.
+
+        Raises:
+            StoreNotWritableError: the disk refused, now or before.
+        """
+        with self._lock:
+            if self._reason is None and self._unflushed:
+                self._settle()
+
+    def why_not_writable(self) -> str | None:
+        """Why appends are refused; None while they are taken."""
+        return None if self._reason is None else str(self._reason)
+
+    def refresh_settings(self) -> None:
+        """Take over thresholds and sizes that a reload changed; group commit stays as it was."""
+        with self._lock:
+            self._adopt(self._segments[-1])
+
+    # ---- read ----
+
+    @property
+    def min_offset(self) -> int:
+        """First offset of the log."""
+        return self._segments[0].start if self._segments else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last durable byte."""
+        return self._segments[-1].stop if self._segments else 0
+
+    @property
+    def message_count(self) -> int:
+        """Messages counted in the newest segment; older segments are not counted."""
+        return sum(segment.messages.message_count for segment in self._segments)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes in every segment."""
+        return sum(segment.messages.size_in_bytes for segment in self._segments)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._segments
+
+    def slice(self, offset: int, max_size: int) -> FileMessageSet | None:
+        """View at most ``max_size`` durable bytes from ``offset``, within one segment.
+
+        Returns:
+            None at or behind the end. A view may end inside a message; the client asks again.
+
+        Raises:
+            OffsetTooSmallError: the offset was deleted.
+            MissingSegmentError: the offset lies in a hole.
+        """
+        segment = find_segment(self._segments, offset, self.path)
+        if segment is None:
+            return None
+        at = offset - segment.start
+        return segment.messages.slice(at, at + min(max_size, self._max_slice))
+
+    def nearest_offset(self, offset: int) -> int:
+        """Begin of the segment that holds an offset; outside the log its nearer end."""
+        return nearest_offset(self._segments, offset)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Copy durable bytes out of one segment; fewer at its end.
+
+        Raises: as `slice`.
+        """
+        segment = find_segment(self._segments, offset, self.path)
+        if segment is None:
+            return b""
+        at = offset - segment.start
+        return segment.messages.slice(at, at + size).read()
+
+    def messages(
+        self, start: int | None = None, stop: int | None = None, *, across_holes: bool = False
+    ) -> Iterator[Message]:
+        """Iterate over whole messages in order.
+
+        Args:
+            start: offset of a record; None: the first.
+            stop: end before the message that begins here; None: the end of the log at this call.
+            across_holes: go on behind a hole instead of raising.
+
+        Raises:
+            CorruptRecordError: a record is damaged, or ``start`` is no record.
+            MissingSegmentError: a hole, and not ``across_holes``.
+        """
+        offset = self.min_offset if start is None else start
+        end = self.max_offset if stop is None else min(stop, self.max_offset)
+        size = _READ_SIZE
+        while offset < end:
+            try:
+                buffer = self.read(offset, size)
+            except MissingSegmentError as hole:
+                if not across_holes:
+                    raise
+                offset = hole.next_offset
+                continue
+            before = offset
+            for message in decode_messages(
+                self.topic, buffer, partition=self.partition, base_offset=offset, path=self.path
+            ):
+                if message.offset >= end:
+                    return
+                yield message
+                offset = message.offset + message.stored_size
+            if offset == before:
+                if size > len(buffer):  # a part of a message ends the segment
+                    return
+                size = HEADER_SIZE + int.from_bytes(buffer[:4], "big")
+            else:
+                size = _READ_SIZE
+
+    # ---- retention ----
+
+    def run_delete_policy(self, now_ms: int | None = None) -> list[Path]:
+        """Take out old segments, oldest first, up to the first that has to stay.
+
+        Differs: the original goes on behind one that stays, and may leave a hole which stops its
+        next start.
+
+        Returns:
+            The files that were taken out of the log.
+        """
+        now_ms = self._hooks.clock_ms() if now_ms is None else now_ms
+        gone = []
+        for segment in self._segments[:-1]:
+            path = segment.messages.path
+            if self._reason is not None or not self._delete_policy.can_delete(path, now_ms):
+                break
+            self._hooks.failpoint("before_delete")
+            self._delete_policy.process(path)
+            with self._lock:
+                self._segments = tuple(s for s in self._segments if s is not segment)
+            gone.append(path)
+            self._hooks.failpoint("after_delete")
+        if gone:
+            sync_directory(self.path)
+        return gone
+
+    # ---- life ----
+
+    def close(self) -> None:
+        """Flush, complete every waiting future, and let others in. Closing twice is harmless."""
+        if isinstance(self._reason, StoreForkedError | StoreClosedError):
+            return
+        committer = self._committer
+        with self._lock:
+            failed = self._reason is not None
+            self._reason = self._reason or StoreClosedError(f"{self.path} is closed")
+        if committer is not None:
+            self._wake.set()
+            committer.join()
+        try:
+            if not failed:
+                self._sync()
+                self._segments[-1].messages.close()
+        finally:
+            for segment in self._segments[-1:]:
+                segment.messages.abandon()
+            self._reason = StoreClosedError(f"{self.path} is closed")
+            self._release()
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make_directory(self) -> None:
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.path.parent)
+
+    def _adopt(self, segment: Segment) -> None:
+        """Append to this segment from now on, under the topic's settings of this moment."""
+        own = self._config.topic_config(self.topic)
+        self._tail = segment.messages.tail
+        self._tail.size_limit = self._config.system.max_segment_size
+        if not self._group_commit:
+            self._tail.flush_threshold = max(0, own.unflush_threshold)
+            self._tail.flush_interval_ms = max(0, own.unflush_interval_ms)
+
+    def _promise(self, location: Location) -> Future[Location]:
+        """Hand out a future for what was just written; the caller holds the lock."""
+        future: Future[Location] = Future()
+        if self._reason is not None:
+            raise self._reason
+        if self._group_commit:
+            self._waiting.append((future, location))
+        else:
+            future.set_result(location)
+            if not self._unflushed:
+                self._note_unflushed()
+        if self._group_commit or self._tail.due:
+            if self._committer is None:
+                name = f"metaq-commit-{self.topic}-{self.partition}"
+                self._committer = threading.Thread(target=self._commit_loop, name=name, daemon=True)
+                self._committer.start()
+            self._wake.set()
+        return future
+
+    def _commit_loop(self) -> None:
+        """Flush whenever something waits; one flush serves everything appended before it."""
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            with self._lock:
+                closing = self._reason is not None
+                waiting, self._waiting = self._waiting, []
+                roll = self._reason is None and self._tail.size >= self._tail.size_limit
+            self._commit(waiting, roll)
+            if closing:
+                return
+
+    def _commit(self, waiting: list[tuple[Future[Location], Location]], roll: bool) -> None:
+        try:
+            if roll:
+                with self._lock:
+                    self._settle()
+            else:
+                self._sync()
+            if waiting and self.max_offset < waiting[-1][1].offset + waiting[-1][1].length:
+                raise StoreNotWritableError(f"{self.path}: the disk did not confirm the append")
+        except (OSError, StoreError) as error:
+            for future, _ in waiting:
+                future.set_exception(self._explain(error))
+            return
+        for future, location in waiting:
+            future.set_result(location)
+
+    def _settle(self) -> None:
+        """Flush, and begin the next segment when this one is full; the caller holds the lock."""
+        self._sync()
+        last = self._segments[-1]
+        if last.messages.size_in_bytes >= self._config.system.max_segment_size:
+            self._hooks.failpoint("before_roll")
+            try:
+                following = create_segment(self.path, last.stop, hooks=self._hooks)
+                self._sync_names()
+            except OSError as error:
+                raise disk_error(error, self.path) from error
+            self._hooks.failpoint("after_roll")
+            last.messages.freeze()
+            self._segments = (*self._segments, following)
+            self._adopt(following)
+
+    def _sync(self) -> None:
+        """One sync at a time; the first that fails ends all appends."""
+        with self._sync_lock:
+            if self._reason is not None and not isinstance(self._reason, StoreClosedError):
+                raise self._reason
+            self._unflushed = False
+            last = self._segments[-1]
+            if last.messages.size_in_bytes == last.messages.high_water_mark:
+                return
+            try:
+                last.messages.flush()
+            except OSError as error:
+                self._reason = StoreNotWritableError(
+                    f"{self.path}: the disk refused a flush ({error.strerror}); what was not "
+                    "confirmed may be lost; open the store again once the disk is well"
+                )
+                last.messages.tail.close()
+                raise
+            self._mark.note(last.stop)
+
+    def _note_unflushed(self) -> None:
+        self._unflushed = True
+        if self._on_unflushed is not None:
+            self._on_unflushed(self)
+
+    def _sync_names(self) -> None:
+        if self._directory_lock is not None:
+            self._directory_lock.sync()
+
+    def _explain(self, error: Exception) -> Exception:
+        """The error a caller gets: why the store is closed, or what the disk said."""
+        if self._reason is not None:
+            return self._reason
+        last = self._segments[-1].messages
+        if isinstance(error, StoreClosedError):
+            self._reason = StoreNotWritableError(
+                f"{self.path}: a failed write could not be taken back; open the store again"
+            )
+            return self._reason
+        return disk_error(error, last.path) if isinstance(error, OSError) else error
+
+    def _release(self) -> None:
+        self._mark.close()
+        if self._directory_lock is not None:
+            self._directory_lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        """The parent owns the partition: nothing here writes, flushes or unlocks any more."""
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._reason = StoreForkedError(f"{self.path} was opened in the parent process")
+        self._segments[-1].messages.abandon()
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a topic whose name could leave the data directory.
+
+    Raises:
+        IllegalTopicError: the name is empty, too long for a file name, or holds ``/`` or NUL.
+    """
+    if not topic or "/" in topic or "\0" in topic or topic in {".", ".."}:
+        raise IllegalTopicError(f"{topic!r} is no topic: a name without / and NUL")
+    if len(os.fsencode(topic)) > 200:
+        raise IllegalTopicError(f"{topic[:20]!r}...: a topic has at most 200 bytes")
+
+
+_LIVE: weakref.WeakSet[MessageStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in tuple(_LIVE):
+        store._after_fork_in_child()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)

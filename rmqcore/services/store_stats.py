@@ -1,0 +1,217 @@
+"""What a store has done: counts, rates and sampled latencies, under RocketMQ's names.
+
+The path of a put costs nothing here: the log's tail counts puts and bytes itself, and
+`StoreStatsService` looks at its counters once a second.
+
+Floor: F2; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+_RATE_WINDOWS_S: Final = (10, 60, 600)
+_LATENCY_SAMPLES: Final = 4096
+_BUCKET_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_BUCKET_NAMES: Final = (
+    "[<=0ms]",
+    "[0~10ms]",
+    "[10~50ms]",
+    "[50~100ms]",
+    "[100~200ms]",
+    "[200~500ms]",
+    "[500ms~1s]",
+    "[1~2s]",
+    "[2~3s]",
+    "[3~4s]",
+    "[4~5s]",
+    "[5~10s]",
+    "[10s~]",
+)
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSnapshot:
+    """The counters at one moment; all but the time only ever grow."""
+
+    #: Unix time, milliseconds.
+    timestamp_ms: int
+    #: messages put since the store was opened.
+    put_count: int
+    #: bytes of their records.
+    put_size: int
+    #: gets that found messages.
+    get_found_count: int
+    #: gets that found none.
+    get_miss_count: int
+    #: messages handed out.
+    transferred_count: int
+
+
+class StoreStatsService:
+    """Counters of gets, samples of latencies, and rates over 10, 60 and 600 seconds.
+
+    Threads: any may count; ``run_once`` is for one.
+    Source: RocketMQ store/StoreStatsService.java.
+    Differs: latencies are the last 4096 samples; RocketMQ empties its buckets once a minute.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], int], put_counts: Callable[[], tuple[int, int]]
+    ) -> None:
+        """Begin at zero.
+
+        Args:
+            clock: Unix time in milliseconds.
+            put_counts: messages and bytes put so far; asked about once a second.
+        """
+        self._clock = clock
+        self._put_counts = put_counts
+        self._lock = threading.Lock()
+        self._boot_timestamp_ms = clock()
+        self._put_failed_count = 0
+        self._get_found_count = 0
+        self._get_miss_count = 0
+        self._transferred_count = 0
+        self._dispatch_max_buffer = 0
+        self._get_max_ms = 0.0
+        self._put_max_ms = 0.0
+        self._put_latencies_ms: deque[float] = deque(maxlen=_LATENCY_SAMPLES)
+        self._snapshots: deque[StatsSnapshot] = deque(maxlen=max(_RATE_WINDOWS_S) + 1)
+        self._snapshots.append(self.snapshot())
+
+    def put_failed(self) -> None:
+        """Count a put that stored nothing."""
+        with self._lock:
+            self._put_failed_count += 1
+
+    def put_took(self, elapsed_ms: float) -> None:
+        """Sample how long one put took, from the call to its receipt, milliseconds."""
+        with self._lock:
+            self._put_latencies_ms.append(elapsed_ms)
+            self._put_max_ms = max(self._put_max_ms, elapsed_ms)
+
+    def got(self, message_count: int, elapsed_ms: float = 0.0) -> None:
+        """Count one get.
+
+        Args:
+            message_count: messages handed out; 0 is a miss.
+            elapsed_ms: how long it took.
+        """
+        with self._lock:
+            if message_count:
+                self._get_found_count += 1
+                self._transferred_count += message_count
+            else:
+                self._get_miss_count += 1
+            self._get_max_ms = max(self._get_max_ms, elapsed_ms)
+
+    def dispatch_lagged(self, size: int) -> None:
+        """Note how many bytes of log wait for their dispatch."""
+        with self._lock:
+            self._dispatch_max_buffer = max(self._dispatch_max_buffer, size)
+
+    def run_once(self, now_ms: int) -> None:
+        """Take the sample of one second; a call less than a second after the last does nothing."""
+        if now_ms - self._snapshots[-1].timestamp_ms >= 1000:
+            self._snapshots.append(self.snapshot())
+
+    def snapshot(self) -> StatsSnapshot:
+        """The counters now."""
+        put_count, put_size = self._put_counts()
+        with self._lock:
+            return StatsSnapshot(
+                self._clock(),
+                put_count,
+                put_size,
+                self._get_found_count,
+                self._get_miss_count,
+                self._transferred_count,
+            )
+
+    def put_latency_ms(self, quantile: float) -> float:
+        """A quantile of the sampled put latencies.
+
+        Args:
+            quantile: 0 to 1; 0.99 is the time that one put in a hundred exceeds.
+
+        Returns:
+            Milliseconds; 0.0 without samples.
+        """
+        with self._lock:
+            samples = sorted(self._put_latencies_ms)
+        if not samples:
+            return 0.0
+        return samples[min(len(samples) - 1, int(quantile * len(samples)))]
+
+    def rates(self, count_of: Callable[[StatsSnapshot], int]) -> list[float]:
+        """Events per second over the last 10, 60 and 600 seconds, or as long as there are samples.
+
+        Args:
+            count_of: which counter.
+        """
+        now = self.snapshot()
+        snapshots = list(self._snapshots)
+        return [_rate(snapshots, now, window_s, count_of) for window_s in _RATE_WINDOWS_S]
+
+    def runtime_info(self) -> dict[str, str]:
+        """Everything as text, under the names and in the forms of RocketMQ's runtime info."""
+        now = self.snapshot()
+        total = max(1, now.put_count)
+        return {
+            "bootTimestamp": str(self._boot_timestamp_ms),
+            "runtime": _format_runtime((now.timestamp_ms - self._boot_timestamp_ms) // 1000),
+            "putMessageEntireTimeMax": str(round(self._put_max_ms)),
+            "putMessageTimesTotal": str(total),
+            "putMessageFailedTimes": str(self._put_failed_count),
+            "putMessageSizeTotal": str(now.put_size),
+            "putMessageDistributeTime": self._format_distribution(),
+            "putMessageAverageSize": str(now.put_size / total),
+            "dispatchMaxBuffer": str(self._dispatch_max_buffer),
+            "getMessageEntireTimeMax": str(round(self._get_max_ms)),
+            "putTps": self._format_rates(lambda at: at.put_count),
+            "getFoundTps": self._format_rates(lambda at: at.get_found_count),
+            "getMissTps": self._format_rates(lambda at: at.get_miss_count),
+            "getTotalTps": self._format_rates(lambda at: at.get_found_count + at.get_miss_count),
+            "getTransferredTps": self._format_rates(lambda at: at.transferred_count),
+            "putLatency99": f"{self.put_latency_ms(0.99):.2f}",
+            "putLatency999": f"{self.put_latency_ms(0.999):.2f}",
+        }
+
+    def _format_rates(self, count_of: Callable[[StatsSnapshot], int]) -> str:
+        return " ".join(str(rate) for rate in self.rates(count_of))
+
+    def _format_distribution(self) -> str:
+        buckets = [0] * len(_BUCKET_NAMES)
+        with self._lock:
+            for elapsed_ms in self._put_latencies_ms:
+                whole_ms = int(elapsed_ms)
+                buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1
+        pairs = zip(_BUCKET_NAMES, buckets, strict=True)
+        return "".join(f"{name}:{count} " for name, count in pairs)
+
+
+def _rate(
+    snapshots: list[StatsSnapshot],
+    now: StatsSnapshot,
+    window_s: int,
+    count_of: Callable[[StatsSnapshot], int],
+) -> float:
+    """Events per second between now and the oldest sample inside the window."""
+    earliest_ms = now.timestamp_ms - window_s * 1000
+    inside = next((at for at in snapshots if at.timestamp_ms >= earliest_ms), snapshots[-1])
+    elapsed_ms = now.timestamp_ms - inside.timestamp_ms
+    return (count_of(now) - count_of(inside)) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
+
+
+def _format_runtime(seconds: int) -> str:
+    days, rest = divmod(max(0, seconds), _DAY_S)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {rest} seconds ]"

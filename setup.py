@@ -1,0 +1,54 @@
+"""The extension list and the compiler directives; everything else is in pyproject.toml."""
+
+import os
+
+from Cython.Build import cythonize
+from Cython.Compiler import Options
+from setuptools import Extension, setup
+
+Options.warning_errors = True
+
+compile_args = ["-O3", "-fno-strict-aliasing", "-Wno-unused-function"]
+link_args: list[str] = []
+if os.environ.get("RMQCORE_DEBUG"):
+    compile_args = ["-O1", "-g", "-fno-strict-aliasing", "-DRMQ_DEBUG=1"]
+if os.environ.get("RMQCORE_SANITIZE"):
+    sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
+    compile_args = ["-O1", "-fno-strict-aliasing", *sanitize]
+    link_args = sanitize
+
+DIRECTIVES = {
+    "language_level": "3",
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "embedsignature": True,
+    "binding": True,
+    "auto_pickle": False,
+}
+
+LEAVES = ["_codec", "_dispatch", "_encoder", "_get_result", "_index", "_mapped", "_message", "_tail"]
+
+setup(
+    ext_modules=cythonize(
+        [
+            Extension(
+                f"rmqcore.{leaf}",
+                [f"rmqcore/{leaf}.pyx"],
+                include_dirs=["rmqcore"],
+                depends=[
+                    "rmqcore/_bytes.h",
+                    "rmqcore/_crc32.h",
+                    "rmqcore/_bytes.pxd",
+                    "rmqcore/_layout.pxd",
+                    "rmqcore/_record.pxd",
+                ],
+                extra_compile_args=compile_args,
+                extra_link_args=link_args,
+            )
+            for leaf in LEAVES
+        ],
+        compiler_directives=DIRECTIVES,
+        build_dir="build/cython",
+    )
+)
