@@ -1,0 +1,364 @@
+"""What is deleted, when, and why: old log files by age, disk use and quota; then what they fed.
+
+`CleanCommitLogService` decides about log files, `CleanConsumeQueueService` follows with consume
+queues and index. Both decide only; the store's own objects delete. A store whose configuration
+names no retention has neither.
+
+Floor: F6, on config, running_flags and services/service.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from rmqcore.config import StoreConfig
+from rmqcore.running_flags import RunningFlag, RunningFlags
+
+logger = logging.getLogger(__name__)
+
+MANUAL_DELETE_ROUNDS: Final = 20
+_RECOVERY_MARGIN: Final = 2
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFileInfo:
+    """What retention knows of one commit-log file."""
+
+    #: file name, 20 digits.
+    name: str
+    #: physical offset of its first byte.
+    file_from_offset: int
+    #: bytes on disk.
+    size: int
+    #: Unix time of its last write, milliseconds.
+    modified_ms: int
+    #: False once its deletion has begun and readers still hold it.
+    available: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the file system of a path is."""
+
+    #: bytes in use, by anybody.
+    used: int
+    #: bytes that may still be written.
+    usable: int
+
+    @property
+    def percent(self) -> int:
+        """Share in use, 0 to 100, rounded up as RocketMQ does."""
+        total = self.used + self.usable
+        return -(-self.used * 100 // total) if total > 0 else 0
+
+    def without(self, size: int) -> DiskUsage:
+        """The usage after ``size`` bytes have been freed."""
+        return DiskUsage(max(0, self.used - size), self.usable + size)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDeletion:
+    """One file that goes, and the sentence that says why."""
+
+    file: LogFileInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What one round did."""
+
+    #: files deleted.
+    deleted: tuple[PlannedDeletion, ...]
+    #: the first file that could not be deleted, and why; it is tried again.
+    failed: PlannedDeletion | None = None
+    #: the error that the system gave for it; None: a reader still holds it.
+    error: OSError | None = None
+
+
+class CleanableLog(Protocol):
+    """The commit log as its cleaner sees it."""
+
+    def log_files(self) -> Sequence[LogFileInfo]:
+        """All files, oldest first."""
+
+    def delete_log_file(self, file: LogFileInfo) -> bool:
+        """Delete the oldest file; False when a reader still holds it."""
+
+
+class DerivedFiles(Protocol):
+    """Consume queues and index as their cleaner sees them."""
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Physical offset of the oldest byte in the log; -1 without files."""
+
+    def delete_expired_consume_queue_files(self, min_phy_offset: int) -> int:
+        """Delete files whose every unit points below the offset; returns how many."""
+
+    def delete_expired_index_files(self, min_phy_offset: int) -> int:
+        """Delete files whose every entry points below the offset; returns how many."""
+
+
+def disk_usage(path: Path) -> DiskUsage:
+    """Ask the file system.
+
+    Raises:
+        OSError: the path is not there.
+    """
+    stat = os.statvfs(path)
+    return DiskUsage((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+
+def local_hour(now_ms: int) -> int:
+    """Hour of the day, 0 to 23, local time."""
+    return time.localtime(now_ms / 1000).tm_hour
+
+
+class CleanCommitLogService:
+    """Deletes old log files, and refuses puts while the disk is nearly full.
+
+    - The last file is never deleted, and no file before an older one.
+    - A file goes by age in the hours of ``delete_when``, while the disk is above
+      ``disk_max_used_space_ratio``, or on request; by quota at any hour; whatever its age while
+      the disk is above ``disk_space_clean_forcibly_ratio``, and then no more than needed.
+    - Above ``disk_space_warning_level_ratio`` puts are refused; they resume 2 percentage points
+      below it.
+
+    Threads: ``run_once`` is for one; the questions are for any.
+    Source: RocketMQ store/DefaultMessageStore.java, CleanCommitLogService.
+    Differs: RocketMQ lets puts resume only below the forcible ratio, which other files on the disk
+        may never allow; it deletes whole batches where one file was enough; it knows no quota.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CleanableLog,
+        flags: RunningFlags,
+        *,
+        clock: Callable[[], int],
+        usage: Callable[[], DiskUsage],
+        keep_from: Callable[[], int | None] = lambda: None,
+        hour: Callable[[int], int] = local_hour,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Watch a log; nothing happens before ``run_once``.
+
+        Args:
+            config: the settings; only those of retention are read, afresh in each round.
+            log: the files and how to delete one.
+            flags: raised while the disk is nearly full.
+            clock: Unix time in milliseconds.
+            usage: how full the disk is, see `disk_usage`.
+            keep_from: physical offset that must stay readable (what a consumer or a delay level
+                has still to read), or None; it wins over all but a file begun to be deleted.
+            hour: hour of the day of a time in milliseconds.
+            sleep: waits so many seconds, between two deletions.
+        """
+        self.config = config
+        self._log = log
+        self._flags = flags
+        self._clock = clock
+        self._usage = usage
+        self._keep_from = keep_from
+        self._hour = hour
+        self._sleep = sleep
+        self._manual_rounds = 0
+
+    def request_deletion(self) -> None:
+        """Delete expired files in the next 20 rounds at any hour.
+
+        Source: RocketMQ DefaultMessageStore.java, executeDeleteFilesManually.
+        """
+        self._manual_rounds = MANUAL_DELETE_ROUNDS
+
+    def run_once(self, now_ms: int) -> CleanReport:
+        """Look at the disk, set the running flags, delete at most ``delete_file_batch_max`` files.
+
+        A file that cannot be deleted ends the round and is tried again in the next.
+        """
+        self._watch_disk()
+        planned = self.plan(now_ms)[: self.config.delete_file_batch_max]
+        if self._manual_rounds:
+            self._manual_rounds -= 1
+        deleted: list[PlannedDeletion] = []
+        for deletion in planned:
+            if deleted:
+                self._sleep(self.config.delete_commit_log_files_interval_ms / 1000)
+            try:
+                gone = self._log.delete_log_file(deletion.file)
+            except OSError as error:
+                logger.warning("cannot delete %s: %s", deletion.file.name, error)
+                return CleanReport(tuple(deleted), deletion, error)
+            if not gone:
+                return CleanReport(tuple(deleted), deletion)
+            logger.info("deleted %s: %s", deletion.file.name, deletion.reason)
+            deleted.append(deletion)
+        if deleted:
+            self._watch_disk()
+        return CleanReport(tuple(deleted))
+
+    def plan(self, now_ms: int | None = None) -> list[PlannedDeletion]:
+        """Say what the rounds from now on would delete, and why; nothing is touched.
+
+        Args:
+            now_ms: the time to assume; None is the clock's.
+        """
+        now_ms = self._clock() if now_ms is None else now_ms
+        files = list(self._log.log_files())
+        keep_from = self._keep_from()
+        usage = self._usage()
+        state = _State(
+            now_ms, usage, sum(file.size for file in files), self._why_age_counts(now_ms, usage)
+        )
+        planned: list[PlannedDeletion] = []
+        for file, following in itertools.pairwise(files):
+            reason = None if _is_kept(file, following, keep_from) else self._why(file, state)
+            if reason is None:
+                break
+            planned.append(PlannedDeletion(file, reason))
+            state = state.without(file)
+        return planned
+
+    def why_will_be_deleted(self, file: str | Path | LogFileInfo) -> str | None:
+        """Say why a log file is due for deletion.
+
+        Args:
+            file: the file, its path or its name.
+
+        Returns:
+            A sentence, with the hour when the file waits for one; None when the file is not due,
+            is the last one, or is no log file of this store.
+        """
+        name = file.name if isinstance(file, LogFileInfo) else Path(file).name
+        now_ms = self._clock()
+        for deletion in self.plan(now_ms):
+            if deletion.file.name == name:
+                return deletion.reason
+        hours = ";".join(f"{hour:02}" for hour in sorted(self.config.delete_hours))
+        keep_from = self._keep_from()
+        files = list(self._log.log_files())
+        for log_file, following in itertools.pairwise(files):
+            if _is_kept(log_file, following, keep_from) or not self._expired(log_file, now_ms):
+                break
+            if log_file.name == name:
+                return f"{self._age_sentence(log_file, now_ms)}; it goes at {hours} o'clock"
+        return None
+
+    def _why(self, file: LogFileInfo, state: _State) -> str | None:
+        """The first reason that holds for the oldest of the files that are left."""
+        if not file.available:
+            return "its deletion has begun, and was held up by a reader"
+        quota = self.config.retention_bytes
+        if quota is not None and state.log_size > quota:
+            return f"the log has {state.log_size} bytes, more than retention_bytes={quota}"
+        limit = _clamped(self.config.disk_space_clean_forcibly_ratio, 30, 85)
+        if self.config.clean_file_forcibly_enable and state.usage.percent > limit:
+            return (
+                f"{state.usage.percent} % of the disk is in use, more than "
+                f"disk_space_clean_forcibly_ratio={limit}"
+            )
+        if state.by_age is not None and self._expired(file, state.now_ms):
+            return f"{self._age_sentence(file, state.now_ms)}, and {state.by_age}"
+        return None
+
+    def _why_age_counts(self, now_ms: int, usage: DiskUsage) -> str | None:
+        """Why expired files are deleted at this moment; None when they are not."""
+        if self._hour(now_ms) in self.config.delete_hours:
+            return f"delete_when={self.config.delete_when} is now"
+        limit = _clamped(self.config.disk_max_used_space_ratio, 10, 95)
+        if usage.percent > limit:
+            return (
+                f"{usage.percent} % of the disk is in use, more than "
+                f"disk_max_used_space_ratio={limit}"
+            )
+        return "deletion was requested" if self._manual_rounds else None
+
+    def _expired(self, file: LogFileInfo, now_ms: int) -> bool:
+        reserved_ms = self.config.file_reserved_time_hours * _HOUR_MS
+        return now_ms >= file.modified_ms + reserved_ms
+
+    def _age_sentence(self, file: LogFileInfo, now_ms: int) -> str:
+        age_hours = (now_ms - file.modified_ms) / _HOUR_MS
+        return (
+            f"it was last written {age_hours:.1f} hours ago, at least "
+            f"file_reserved_time_hours={self.config.file_reserved_time_hours}"
+        )
+
+    def _watch_disk(self) -> None:
+        """Raise the disk-full flag above the warning ratio, clear it well below."""
+        percent = self._usage().percent
+        limit = _clamped(self.config.disk_space_warning_level_ratio, 35, 90)
+        resume = limit - _RECOVERY_MARGIN
+        if percent > limit:
+            reason = (
+                f"{percent} % of the disk is in use, more than "
+                f"disk_space_warning_level_ratio={limit}; puts resume at {resume} %"
+            )
+            if self._flags.raise_flag(RunningFlag.DISK_FULL, reason):
+                logger.error("puts are refused: %s", reason)
+        elif percent <= resume and self._flags.clear_flag(RunningFlag.DISK_FULL):
+            logger.info("puts are accepted again: %d %% of the disk is in use", percent)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a decision depends on, beside the file: as it is when all before have gone."""
+
+    now_ms: int
+    usage: DiskUsage
+    log_size: int
+    by_age: str | None
+
+    def without(self, file: LogFileInfo) -> _State:
+        """The state after the file has gone."""
+        return _State(
+            self.now_ms, self.usage.without(file.size), self.log_size - file.size, self.by_age
+        )
+
+
+def _is_kept(file: LogFileInfo, following: LogFileInfo, keep_from: int | None) -> bool:
+    """Whether the file holds bytes that must stay readable."""
+    return file.available and keep_from is not None and following.file_from_offset > keep_from
+
+
+def _clamped(percent: int, least: int, most: int) -> int:
+    return min(most, max(least, percent))
+
+
+class CleanConsumeQueueService:
+    """Deletes consume-queue and index files that point only into deleted parts of the log.
+
+    Source: RocketMQ store/DefaultMessageStore.java, CleanConsumeQueueService.
+    """
+
+    def __init__(self, derived: DerivedFiles) -> None:
+        self._derived = derived
+        self._cleaned_up_to = 0
+
+    def run_once(self, now_ms: int) -> int:
+        """Follow the log's minimum; returns the files deleted.
+
+        Args:
+            now_ms: not used; all services are called alike.
+
+        Raises:
+            OSError: a file could not be deleted; the next round tries again.
+        """
+        del now_ms
+        min_phy_offset = self._derived.min_phy_offset
+        if min_phy_offset <= self._cleaned_up_to:
+            return 0
+        deleted = self._derived.delete_expired_consume_queue_files(min_phy_offset)
+        deleted += self._derived.delete_expired_index_files(min_phy_offset)
+        self._cleaned_up_to = min_phy_offset
+        return deleted

@@ -1,0 +1,301 @@
+"""Retention: which log files go, why, and what the disk has to do with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqcore.config import StoreConfig
+from rmqcore.running_flags import RunningFlag, RunningFlags
+from rmqcore.services.retention import (
+    MANUAL_DELETE_ROUNDS,
+    CleanCommitLogService,
+    CleanConsumeQueueService,
+    DiskUsage,
+    LogFileInfo,
+    disk_usage,
+    local_hour,
+)
+
+HOUR_MS = 3_600_000
+NOW = 1_700_000_000_000
+SIZE = 100
+
+
+class World:
+    """A log of files of 100 bytes on a disk of 1000, oldest first, one hour apart."""
+
+    def __init__(self, ages_hours, *, hour=12, used=300, keep_from=None, **settings):
+        self.files = [
+            LogFileInfo(
+                name=f"{index * SIZE:020}",
+                file_from_offset=index * SIZE,
+                size=SIZE,
+                modified_ms=NOW - int(age * HOUR_MS),
+            )
+            for index, age in enumerate(ages_hours)
+        ]
+        self.held: set[str] = set()
+        self.denied: set[str] = set()
+        self.hour = hour
+        self.used = used
+        self.keep_from = keep_from
+        self.slept: list[float] = []
+        self.flags = RunningFlags()
+        self.service = CleanCommitLogService(
+            StoreConfig(**settings),
+            self,
+            self.flags,
+            clock=lambda: NOW,
+            usage=lambda: DiskUsage(self.used, 1000 - self.used),
+            keep_from=lambda: self.keep_from,
+            hour=lambda now_ms: self.hour,
+            sleep=self.slept.append,
+        )
+
+    def log_files(self):
+        return self.files
+
+    def delete_log_file(self, file):
+        assert file == self.files[0]
+        assert len(self.files) > 1
+        if file.name in self.denied:
+            raise PermissionError(13, "denied", file.name)
+        if file.name in self.held:
+            return False
+        self.files = self.files[1:]
+        self.used -= file.size
+        return True
+
+    def run(self):
+        return [int(gone.file.name) // SIZE for gone in self.service.run_once(NOW).deleted]
+
+
+class TestAge:
+    def test_expired_files_go_in_the_hour(self):
+        assert World([80, 73, 72, 71.9, 1], hour=4).run() == [0, 1, 2]
+
+    def test_outside_the_hour_they_stay(self):
+        assert World([80, 73, 1]).run() == []
+
+    @pytest.mark.parametrize(("hour", "count"), [(4, 1), (16, 1), (5, 0)])
+    def test_every_hour_of_delete_when_counts(self, hour, count):
+        assert len(World([80, 1], hour=hour, delete_when="04;16").run()) == count
+
+    def test_the_first_young_file_ends_it(self):
+        assert World([80, 1, 80, 80, 1], hour=4).run() == [0]
+
+    def test_the_last_file_stays_whatever_its_age(self):
+        world = World([99, 98], hour=4)
+        assert world.run() == [0]
+        assert world.run() == []
+        assert len(world.files) == 1
+
+    def test_no_files_are_no_error(self):
+        assert World([], hour=4).run() == []
+
+    def test_a_request_counts_for_twenty_rounds(self):
+        world = World([80] * 30 + [1], delete_file_batch_max=1)
+        world.service.request_deletion()
+        deleted = [world.run() for _ in range(MANUAL_DELETE_ROUNDS + 3)]
+        assert deleted == [[index] for index in range(20)] + [[]] * 3
+
+    def test_a_round_deletes_a_batch_and_spares_the_disk(self):
+        world = World([80] * 15, hour=4, delete_file_batch_max=10)
+        assert world.run() == list(range(10))
+        assert world.slept == [0.1] * 9
+        assert world.run() == list(range(10, 14))
+
+
+class TestDisk:
+    def test_above_the_maximum_expired_files_go_at_any_hour(self):
+        assert World([80, 80, 1, 1], used=751).run() == [0, 1]
+        assert World([80, 80, 1, 1], used=750).run() == []
+
+    def test_young_files_go_only_as_far_as_needed(self):
+        assert World([3, 2, 1, 0.5], used=990).run() == [0, 1]
+        assert World([3, 2, 1, 0.5], used=851).run() == [0]
+        assert World([3, 2, 1, 0.5], used=850).run() == []
+
+    def test_young_files_stay_when_told_so(self):
+        world = World([3, 2, 1], used=990, clean_file_forcibly_enable=False)
+        assert world.run() == []
+        assert not world.flags.writeable
+
+    def test_ratios_are_clamped_as_in_rocketmq(self):
+        assert World([3, 1], used=310, disk_space_clean_forcibly_ratio=5).run() == [0]
+        assert World([3, 1], used=300, disk_space_clean_forcibly_ratio=5).run() == []
+        world = World([1], used=920, disk_space_warning_level_ratio=100)
+        world.run()
+        assert RunningFlag.DISK_FULL in world.flags
+
+    def test_puts_are_refused_above_the_warning_and_resume_below(self):
+        world = World([1], used=901)
+        world.run()
+        assert not world.flags.writeable
+        assert world.flags.why_not_writable() == (
+            "91 % of the disk is in use, more than disk_space_warning_level_ratio=90; "
+            "puts resume at 88 %"
+        )
+        for used, writeable in ((890, False), (881, False), (880, True), (900, True), (901, False)):
+            world.used = used
+            world.run()
+            assert world.flags.writeable is writeable, used
+
+    def test_deleting_lets_puts_resume_in_the_same_round(self):
+        world = World([3, 2, 1], used=990)
+        world.run()
+        assert world.used == 790
+        assert world.flags.writeable
+
+    def test_other_flags_are_left_alone(self):
+        world = World([1], used=100)
+        world.flags.raise_flag(RunningFlag.NOT_WRITEABLE)
+        world.run()
+        assert not world.flags.writeable
+
+    def test_percents_are_rounded_up(self):
+        assert DiskUsage(751, 249).percent == 76
+        assert DiskUsage(750, 250).percent == 75
+        assert DiskUsage(0, 0).percent == 0
+
+    def test_the_real_disk_answers(self, tmp_path: Path):
+        usage = disk_usage(tmp_path)
+        assert usage.used >= 0
+        assert usage.usable > 0
+        assert 0 <= usage.percent <= 100
+        with pytest.raises(FileNotFoundError):
+            disk_usage(tmp_path / "none")
+        assert 0 <= local_hour(NOW) <= 23
+
+
+class TestQuota:
+    def test_the_oldest_go_until_the_rest_fits(self):
+        assert World([5, 4, 3, 2, 1], retention_bytes=250).run() == [0, 1, 2]
+        assert World([5, 4, 3, 2, 1], retention_bytes=500).run() == []
+
+    def test_the_last_file_stays_above_any_quota(self):
+        world = World([5, 4, 3], retention_bytes=1)
+        world.run()
+        assert len(world.files) == 1
+
+
+class TestProtection:
+    def test_what_is_still_to_be_read_stays(self):
+        assert World([80] * 5, hour=4, keep_from=250).run() == [0, 1]
+        assert World([80] * 5, hour=4, keep_from=200).run() == [0, 1]
+        assert World([80] * 5, hour=4, keep_from=199, retention_bytes=1).run() == [0]
+        assert World([80] * 5, hour=4, keep_from=0, used=999).run() == []
+
+
+class TestObstacles:
+    def test_a_held_file_ends_the_round_and_is_tried_again(self):
+        world = World([80, 80, 1], hour=4)
+        world.held.add(world.files[1].name)
+        report = world.service.run_once(NOW)
+        assert [gone.file.file_from_offset for gone in report.deleted] == [0]
+        assert report.failed is not None
+        assert report.failed.file.file_from_offset == 100
+        assert report.error is None
+        world.held.clear()
+        assert world.run() == [1]
+
+    def test_a_file_begun_to_be_deleted_goes_at_any_hour(self):
+        world = World([1, 1], keep_from=0)
+        first = world.files[0]
+        world.files[0] = LogFileInfo(
+            name=first.name, file_from_offset=0, size=SIZE, modified_ms=NOW, available=False
+        )
+        assert world.run() == [0]
+
+    def test_a_refusal_of_the_system_is_reported(self):
+        world = World([80, 80, 1], hour=4)
+        world.denied.add(world.files[0].name)
+        report = world.service.run_once(NOW)
+        assert isinstance(report.error, PermissionError)
+        assert report.deleted == ()
+
+
+class TestQuestions:
+    def test_a_plan_touches_nothing(self):
+        world = World([80, 73, 1], hour=4, used=990)
+        plan = world.service.plan()
+        assert [int(planned.file.name) for planned in plan] == [0, 100]
+        assert len(world.files) == 3
+        assert world.flags.writeable
+
+    def test_a_plan_is_not_cut_at_the_batch(self):
+        assert len(World([80] * 15, hour=4).service.plan()) == 14
+
+    def test_a_plan_for_another_time(self):
+        world = World([80, 1])
+        world.hour = 4
+        assert len(world.service.plan(NOW + HOUR_MS)) == 1
+        assert len(world.service.plan(NOW - 9 * HOUR_MS)) == 0
+
+    @pytest.mark.parametrize(
+        ("settings", "sentence"),
+        [
+            ({"hour": 4}, "it was last written 80.0 hours ago, at least "
+             "file_reserved_time_hours=72, and delete_when=04 is now"),
+            ({"used": 760}, "disk_max_used_space_ratio=75"),
+            ({"used": 900}, "90 % of the disk is in use, more than disk_space_clean_forcibly_ratio"),
+            ({"retention_bytes": 150}, "the log has 200 bytes, more than retention_bytes=150"),
+            ({}, "it goes at 04 o'clock"),
+        ],
+    )  # fmt: skip
+    def test_each_reason_has_its_sentence(self, settings, sentence):
+        world = World([80, 1], **settings)
+        for file in (
+            world.files[0],
+            world.files[0].name,
+            Path("/s/commitlog") / world.files[0].name,
+        ):
+            assert sentence in str(world.service.why_will_be_deleted(file))
+
+    def test_files_that_are_not_due_have_none(self):
+        world = World([80, 1, 1])
+        assert world.service.why_will_be_deleted(world.files[1]) is None
+        assert world.service.why_will_be_deleted(world.files[2]) is None
+        assert world.service.why_will_be_deleted("checkpoint") is None
+        assert World([1, 80, 1]).service.why_will_be_deleted(f"{100:020}") is None
+        assert World([80, 1], keep_from=0).service.why_will_be_deleted(f"{0:020}") is None
+
+
+class TestDerivedFiles:
+    class Derived:
+        def __init__(self):
+            self.min_phy_offset = -1
+            self.calls = []
+            self.fail = False
+
+        def delete_expired_consume_queue_files(self, min_phy_offset):
+            self.calls.append(("queues", min_phy_offset))
+            return 2
+
+        def delete_expired_index_files(self, min_phy_offset):
+            if self.fail:
+                raise OSError("busy")
+            self.calls.append(("index", min_phy_offset))
+            return 1
+
+    def test_they_follow_the_log(self):
+        derived = self.Derived()
+        service = CleanConsumeQueueService(derived)
+        assert service.run_once(NOW) == 0
+        derived.min_phy_offset = 200
+        assert service.run_once(NOW) == 3
+        assert service.run_once(NOW) == 0
+        assert derived.calls == [("queues", 200), ("index", 200)]
+        derived.min_phy_offset = 300
+        assert service.run_once(NOW) == 3
+
+    def test_a_failed_round_is_repeated(self):
+        derived = self.Derived()
+        derived.min_phy_offset, derived.fail = 200, True
+        service = CleanConsumeQueueService(derived)
+        with pytest.raises(OSError, match="busy"):
+            service.run_once(NOW)
+        derived.fail = False
+        assert service.run_once(NOW) == 3
