@@ -28,6 +28,11 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def package_folder():
+    """Return the folder that `import rmqcore` reads."""
+    return Path(importlib.import_module("rmqcore").__path__[0]).resolve()
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("rmqcore")
     group.addoption("--seed", type=int, help="seed of the tests that use plain random numbers")
@@ -36,21 +41,22 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    package = Path(importlib.import_module("rmqcore").__file__).resolve()
     wanted = config.getoption("--rmqcore-from")
-    if wanted and not package.is_relative_to(Path(wanted).resolve()):
-        raise pytest.UsageError(f"rmqcore comes from {package}, not from {wanted}")
+    if wanted and not package_folder().is_relative_to(Path(wanted).resolve()):
+        raise pytest.UsageError(f"rmqcore comes from {package_folder()}, not from {wanted}")
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
     for name in NATIVE:
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            raise pytest.UsageError(f"{name} is not built: {error}; run `make build`") from error
         if not module.__file__.endswith(suffixes):
             raise pytest.UsageError(f"{name} is not the compiled module: {module.__file__}")
 
 
 def pytest_report_header():
-    rmqcore = importlib.import_module("rmqcore")
     codec = importlib.import_module("rmqcore._codec")
-    return f"rmqcore: {Path(rmqcore.__file__).parent}, CRC-32 by {codec.crc32_implementation()}"
+    return f"rmqcore: {package_folder()}, CRC-32 by {codec.crc32_implementation()}"
 
 
 @pytest.hookimpl(wrapper=True)
