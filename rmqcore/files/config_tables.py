@@ -187,6 +187,11 @@ class ConfigTable:
         """The file of the table."""
         return self._file.path
 
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to persist."""
+        return self._changed
+
     def persist(self) -> bool:
         """Write the table if it changed.
 

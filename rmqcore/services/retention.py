@@ -159,8 +159,9 @@ class CleanCommitLogService:
             flags: raised while the disk is nearly full.
             clock: Unix time in milliseconds.
             usage: how full the disk is, see `disk_usage`.
-            keep_from: physical offset that must stay readable (what a consumer or a delay level
-                has still to read), or None; it wins over all but a file begun to be deleted.
+            keep_from: physical offset from which on age and quota delete nothing (what a consumer
+                or a delay level has still to read), or None. A disk above the forcible ratio
+                deletes it all the same, unless ``clean_file_forcibly_enable`` is off.
             hour: hour of the day of a time in milliseconds.
             sleep: waits so many seconds, between two deletions.
         """
@@ -222,7 +223,8 @@ class CleanCommitLogService:
         )
         planned: list[PlannedDeletion] = []
         for file, following in itertools.pairwise(files):
-            reason = None if _is_kept(file, following, keep_from) else self._why(file, state)
+            kept = keep_from is not None and following.file_from_offset > keep_from
+            reason = self._why(file, state, kept=kept)
             if reason is None:
                 break
             planned.append(PlannedDeletion(file, reason))
@@ -248,25 +250,28 @@ class CleanCommitLogService:
         keep_from = self._keep_from()
         files = list(self._log.log_files())
         for log_file, following in itertools.pairwise(files):
-            if _is_kept(log_file, following, keep_from) or not self._expired(log_file, now_ms):
+            kept = keep_from is not None and following.file_from_offset > keep_from
+            if kept or not self._expired(log_file, now_ms):
                 break
             if log_file.name == name:
                 return f"{self._age_sentence(log_file, now_ms)}; it goes at {hours} o'clock"
         return None
 
-    def _why(self, file: LogFileInfo, state: _State) -> str | None:
+    def _why(self, file: LogFileInfo, state: _State, *, kept: bool) -> str | None:
         """The first reason that holds for the oldest of the files that are left."""
         if not file.available:
             return "its deletion has begun, and was held up by a reader"
-        quota = self.config.retention_bytes
-        if quota is not None and state.log_size > quota:
-            return f"the log has {state.log_size} bytes, more than retention_bytes={quota}"
         limit = _clamped(self.config.disk_space_clean_forcibly_ratio, 30, 85)
         if self.config.clean_file_forcibly_enable and state.usage.percent > limit:
             return (
                 f"{state.usage.percent} % of the disk is in use, more than "
                 f"disk_space_clean_forcibly_ratio={limit}"
             )
+        if kept:
+            return None
+        quota = self.config.retention_bytes
+        if quota is not None and state.log_size > quota:
+            return f"the log has {state.log_size} bytes, more than retention_bytes={quota}"
         if state.by_age is not None and self._expired(file, state.now_ms):
             return f"{self._age_sentence(file, state.now_ms)}, and {state.by_age}"
         return None
@@ -324,11 +329,6 @@ class _State:
         return _State(
             self.now_ms, self.usage.without(file.size), self.log_size - file.size, self.by_age
         )
-
-
-def _is_kept(file: LogFileInfo, following: LogFileInfo, keep_from: int | None) -> bool:
-    """Whether the file holds bytes that must stay readable."""
-    return file.available and keep_from is not None and following.file_from_offset > keep_from
 
 
 def _clamped(percent: int, least: int, most: int) -> int:

@@ -186,7 +186,10 @@ class TestProtection:
         assert World([80] * 5, hour=4, keep_from=250).run() == [0, 1]
         assert World([80] * 5, hour=4, keep_from=200).run() == [0, 1]
         assert World([80] * 5, hour=4, keep_from=199, retention_bytes=1).run() == [0]
-        assert World([80] * 5, hour=4, keep_from=0, used=999).run() == []
+
+    def test_a_nearly_full_disk_takes_it_unless_told_otherwise(self):
+        assert World([3, 2, 1], keep_from=0, used=860).run() == [0]
+        assert World([3, 2, 1], keep_from=0, used=860, clean_file_forcibly_enable=False).run() == []
 
 
 class TestObstacles:
@@ -240,7 +243,7 @@ class TestQuestions:
             ({"hour": 4}, "it was last written 80.0 hours ago, at least "
              "file_reserved_time_hours=72, and delete_when=04 is now"),
             ({"used": 760}, "disk_max_used_space_ratio=75"),
-            ({"used": 900}, "90 % of the disk is in use, more than disk_space_clean_forcibly_ratio"),
+            ({"used": 900}, "90 % of the disk is in use, more than disk_space_clean_forcibly"),
             ({"retention_bytes": 150}, "the log has 200 bytes, more than retention_bytes=150"),
             ({}, "it goes at 04 o'clock"),
         ],
