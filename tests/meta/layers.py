@@ -16,10 +16,13 @@ ROWS = (
     ("F0", "errors status version _bytes _layout"),
     ("F0", "_record"),
     ("F0", "_message"),
-    ("F1", "_encoder _codec _index _mapped _java_properties _known_properties _setting"),
-    ("F1", "config dispatch message _tail _columns _get_result"),
-    ("F2", "files.mapped_file files.store_dir files.config_file services.service"),
-    ("F3", "files.mapped_file_queue services.allocate"),
+    ("F0", "_encoder"),
+    ("F1", "_codec _dispatch _get_result _index _mapped _tail running_flags"),
+    ("F1", "_java_json _java_properties _known_properties _setting"),
+    ("F1", "config dispatch message _columns"),
+    ("F2", "files.mapped_file files.store_dir files.config_file"),
+    ("F2", "services.service services.store_stats"),
+    ("F3", "files.mapped_file_queue files.config_tables services.allocate"),
     ("F4", "files.commit_log files.consume_queue files.index_file files.store_checkpoint"),
     ("F5", "services.flush services.reput services.consume_queue_store services.index_service"),
     ("F6", "services.retention services.recovery services.delay_schedule scan/"),
@@ -31,7 +34,7 @@ ROWS = (
 )
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
-    "metaq/": {"errors", "_bytes", "_codec", "_mapped"},
+    "metaq/": {"errors", "status", "_bytes", "_codec", "_mapped"},
     "remoting/": {"errors"},
 }
 #: What may be imported inside a function: packages that only an extra brings.
