@@ -40,6 +40,7 @@ BESIDE = {
 #: What may be imported inside a function: packages that only an extra brings.
 OPTIONAL = {
     "coilmq",
+    "cronsim",
     "huey",
     "kombu",
     "lz4",
