@@ -1,0 +1,351 @@
+"""Delayed messages: how they are parked by level, and delivered when they are due.
+
+A message with a delay level is stored in ``SCHEDULE_TOPIC_XXXX``, queue ``level - 1``; its
+consume-queue unit carries the delivery time in place of the tags code. `ScheduleMessageService`
+copies it to its real topic when that time has come.
+
+Floor: F6, on config, message, errors and files/config_tables.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from rmqcore._message import Message, MessageExt, PutMessageResult
+from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.status import PutMessageStatus
+
+logger = logging.getLogger(__name__)
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+_DELAY: Final = "DELAY"
+_REAL_TOPIC: Final = "REAL_TOPIC"
+_REAL_QUEUE_ID: Final = "REAL_QID"
+_TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_TRANSACTION_MASK: Final = 0x0C
+_TRANSACTION_COMMIT: Final = 0x08
+_UNKNOWN_LEVEL_DELAY_MS: Final = 1000
+_UNITS_AT_ONCE: Final = 256
+_NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+
+
+def queue_id_of_level(level: int) -> int:
+    """Queue of ``SCHEDULE_TOPIC_XXXX`` that holds a level's messages."""
+    return level - 1
+
+
+def delay_level_deadline(levels_ms: Sequence[int], level: int, store_timestamp_ms: int) -> int:
+    """When a parked message is due.
+
+    Args:
+        levels_ms: delay of each level, level 1 first, milliseconds.
+        level: 1-based; one that is not configured counts as one second.
+        store_timestamp_ms: when the message was parked, Unix time.
+
+    Returns:
+        Unix time in milliseconds.
+
+    Source: RocketMQ broker/schedule/ScheduleMessageService.java, computeDeliverTimestamp.
+    """
+    known = 1 <= level <= len(levels_ms)
+    return store_timestamp_ms + (levels_ms[level - 1] if known else _UNKNOWN_LEVEL_DELAY_MS)
+
+
+def requested_delay_level(message: Message) -> int:
+    """The delay level that a message asks for; 0 for none, and for half or rolled-back messages.
+
+    Raises:
+        MessageIllegalError: its DELAY property, as a client sends it, is no number.
+    """
+    if message.sys_flag & _TRANSACTION_MASK not in (0, _TRANSACTION_COMMIT):
+        return 0
+    if message.delay_level > 0:
+        return int(message.delay_level)
+    text = (message.properties or {}).get(_DELAY, "0")
+    try:
+        return max(0, int(text))
+    except ValueError:
+        raise MessageIllegalError(f"property DELAY={text!r} is no delay level") from None
+
+
+def park(message: Message, level: int, levels_ms: Sequence[int]) -> Message:
+    """Rewrite a message so that it waits for its delivery.
+
+    Args:
+        message: what was put; it is left as it is.
+        level: 1 or more; a level above the last configured one becomes that.
+        levels_ms: delay of each level, milliseconds.
+
+    Returns:
+        The message to store: in ``SCHEDULE_TOPIC_XXXX``, with DELAY, REAL_TOPIC and REAL_QID.
+
+    Source: RocketMQ broker/util/HookUtils.java, transformDelayLevelMessage.
+    """
+    level = min(level, len(levels_ms))
+    properties = {
+        name: value
+        for name, value in (message.properties or {}).items()
+        if name not in _TIMER_REQUESTS
+    }
+    properties[_DELAY] = str(level)
+    properties[_REAL_TOPIC] = message.topic
+    properties[_REAL_QUEUE_ID] = str(message.queue_id)
+    return Message(
+        SCHEDULE_TOPIC,
+        message.body,
+        queue_id=queue_id_of_level(level),
+        tags=message.tags,
+        keys=message.keys,
+        properties=properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        wait_store_msg_ok=message.wait_store_msg_ok,
+    )
+
+
+def unpark(parked: MessageExt) -> Message:
+    """Rebuild the message that a parked one stands for.
+
+    Raises:
+        MessageIllegalError: its real topic or queue is missing or cannot be one.
+
+    Source: RocketMQ broker/schedule/ScheduleMessageService.java, messageTimeUp.
+    Differs: RocketMQ takes DELAY out of the message but leaves it in the stored bytes, so that a
+        copy of a delivered message would be delayed again; here it is out of both. REAL_TOPIC and
+        REAL_QID stay, as there.
+    """
+    properties = dict(parked.properties)
+    for name in (_DELAY, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"):
+        properties.pop(name, None)
+    topic = properties.get(_REAL_TOPIC)
+    queue_id = properties.get(_REAL_QUEUE_ID, "")
+    if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
+        raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
+    return Message(
+        topic,
+        parked.body,
+        queue_id=int(queue_id),
+        properties=properties,
+        flag=parked.flag,
+        sys_flag=parked.sys_flag,
+        born_timestamp_ms=parked.born_timestamp_ms,
+        born_host=parked.born_host,
+        store_host=parked.store_host,
+        reconsume_times=parked.reconsume_times,
+        wait_store_msg_ok=False,
+    )
+
+
+class DelayStore(Protocol):
+    """The store as delayed delivery sees it."""
+
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Smallest offset of a queue; 0 when it is unknown."""
+
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Offset behind the last message of a queue; 0 when it is unknown."""
+
+    def read_units(
+        self, topic: str, queue_id: int, queue_offset: int, max_units: int
+    ) -> Sequence[tuple[int, int, int]]:
+        """Consume-queue units (phy_offset, size, tags_code) from an offset on, in order."""
+
+    def message_at(self, phy_offset: int) -> MessageExt | None:
+        """The message at a physical offset; None on a miss."""
+
+    def put_message(self, message: Message) -> PutMessageResult:
+        """Store a message; failures that are not the message's are statuses."""
+
+    def flush(self) -> object:
+        """Wait until all that was put is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryReport:
+    """What one round delivered."""
+
+    #: messages put into their real topics.
+    delivered_count: int
+    #: parked messages that are gone from the log, or can never be put; logged one by one.
+    skipped_count: int
+    #: Unix time of the next delivery that is known of, milliseconds; None when nothing waits.
+    next_due_ms: int | None
+    #: why a level had to stop before its due messages were delivered; None when none had to.
+    held_up: str | None = None
+
+
+class ScheduleMessageService:
+    """Delivers parked messages in the order of each level, at least once.
+
+    - A level's offset moves on only after its message was put.
+    - Offsets reach the disk only after the messages that they say are delivered.
+    - A put that fails stops its level until the next round; nothing is left out.
+    - Levels that the configuration no longer names are delivered too.
+
+    Threads: one.
+    Durability: a crash repeats what was delivered since ``delayOffset.json`` was last written.
+    Source: RocketMQ broker/schedule/ScheduleMessageService.java.
+    Differs: RocketMQ writes ``delayOffset.json`` without waiting for the delivered messages, and a
+        power cut can lose them; it retries a message that can never be put for ever, here it is
+        skipped and logged.
+    """
+
+    def __init__(
+        self,
+        store: DelayStore,
+        offsets: DelayOffsetTable,
+        levels_ms: Sequence[int],
+        *,
+        flush_interval_ms: int = 10_000,
+        parked_queue_ids: Iterable[int] = (),
+    ) -> None:
+        """Prepare the levels; nothing is delivered before ``run_once``.
+
+        Args:
+            store: where messages are read and put; its consume queues are recovered.
+            offsets: ``delayOffset.json``.
+            levels_ms: delay of each level, milliseconds.
+            flush_interval_ms: time between two writes of the offsets.
+            parked_queue_ids: queues of ``SCHEDULE_TOPIC_XXXX`` that the store has; those beyond
+                the configured levels are remembered.
+        """
+        self._store = store
+        self._offsets = offsets
+        self._levels_ms = tuple(levels_ms)
+        self._flush_interval_ms = flush_interval_ms
+        self._persisted_at_ms: int | None = None
+        levels = {queue_id + 1 for queue_id in parked_queue_ids}
+        self._levels = sorted(levels.union(range(1, len(self._levels_ms) + 1)))
+
+    def run_once(self, now_ms: int) -> DeliveryReport:
+        """Deliver all that is due, and write the offsets when their interval has passed.
+
+        Args:
+            now_ms: Unix time.
+
+        Raises:
+            OSError: the offsets could not be written; delivery goes on in the next round.
+        """
+        reports = [self._deliver_level(level, now_ms) for level in self._levels]
+        if self._persisted_at_ms is None:
+            self._persisted_at_ms = now_ms
+        elif abs(now_ms - self._persisted_at_ms) >= self._flush_interval_ms:
+            self._persisted_at_ms = now_ms
+            self.persist()
+        due = [report.next_due_ms for report in reports if report.next_due_ms is not None]
+        return DeliveryReport(
+            sum(report.delivered_count for report in reports),
+            sum(report.skipped_count for report in reports),
+            min(due, default=None),
+            next((report.held_up for report in reports if report.held_up), None),
+        )
+
+    def persist(self) -> None:
+        """Write ``delayOffset.json``, after what it says is delivered is on disk.
+
+        Raises:
+            OSError: the log or the file could not be written; the former file is still in place.
+        """
+        if self._offsets.changed:
+            self._store.flush()
+            self._offsets.persist()
+
+    def pending_from(self) -> int | None:
+        """Physical offset of the oldest parked message that is not delivered; None without one.
+
+        Retention keeps the log from there on.
+        """
+        starts: list[int] = []
+        for level in self._levels:
+            units = self._store.read_units(
+                SCHEDULE_TOPIC, queue_id_of_level(level), self._clamped_offset(level)[0], 1
+            )
+            starts.extend(phy_offset for phy_offset, _, _ in units)
+        return min(starts, default=None)
+
+    def runtime_info(self) -> dict[str, str]:
+        """``scheduleMessageOffset_<level>``: the next offset to deliver and the level's maximum."""
+        return {
+            f"scheduleMessageOffset_{level}": (
+                f"{offset},{self._store.max_queue_offset(SCHEDULE_TOPIC, queue_id_of_level(level))}"
+            )
+            for level, offset in sorted(self._offsets.levels().items())
+        }
+
+    def _clamped_offset(self, level: int) -> tuple[int, int, int]:
+        """The level's next offset inside what its queue has, and the queue's two ends."""
+        queue_id = queue_id_of_level(level)
+        least = self._store.min_queue_offset(SCHEDULE_TOPIC, queue_id)
+        most = self._store.max_queue_offset(SCHEDULE_TOPIC, queue_id)
+        return min(max(self._offsets.get(level) or 0, least), most), least, most
+
+    def _next_offset(self, level: int) -> int:
+        """The level's next offset; one outside its queue is reported and put right."""
+        offset, least, most = self._clamped_offset(level)
+        committed = self._offsets.get(level)
+        if committed is not None and offset != committed:
+            logger.warning(
+                "delay level %d: offset %d is outside %d to %d, going on at %d",
+                *(level, committed, least, most, offset),
+            )
+            self._offsets.commit(level, offset)
+        return offset
+
+    def _deliver_level(self, level: int, now_ms: int) -> DeliveryReport:
+        """Deliver a level's due messages, in the order of its queue."""
+        delivered = skipped = 0
+        offset = self._next_offset(level)
+        while units := self._store.read_units(
+            SCHEDULE_TOPIC, queue_id_of_level(level), offset, _UNITS_AT_ONCE
+        ):
+            for phy_offset, _, deliver_at_ms in units:
+                if self._corrected(level, deliver_at_ms, now_ms) > now_ms:
+                    return DeliveryReport(delivered, skipped, deliver_at_ms)
+                try:
+                    held_up = self._deliver(phy_offset)
+                    delivered += held_up is None
+                except MessageIllegalError as error:
+                    logger.warning("parked message at %d skipped: %s", phy_offset, error)
+                    skipped += 1
+                    held_up = None
+                if held_up is not None:
+                    return DeliveryReport(delivered, skipped, now_ms, held_up)
+                offset += 1
+                self._offsets.commit(level, offset)
+        return DeliveryReport(delivered, skipped, None)
+
+    def _corrected(self, level: int, deliver_at_ms: int, now_ms: int) -> int:
+        """A delivery time farther away than the level's delay means that the clock was put back."""
+        if level > len(self._levels_ms):
+            return deliver_at_ms
+        return now_ms if deliver_at_ms > now_ms + self._levels_ms[level - 1] else deliver_at_ms
+
+    def _deliver(self, phy_offset: int) -> str | None:
+        """Copy one parked message to its real topic.
+
+        Returns:
+            None when it is there; otherwise why it has to wait.
+
+        Raises:
+            MessageIllegalError: it can never be put.
+        """
+        parked = self._store.message_at(phy_offset)
+        if parked is None or parked.topic != SCHEDULE_TOPIC:
+            raise MessageIllegalError("it is gone from the log")
+        try:
+            result = self._store.put_message(unpark(parked))
+        except StoreError as error:
+            return str(error)
+        if result.status in _NEVER:
+            raise MessageIllegalError(f"{result.status.name}: {result.reason}")
+        return None if result.ok else f"{result.status.name}: {result.reason}"

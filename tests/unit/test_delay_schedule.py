@@ -1,0 +1,406 @@
+"""Delay levels: parking, and delivery that is ordered, on time, and never loses a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqcore._codec import decode_record, encode_record
+from rmqcore._message import Message, PutMessageResult
+from rmqcore.config import StoreConfig
+from rmqcore.errors import MessageIllegalError, StoreNotWritableError
+from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.services.delay_schedule import (
+    SCHEDULE_TOPIC,
+    ScheduleMessageService,
+    delay_level_deadline,
+    park,
+    queue_id_of_level,
+    requested_delay_level,
+    unpark,
+)
+from rmqcore.status import PutMessageStatus
+
+LEVELS_MS = StoreConfig().delay_levels_ms
+NOW = 1_700_000_000_000
+
+
+class FakeStore:
+    """Records by physical offset, units by queue; what was put is on disk after `flush`."""
+
+    def __init__(self):
+        self.now_ms = NOW
+        self.records: dict[int, bytes] = {}
+        self.units: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self.min_offsets: dict[tuple[str, int], int] = {}
+        self.end = 0
+        self.flushed = 0
+        self.refuse = None
+        self.puts = 0
+
+    def put_message(self, message):
+        self.puts += 1
+        answer = self.refuse(message) if self.refuse else None
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return PutMessageResult(answer, reason="as told")
+        units = self.units.setdefault((message.topic, message.queue_id), [])
+        record = encode_record(
+            message,
+            queue_offset=len(units),
+            phy_offset=self.end,
+            store_timestamp_ms=self.now_ms,
+        )
+        tags_code = 0
+        if message.topic == SCHEDULE_TOPIC:
+            level = int(message.properties["DELAY"])
+            tags_code = delay_level_deadline(LEVELS_MS, level, self.now_ms)
+        units.append((self.end, len(record), tags_code))
+        self.records[self.end] = record
+        self.end += len(record)
+        return PutMessageResult(PutMessageStatus.PUT_OK, phy_offset=self.end - len(record))
+
+    def park(self, body, level=1, *, topic="TopicA", queue_id=3, **fields):
+        message = Message(topic, body, queue_id=queue_id, delay_level=level, **fields)
+        self.put_message(park(message, level, LEVELS_MS))
+
+    def min_queue_offset(self, topic, queue_id):
+        return self.min_offsets.get((topic, queue_id), 0)
+
+    def max_queue_offset(self, topic, queue_id):
+        return len(self.units.get((topic, queue_id), []))
+
+    def read_units(self, topic, queue_id, queue_offset, max_units):
+        if queue_offset < self.min_queue_offset(topic, queue_id):
+            return []
+        return self.units.get((topic, queue_id), [])[queue_offset : queue_offset + max_units]
+
+    def message_at(self, phy_offset):
+        record = self.records.get(phy_offset)
+        return None if record is None else decode_record(record)
+
+    def flush(self):
+        self.flushed = self.end
+
+    def bodies(self, topic="TopicA", queue_id=3):
+        return [self.message_at(at).body for at, _, _ in self.units.get((topic, queue_id), [])]
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+def start(store, directory: Path, levels_ms=LEVELS_MS, **settings) -> ScheduleMessageService:
+    offsets = DelayOffsetTable(directory, clock=lambda: store.now_ms)
+    return ScheduleMessageService(store, offsets, levels_ms, **settings)
+
+
+class TestParking:
+    def test_a_parked_message_keeps_where_it_wanted_to_go(self):
+        message = Message(
+            "TopicA",
+            b"b",
+            queue_id=5,
+            tags="t",
+            keys=("k1", "k2"),
+            properties={"p": "v", "TIMER_DELAY_SEC": "9", "UNIQ_KEY": "u"},
+            flag=7,
+            sys_flag=8,
+            born_timestamp_ms=NOW,
+            born_host="10.0.0.1:2",
+            store_host="10.0.0.2:3",
+            reconsume_times=4,
+        )
+        parked = park(message, 3, LEVELS_MS)
+        assert (parked.topic, parked.queue_id, parked.body) == (SCHEDULE_TOPIC, 2, b"b")
+        assert parked.properties == {
+            "p": "v",
+            "UNIQ_KEY": "u",
+            "DELAY": "3",
+            "REAL_TOPIC": "TopicA",
+            "REAL_QID": "5",
+        }
+        assert (parked.tags, parked.keys, parked.flag, parked.sys_flag) == ("t", ("k1", "k2"), 7, 8)
+        assert (parked.born_timestamp_ms, parked.reconsume_times) == (NOW, 4)
+        assert (parked.born_host, parked.store_host) == ("10.0.0.1:2", "10.0.0.2:3")
+        assert parked.delay_level == 0
+        assert message.topic == "TopicA"
+        assert "DELAY" not in message.properties
+
+    def test_a_level_above_the_last_is_the_last(self):
+        parked = park(Message("T"), 99, LEVELS_MS)
+        assert (parked.queue_id, parked.properties["DELAY"]) == (17, "18")
+
+    @pytest.mark.parametrize(
+        ("message", "level"),
+        [
+            (Message("T"), 0),
+            (Message("T", delay_level=2), 2),
+            (Message("T", delay_level=2, properties={"DELAY": "5"}), 2),
+            (Message("T", properties={"DELAY": "5"}), 5),
+            (Message("T", properties={"DELAY": "-5"}), 0),
+            (Message("T", delay_level=2, sys_flag=0x4), 0),
+            (Message("T", delay_level=2, sys_flag=0x8), 2),
+            (Message("T", delay_level=2, sys_flag=0xC), 0),
+        ],
+    )
+    def test_the_requested_level(self, message, level):
+        assert requested_delay_level(message) == level
+
+    def test_a_level_that_is_no_number_is_refused(self):
+        with pytest.raises(MessageIllegalError, match="DELAY='soon'"):
+            requested_delay_level(Message("T", properties={"DELAY": "soon"}))
+
+    @pytest.mark.parametrize(
+        ("level", "delay_ms"), [(1, 1000), (18, 7_200_000), (0, 1000), (19, 1000)]
+    )
+    def test_deadlines(self, level, delay_ms):
+        assert delay_level_deadline(LEVELS_MS, level, NOW) == NOW + delay_ms
+
+
+class TestUnparking:
+    def test_everything_but_the_delay_comes_back(self, store):
+        store.park(
+            b"body",
+            2,
+            tags="t",
+            keys=("a", "b"),
+            properties={"UNIQ_KEY": "u"},
+            flag=7,
+            born_timestamp_ms=NOW - 5,
+            born_host="10.0.0.1:2",
+            store_host="[2001:db8::1]:3",
+            reconsume_times=4,
+        )
+        message = unpark(store.message_at(0))
+        record = decode_record(
+            encode_record(message, queue_offset=0, phy_offset=0, store_timestamp_ms=NOW)
+        )
+        assert (record.topic, record.queue_id, record.body, record.flag) == (
+            "TopicA",
+            3,
+            b"body",
+            7,
+        )
+        assert (record.tags, record.keys, record.unique_key) == ("t", ("a", "b"), "u")
+        assert (record.born_timestamp_ms, record.reconsume_times) == (NOW - 5, 4)
+        assert (record.born_host, record.store_host) == ("10.0.0.1:2", "[2001:db8::1]:3")
+        assert record.properties == {
+            "KEYS": "a b",
+            "TAGS": "t",
+            "UNIQ_KEY": "u",
+            "REAL_TOPIC": "TopicA",
+            "REAL_QID": "3",
+        }
+        assert not message.wait_store_msg_ok
+
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            {"REAL_QID": "1"},
+            {"REAL_TOPIC": "T"},
+            {"REAL_TOPIC": "T", "REAL_QID": "-1"},
+            {"REAL_TOPIC": SCHEDULE_TOPIC, "REAL_QID": "1"},
+            {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "1"},
+        ],
+    )
+    def test_a_message_without_a_place_to_go_is_refused(self, store, properties):
+        store.put_message(Message(SCHEDULE_TOPIC, properties={"DELAY": "1", **properties}))
+        with pytest.raises(MessageIllegalError, match="no place to go"):
+            unpark(store.message_at(0))
+
+
+class TestDelivery:
+    def test_messages_come_when_they_are_due_and_not_before(self, store, tmp_path):
+        service = start(store, tmp_path)
+        store.park(b"five", 2)
+        store.park(b"one", 1)
+        report = service.run_once(NOW + 999)
+        assert (report.delivered_count, report.next_due_ms) == (0, NOW + 1000)
+        report = service.run_once(NOW + 1000)
+        assert (report.delivered_count, report.next_due_ms) == (1, NOW + 5000)
+        assert store.bodies() == [b"one"]
+        report = service.run_once(NOW + 60_000)
+        assert (report.delivered_count, report.next_due_ms) == (1, None)
+        assert store.bodies() == [b"one", b"five"]
+
+    def test_the_order_of_a_level_is_kept(self, store, tmp_path):
+        for number in range(1000):
+            store.park(b"%d" % number)
+        assert start(store, tmp_path).run_once(NOW + 1000).delivered_count == 1000
+        assert store.bodies() == [b"%d" % number for number in range(1000)]
+
+    def test_nothing_is_delivered_twice(self, store, tmp_path):
+        service = start(store, tmp_path)
+        store.park(b"a")
+        service.run_once(NOW + 1000)
+        assert service.run_once(NOW + 9000).delivered_count == 0
+
+    def test_a_clock_put_back_does_not_hold_messages_up(self, store, tmp_path):
+        store.park(b"a", 1)
+        report = start(store, tmp_path).run_once(NOW - 3_600_000)
+        assert report.delivered_count == 1
+
+    def test_levels_that_are_no_longer_configured_are_delivered(self, store, tmp_path):
+        store.park(b"late", 18)
+        few = start(store, tmp_path, LEVELS_MS[:2])
+        assert few.run_once(NOW + 7_200_000).delivered_count == 0
+        all_parked = start(store, tmp_path, LEVELS_MS[:2], parked_queue_ids=[17])
+        assert all_parked.run_once(NOW + 7_199_999).delivered_count == 0
+        assert all_parked.run_once(NOW + 7_200_000).delivered_count == 1
+
+    def test_a_message_that_is_gone_is_skipped(self, store, tmp_path):
+        for body in (b"a", b"b", b"c"):
+            store.park(body)
+        del store.records[store.units[SCHEDULE_TOPIC, 0][1][0]]
+        report = start(store, tmp_path).run_once(NOW + 1000)
+        assert (report.delivered_count, report.skipped_count) == (2, 1)
+        assert store.bodies() == [b"a", b"c"]
+
+    def test_a_unit_that_points_elsewhere_delivers_nothing(self, store, tmp_path):
+        store.put_message(Message("TopicA", b"plain", queue_id=3))
+        store.units[SCHEDULE_TOPIC, 0] = [(0, len(store.records[0]), NOW)]
+        report = start(store, tmp_path).run_once(NOW)
+        assert (report.delivered_count, report.skipped_count) == (0, 1)
+        assert store.bodies() == [b"plain"]
+
+
+class TestObstacles:
+    @pytest.mark.parametrize(
+        "obstacle",
+        [
+            PutMessageStatus.SERVICE_NOT_AVAILABLE,
+            PutMessageStatus.CREATE_MAPPED_FILE_FAILED,
+            StoreNotWritableError("disk full"),
+        ],
+    )
+    def test_a_failed_put_loses_nothing_and_keeps_the_order(self, store, tmp_path, obstacle):
+        for body in (b"a", b"b", b"c"):
+            store.park(body)
+        service = start(store, tmp_path)
+        store.refuse = lambda message: obstacle if message.body == b"b" else None
+        report = service.run_once(NOW + 1000)
+        assert (report.delivered_count, report.next_due_ms) == (1, NOW + 1000)
+        assert report.held_up
+        assert service.run_once(NOW + 1100).delivered_count == 0
+        store.refuse = None
+        assert service.run_once(NOW + 1200).delivered_count == 2
+        assert store.bodies() == [b"a", b"b", b"c"]
+
+    def test_a_level_that_is_held_up_does_not_hold_up_others(self, store, tmp_path):
+        store.park(b"a", 1)
+        store.park(b"b", 2, topic="TopicB")
+        store.refuse = lambda message: (
+            PutMessageStatus.UNKNOWN_ERROR if message.topic == "TopicA" else None
+        )
+        assert start(store, tmp_path).run_once(NOW + 5000).delivered_count == 1
+        assert store.bodies("TopicB") == [b"b"]
+
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            MessageIllegalError("never"),
+            PutMessageStatus.MESSAGE_ILLEGAL,
+            PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+        ],
+    )
+    def test_a_message_that_can_never_be_put_does_not_block_its_level(
+        self, store, tmp_path, refusal
+    ):
+        for body in (b"bad", b"good"):
+            store.park(body)
+        store.refuse = lambda message: refusal if message.body == b"bad" else None
+        report = start(store, tmp_path).run_once(NOW + 1000)
+        assert (report.delivered_count, report.skipped_count) == (1, 1)
+        assert store.bodies() == [b"good"]
+
+
+class TestOffsets:
+    def test_a_restart_goes_on_where_it_was(self, store, tmp_path):
+        service = start(store, tmp_path)
+        store.park(b"a")
+        service.run_once(NOW + 1000)
+        service.persist()
+        assert (tmp_path / "delayOffset.json").exists()
+        store.park(b"b")
+        assert start(store, tmp_path).run_once(NOW + 2000).delivered_count == 1
+        assert store.bodies() == [b"a", b"b"]
+
+    def test_a_crash_repeats_rather_than_loses(self, store, tmp_path):
+        store.park(b"a")
+        start(store, tmp_path).run_once(NOW + 1000)
+        start(store, tmp_path).run_once(NOW + 1000)
+        assert store.bodies() == [b"a", b"a"]
+
+    def test_delivered_messages_are_on_disk_before_the_offsets_say_so(self, store, tmp_path):
+        store.park(b"a")
+        service = start(store, tmp_path)
+        service.run_once(NOW + 1000)
+
+        def fail():
+            raise OSError("no disk")
+
+        flush, store.flush = store.flush, fail
+        with pytest.raises(OSError, match="no disk"):
+            service.persist()
+        assert not (tmp_path / "delayOffset.json").exists()
+        store.flush = flush
+        service.persist()
+        assert store.flushed == store.end
+        assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
+
+    def test_they_are_written_once_an_interval(self, store, tmp_path):
+        service = start(store, tmp_path, flush_interval_ms=10_000)
+        file = tmp_path / "delayOffset.json"
+        store.park(b"a")
+        for step_ms in (1000, 10_999):
+            service.run_once(NOW + step_ms)
+            assert not file.exists()
+        service.run_once(NOW + 11_000)
+        assert file.exists()
+        store.flushed = 0
+        service.run_once(NOW + 99_000)
+        assert store.flushed == 0
+
+    @pytest.mark.parametrize(
+        ("committed", "least", "delivered"),
+        [(None, 2, [b"2", b"3"]), (1, 2, [b"2", b"3"]), (9, 0, []), (3, 0, [b"3"])],
+    )
+    def test_an_offset_outside_its_queue_is_put_right(
+        self, store, tmp_path, committed, least, delivered
+    ):
+        for number in range(4):
+            store.park(b"%d" % number)
+        store.min_offsets[SCHEDULE_TOPIC, 0] = least
+        offsets = DelayOffsetTable(tmp_path, clock=lambda: NOW)
+        if committed is not None:
+            offsets.commit(1, committed)
+        ScheduleMessageService(store, offsets, LEVELS_MS).run_once(NOW + 1000)
+        assert store.bodies() == delivered
+        assert offsets.get(1) == 4
+
+    def test_what_is_still_parked_can_be_protected(self, store, tmp_path):
+        service = start(store, tmp_path)
+        assert service.pending_from() is None
+        for level in (1, 5, 1):
+            store.park(b"x", level)
+        assert service.pending_from() == 0
+        service.run_once(NOW + 1000)
+        assert service.pending_from() == store.units[SCHEDULE_TOPIC, 4][0][0]
+        service.run_once(NOW + 60_000)
+        assert service.pending_from() is None
+
+    def test_runtime_info_names_each_level(self, store, tmp_path):
+        service = start(store, tmp_path)
+        store.park(b"x", 3)
+        store.park(b"x", 3)
+        service.run_once(NOW + 10_000)
+        store.park(b"x", 3)
+        assert service.runtime_info() == {"scheduleMessageOffset_3": "2,3"}
+
+
+def test_the_queue_of_a_level():
+    assert [queue_id_of_level(level) for level in (1, 18)] == [0, 17]
