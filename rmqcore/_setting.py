@@ -141,8 +141,7 @@ def _queue_types(name: str, value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _check_host(host: str) -> None:
-    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", host, re.ASCII)
-    if match is None or int(match[2]) > _PORT_MAX:
-        raise ConfigError(
-            "store_host", host, 'an address such as "10.1.2.3:10911" or "[::1]:10911"'
-        )
+    address = r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\])"
+    match = re.fullmatch(address + r":(\d{1,5})", host, re.ASCII)
+    if match is None or int(match[1]) > _PORT_MAX:
+        raise ConfigError("store_host", host, 'such as "10.1.2.3:10911" or "[::1]:10911"')

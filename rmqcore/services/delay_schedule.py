@@ -10,13 +10,14 @@ Floor: F6, on config, message, errors and files/config_tables.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rmqcore._message import Message, MessageExt, PutMessageResult
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
 
 logger = logging.getLogger(__name__)
@@ -349,3 +350,48 @@ class ScheduleMessageService:
         if result.status in _NEVER:
             raise MessageIllegalError(f"{result.status.name}: {result.reason}")
         return None if result.ok else f"{result.status.name}: {result.reason}"
+
+
+class DeliverDelayedMessageService(ServiceThread):
+    """Runs a `ScheduleMessageService` in a thread, and writes its offsets when it is stopped.
+
+    A file that cannot be written is no reason to stop a store: it is logged and tried again.
+    """
+
+    def __init__(
+        self,
+        schedule: ScheduleMessageService,
+        *,
+        clock: Callable[[], int],
+        on_error: Callable[[BaseException], None],
+        interval_s: float = 0.1,
+    ) -> None:
+        """Prepare the thread; see `ServiceThread`.
+
+        Args:
+            schedule: what delivers.
+            clock: Unix time in milliseconds.
+            on_error: called with an exception that ended the service.
+            interval_s: seconds between two rounds; what a delivery may be late.
+        """
+        super().__init__("DeliverDelayedMessageService", interval_s, on_error)
+        self.schedule = schedule
+        self._clock = clock
+
+    def run_once(self) -> None:
+        """One round of all levels."""
+        try:
+            self.schedule.run_once(self._clock())
+        except OSError as error:
+            logger.warning("delayed delivery tries again: %s", error)
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Let the current round end and write the offsets; see `ServiceThread.stop`.
+
+        Raises:
+            OSError: the offsets could not be written; what they do not tell is delivered again.
+        """
+        ended = super().stop(timeout_s)
+        if ended:
+            self.schedule.persist()
+        return ended

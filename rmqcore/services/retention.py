@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from rmqcore.config import StoreConfig
 from rmqcore.running_flags import RunningFlag, RunningFlags
+from rmqcore.services.service import ServiceThread
 
 logger = logging.getLogger(__name__)
 
@@ -345,16 +346,12 @@ class CleanConsumeQueueService:
         self._derived = derived
         self._cleaned_up_to = 0
 
-    def run_once(self, now_ms: int) -> int:
+    def run_once(self) -> int:
         """Follow the log's minimum; returns the files deleted.
-
-        Args:
-            now_ms: not used; all services are called alike.
 
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
-        del now_ms
         min_phy_offset = self._derived.min_phy_offset
         if min_phy_offset <= self._cleaned_up_to:
             return 0
@@ -362,3 +359,42 @@ class CleanConsumeQueueService:
         deleted += self._derived.delete_expired_index_files(min_phy_offset)
         self._cleaned_up_to = min_phy_offset
         return deleted
+
+
+class RetentionService(ServiceThread):
+    """Runs both cleaners in one thread.
+
+    A file that cannot be deleted is no reason to stop a store: it is logged and tried again.
+    """
+
+    def __init__(
+        self,
+        clean_log: CleanCommitLogService,
+        clean_queues: CleanConsumeQueueService,
+        *,
+        clock: Callable[[], int],
+        interval_s: float,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        """Prepare the thread; see `ServiceThread`.
+
+        Args:
+            clean_log: deletes log files.
+            clean_queues: follows with consume queues and index.
+            clock: Unix time in milliseconds.
+            interval_s: seconds between two rounds.
+            on_error: called with an exception that ended the service.
+        """
+        super().__init__("RetentionService", interval_s, on_error)
+        self.clean_log = clean_log
+        self.clean_queues = clean_queues
+        self._clock = clock
+
+    def run_once(self) -> None:
+        """One round of each cleaner."""
+        now_ms = self._clock()
+        try:
+            self.clean_log.run_once(now_ms)
+            self.clean_queues.run_once()
+        except OSError as error:
+            logger.warning("retention tries again in %s seconds: %s", self.interval_s, error)

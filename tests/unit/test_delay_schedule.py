@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rmqcore.errors import MessageIllegalError, StoreNotWritableError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.services.delay_schedule import (
     SCHEDULE_TOPIC,
+    DeliverDelayedMessageService,
     ScheduleMessageService,
     delay_level_deadline,
     park,
@@ -400,6 +402,47 @@ class TestOffsets:
         service.run_once(NOW + 10_000)
         store.park(b"x", 3)
         assert service.runtime_info() == {"scheduleMessageOffset_3": "2,3"}
+
+
+class TestThread:
+    def start(self, store, directory, errors):
+        service = DeliverDelayedMessageService(
+            start(store, directory, flush_interval_ms=0),
+            clock=lambda: NOW + 1000,
+            on_error=errors.append,
+            interval_s=0.001,
+        )
+        service.start()
+        return service
+
+    def wait_for(self, condition):
+        end = time.monotonic() + 10
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.001)
+        assert condition()
+
+    def test_it_delivers_and_writes_its_offsets_at_the_end(self, store, tmp_path):
+        store.park(b"a")
+        errors = []
+        service = self.start(store, tmp_path, errors)
+        self.wait_for(lambda: store.bodies() == [b"a"])
+        assert service.stop()
+        assert errors == []
+        assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
+
+    def test_a_disk_that_refuses_the_offsets_does_not_end_it(self, store, tmp_path):
+        def fail():
+            raise OSError("no disk")
+
+        flush, store.flush = store.flush, fail
+        store.park(b"a")
+        errors = []
+        service = self.start(store, tmp_path, errors)
+        self.wait_for(lambda: store.bodies() == [b"a"])
+        store.flush = flush
+        self.wait_for((tmp_path / "delayOffset.json").exists)
+        assert service.stop()
+        assert errors == []
 
 
 def test_the_queue_of_a_level():

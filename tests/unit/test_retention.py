@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rmqcore.services.retention import (
     CleanConsumeQueueService,
     DiskUsage,
     LogFileInfo,
+    RetentionService,
     disk_usage,
     local_hour,
 )
@@ -286,19 +288,49 @@ class TestDerivedFiles:
     def test_they_follow_the_log(self):
         derived = self.Derived()
         service = CleanConsumeQueueService(derived)
-        assert service.run_once(NOW) == 0
+        assert service.run_once() == 0
         derived.min_phy_offset = 200
-        assert service.run_once(NOW) == 3
-        assert service.run_once(NOW) == 0
+        assert service.run_once() == 3
+        assert service.run_once() == 0
         assert derived.calls == [("queues", 200), ("index", 200)]
         derived.min_phy_offset = 300
-        assert service.run_once(NOW) == 3
+        assert service.run_once() == 3
 
     def test_a_failed_round_is_repeated(self):
         derived = self.Derived()
         derived.min_phy_offset, derived.fail = 200, True
         service = CleanConsumeQueueService(derived)
         with pytest.raises(OSError, match="busy"):
-            service.run_once(NOW)
+            service.run_once()
         derived.fail = False
-        assert service.run_once(NOW) == 3
+        assert service.run_once() == 3
+
+
+class TestThread:
+    class Derived:
+        min_phy_offset = 100
+
+        def __init__(self):
+            self.asked = threading.Event()
+            self.rounds = 0
+
+        def delete_expired_consume_queue_files(self, min_phy_offset):
+            self.rounds += 1
+            if self.rounds > 1:
+                self.asked.set()
+            raise OSError("busy")
+
+    def test_a_refusal_of_the_system_does_not_end_it(self):
+        world, derived, errors = World([80, 1], hour=4), self.Derived(), []
+        service = RetentionService(
+            world.service,
+            CleanConsumeQueueService(derived),
+            clock=lambda: NOW,
+            interval_s=0.001,
+            on_error=errors.append,
+        )
+        service.start()
+        assert derived.asked.wait(10)
+        assert service.stop()
+        assert errors == []
+        assert len(world.files) == 1
