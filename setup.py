@@ -27,14 +27,25 @@ DIRECTIVES = {
     "auto_pickle": False,
 }
 
-LEAVES = ["_codec", "_dispatch", "_encoder", "_get_result", "_index", "_mapped", "_message", "_tail"]
+LEAVES = [
+    "_codec",
+    "_dispatch",
+    "_encoder",
+    "_get_result",
+    "_index",
+    "_mapped",
+    "_message",
+    "_tail",
+    "metaq._message_set",
+    "metaq._segment_tail",
+]
 
 setup(
     ext_modules=cythonize(
         [
             Extension(
                 f"rmqcore.{leaf}",
-                [f"rmqcore/{leaf}.pyx"],
+                [f"rmqcore/{leaf.replace('.', '/')}.pyx"],
                 include_dirs=["rmqcore"],
                 depends=[
                     "rmqcore/_bytes.h",
@@ -42,6 +53,7 @@ setup(
                     "rmqcore/_bytes.pxd",
                     "rmqcore/_layout.pxd",
                     "rmqcore/_record.pxd",
+                    "rmqcore/metaq/_record.pxd",
                 ],
                 extra_compile_args=compile_args,
                 extra_link_args=link_args,

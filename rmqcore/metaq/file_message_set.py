@@ -204,9 +204,7 @@ class FileMessageSet:
         """Bytes known to be on disk."""
         return self._high_water_mark
 
-    def append(
-        self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1
-    ) -> Location:
+    def append(self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1) -> Location:
         """Write one message behind the last; see `SegmentTail.append`.
 
         Durability: page_cache until `flush`.
@@ -234,14 +232,15 @@ class FileMessageSet:
         Raises:
             OSError: the disk refused; the mark stays, and the bytes must not be taken as stored.
         """
-        if self._tail is None:
+        tail = self._tail
+        if tail is None:
             return
-        target = self._tail.size
+        target = tail.size
         self._hooks.failpoint("before_sync")
         self._hooks.sync(self.file.fd)
         self._hooks.failpoint("after_sync")
         self._high_water_mark = max(self._high_water_mark, target)
-        self._tail.flushed(target)
+        tail.flushed(target)
 
     def freeze(self) -> None:
         """Flush, and take no more appends."""
@@ -293,9 +292,7 @@ class FileMessageSet:
         sent = 0
         size = self.size_in_bytes
         while sent < size:
-            step = os.sendfile(
-                connection.fileno(), self.file.fd, self.offset + sent, size - sent
-            )
+            step = os.sendfile(connection.fileno(), self.file.fd, self.offset + sent, size - sent)
             if step == 0:
                 raise CorruptRecordError(
                     self.path, self.offset + sent, Verdict.READ_FAILED.sentence
@@ -308,9 +305,7 @@ class FileMessageSet:
         loop = asyncio.get_running_loop()
         sent = await loop.sendfile(transport, self.file, self.offset, self.size_in_bytes)  # type: ignore[arg-type]
         if sent != self.size_in_bytes:
-            raise CorruptRecordError(
-                self.path, self.offset + sent, Verdict.READ_FAILED.sentence
-            )
+            raise CorruptRecordError(self.path, self.offset + sent, Verdict.READ_FAILED.sentence)
         return sent
 
     def close(self) -> None:

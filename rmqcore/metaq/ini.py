@@ -35,7 +35,7 @@ def parse_ini(text: str) -> dict[str, dict[str, str]]:
     Lines beginning with ``#`` or ``;`` are comments. Blank values stay and are empty.
 
     Raises:
-        ConfigError: a line is no section, setting or comment; a key stands in front of every section.
+        ConfigError: a line is no section, setting or comment, or a setting has no section.
     """
     parser = configparser.RawConfigParser(
         delimiters=("=", ":"),
@@ -67,12 +67,10 @@ def evaluate_int(key: str, text: str, low: int, high: int) -> int:
     """
     rule = f"a whole number from {low} to {high}, or + - * / % of such"
     try:
-        if len(text) > _MAX_EXPRESSION:
-            raise ValueError(text)
-        value = _compute(ast.parse(text.strip(), mode="eval").body)
+        value = _compute(ast.parse(text.strip()[:_MAX_EXPRESSION], mode="eval").body)
     except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
         raise ConfigError(key, text, rule) from None
-    if not low <= value <= high:
+    if not low <= value <= high or len(text.strip()) > _MAX_EXPRESSION:
         raise ConfigError(key, text, rule)
     return value
 

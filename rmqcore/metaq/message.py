@@ -154,7 +154,8 @@ def decode_messages(
             reason = f"{length} bytes of data; at most {max_data_size} are accepted"
             raise CorruptRecordError(path, offset, reason)
         try:
-            attribute, payload = split_data(view[at + HEADER_SIZE : at + HEADER_SIZE + length], flag)
+            begin = at + HEADER_SIZE
+            attribute, payload = split_data(view[begin : begin + length], flag)
         except ValueError as error:
             raise CorruptRecordError(path, offset, str(error)) from None
         text = None if attribute is None else attribute.decode("utf-8", "surrogateescape")
@@ -179,7 +180,7 @@ class IdWorker:
 
     def __init__(self, broker_id: int, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         if not 0 <= broker_id <= _MAX_BROKER_ID:
-            raise MessageIllegalError(f"broker id {broker_id}; it has to lie in 0..{_MAX_BROKER_ID}")
+            raise MessageIllegalError(f"broker id {broker_id}; from 0 to {_MAX_BROKER_ID}")
         self._broker_bits = broker_id << _SEQUENCE_BITS
         self._clock_ms = clock_ms
         self._lock = threading.Lock()

@@ -11,10 +11,11 @@ Floor: beside F5.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -30,36 +31,30 @@ from rmqcore.metaq._message_set import encode_many
 from rmqcore.metaq._segment_tail import Location
 from rmqcore.metaq.delete_policy import DeletePolicy, parse_delete_policy
 from rmqcore.metaq.errors import IllegalTopicError, MissingSegmentError, OffsetTooSmallError
-from rmqcore.metaq.file_message_set import FileMessageSet, disk_error
+from rmqcore.metaq.file_message_set import disk_error
 from rmqcore.metaq.hooks import HOOKS, Hooks, sync_directory
-from rmqcore.metaq.message import HEADER_SIZE, Message, decode_messages
 from rmqcore.metaq.meta_config import MetaConfig
+from rmqcore.metaq.partition_reader import PartitionReader
 from rmqcore.metaq.segments import (
     DirectoryLock,
     HighWaterMark,
     Hole,
     Segment,
     create_segment,
-    find_segment,
     load_partition,
-    nearest_offset,
+    segment_name,
 )
 from rmqcore.status import Durability
 
-#: the original caps its copy of maxTransferSize here
-MAX_SLICE_SIZE = 524_288
-_READ_SIZE = 1 << 20
-
 Row = tuple[int, bytes, int]
 
+_LOG = logging.getLogger(__name__)
 
-class MessageStore:
+
+class MessageStore(PartitionReader):
     """One partition of one topic.
 
     Attributes:
-        topic: the topic.
-        partition: number of the partition.
-        path: its directory, ``<dataPath>/<topic>-<partition>``.
         recovery: what was done to the newest segment at opening, None when it was created.
         holes: offsets that no segment holds.
         durability: what an append that returned promises.
@@ -101,17 +96,14 @@ class MessageStore:
             StoreNotFoundError: mode "r" and no such directory.
         """
         check_topic(topic)
-        self.topic = topic
-        self.partition = partition
+        own = config.topic_config(topic)
+        super().__init__(topic, partition, Path(own.data_path).expanduser())
         self._config = config
         self._hooks = hooks
         self._on_unflushed = on_unflushed
-        own = config.topic_config(topic)
-        self._delete_policy = delete_policy or parse_delete_policy(own.delete_policy)
+        self._own_policy = delete_policy
         self._group_commit = own.unflush_threshold <= 0
-        self._max_slice = min(config.system.max_transfer_size, MAX_SLICE_SIZE)
         self.durability = Durability.DISK if self._group_commit else Durability.PAGE_CACHE
-        self.path = Path(own.data_path).expanduser() / f"{topic}-{partition}"
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._reason: StoreError | None = None
@@ -120,14 +112,15 @@ class MessageStore:
         self._wake = threading.Event()
         self._committer: threading.Thread | None = None
         self._directory_lock: DirectoryLock | None = None
+        self._mark: HighWaterMark | None = None
         writable = mode == "a"
         if writable:
             self._make_directory()
             self._directory_lock = DirectoryLock(self.path)
         elif not self.path.is_dir():
             raise StoreNotFoundError(self.path, "no MetaQ partition here")
-        self._mark = HighWaterMark(self.path, writable=writable)
         try:
+            self._mark = HighWaterMark(self.path, writable=writable)
             loaded = load_partition(
                 self.path,
                 writable=writable,
@@ -147,16 +140,14 @@ class MessageStore:
         if writable:
             self._sync_names()
             self._adopt(self._segments[-1])
-            self._mark.note(self.max_offset)
+            self._note_mark()
             _LIVE.add(self)
         else:
             self._reason = StoreNotWritableError(f'{self.path} was opened with mode="r"')
 
     # ---- append ----
 
-    def append(
-        self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1
-    ) -> Location:
+    def append(self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1) -> Location:
         """Store one message and return where it lies.
 
         Args:
@@ -262,112 +253,20 @@ class MessageStore:
             if self._reason is None and self._unflushed:
                 self._settle()
 
+    @property
+    def unflushed(self) -> bool:
+        """True while appended bytes wait for `flush`."""
+        return self._unflushed
+
     def why_not_writable(self) -> str | None:
         """Why appends are refused; None while they are taken."""
         return None if self._reason is None else str(self._reason)
 
     def refresh_settings(self) -> None:
-        """Take over thresholds and sizes that a reload changed; group commit stays as it was."""
+        """Take over what a reload changed; group commit stays as it was."""
         with self._lock:
-            self._adopt(self._segments[-1])
-
-    # ---- read ----
-
-    @property
-    def min_offset(self) -> int:
-        """First offset of the log."""
-        return self._segments[0].start if self._segments else 0
-
-    @property
-    def max_offset(self) -> int:
-        """Offset behind the last durable byte."""
-        return self._segments[-1].stop if self._segments else 0
-
-    @property
-    def message_count(self) -> int:
-        """Messages counted in the newest segment; older segments are not counted."""
-        return sum(segment.messages.message_count for segment in self._segments)
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Bytes in every segment."""
-        return sum(segment.messages.size_in_bytes for segment in self._segments)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments, oldest first."""
-        return self._segments
-
-    def slice(self, offset: int, max_size: int) -> FileMessageSet | None:
-        """View at most ``max_size`` durable bytes from ``offset``, within one segment.
-
-        Returns:
-            None at or behind the end. A view may end inside a message; the client asks again.
-
-        Raises:
-            OffsetTooSmallError: the offset was deleted.
-            MissingSegmentError: the offset lies in a hole.
-        """
-        segment = find_segment(self._segments, offset, self.path)
-        if segment is None:
-            return None
-        at = offset - segment.start
-        return segment.messages.slice(at, at + min(max_size, self._max_slice))
-
-    def nearest_offset(self, offset: int) -> int:
-        """Begin of the segment that holds an offset; outside the log its nearer end."""
-        return nearest_offset(self._segments, offset)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Copy durable bytes out of one segment; fewer at its end.
-
-        Raises: as `slice`.
-        """
-        segment = find_segment(self._segments, offset, self.path)
-        if segment is None:
-            return b""
-        at = offset - segment.start
-        return segment.messages.slice(at, at + size).read()
-
-    def messages(
-        self, start: int | None = None, stop: int | None = None, *, across_holes: bool = False
-    ) -> Iterator[Message]:
-        """Iterate over whole messages in order.
-
-        Args:
-            start: offset of a record; None: the first.
-            stop: end before the message that begins here; None: the end of the log at this call.
-            across_holes: go on behind a hole instead of raising.
-
-        Raises:
-            CorruptRecordError: a record is damaged, or ``start`` is no record.
-            MissingSegmentError: a hole, and not ``across_holes``.
-        """
-        offset = self.min_offset if start is None else start
-        end = self.max_offset if stop is None else min(stop, self.max_offset)
-        size = _READ_SIZE
-        while offset < end:
-            try:
-                buffer = self.read(offset, size)
-            except MissingSegmentError as hole:
-                if not across_holes:
-                    raise
-                offset = hole.next_offset
-                continue
-            before = offset
-            for message in decode_messages(
-                self.topic, buffer, partition=self.partition, base_offset=offset, path=self.path
-            ):
-                if message.offset >= end:
-                    return
-                yield message
-                offset = message.offset + message.stored_size
-            if offset == before:
-                if size > len(buffer):  # a part of a message ends the segment
-                    return
-                size = HEADER_SIZE + int.from_bytes(buffer[:4], "big")
-            else:
-                size = _READ_SIZE
+            if self._reason is None:
+                self._adopt(self._segments[-1])
 
     # ---- retention ----
 
@@ -380,14 +279,16 @@ class MessageStore:
         Returns:
             The files that were taken out of the log.
         """
+        own = self._config.topic_config(self.topic).delete_policy
+        policy = self._own_policy or parse_delete_policy(own)
         now_ms = self._hooks.clock_ms() if now_ms is None else now_ms
         gone = []
         for segment in self._segments[:-1]:
             path = segment.messages.path
-            if self._reason is not None or not self._delete_policy.can_delete(path, now_ms):
+            if self._reason is not None or not policy.can_delete(path, now_ms):
                 break
             self._hooks.failpoint("before_delete")
-            self._delete_policy.process(path)
+            policy.process(path)
             with self._lock:
                 self._segments = tuple(s for s in self._segments if s is not segment)
             gone.append(path)
@@ -492,16 +393,23 @@ class MessageStore:
         self._sync()
         last = self._segments[-1]
         if last.messages.size_in_bytes >= self._config.system.max_segment_size:
-            self._hooks.failpoint("before_roll")
-            try:
-                following = create_segment(self.path, last.stop, hooks=self._hooks)
-                self._sync_names()
-            except OSError as error:
-                raise disk_error(error, self.path) from error
-            self._hooks.failpoint("after_roll")
-            last.messages.freeze()
-            self._segments = (*self._segments, following)
-            self._adopt(following)
+            self._roll(last)
+
+    def _roll(self, last: Segment) -> None:
+        """Begin the next segment; while that fails, the full one grows on."""
+        self._hooks.failpoint("before_roll")
+        path = self.path / segment_name(last.stop)
+        try:
+            following = create_segment(self.path, last.stop, hooks=self._hooks)
+            self._sync_names()
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
+            return
+        self._hooks.failpoint("after_roll")
+        last.messages.abandon()
+        self._segments = (*self._segments, following)
+        self._adopt(following)
 
     def _sync(self) -> None:
         """One sync at a time; the first that fails ends all appends."""
@@ -521,7 +429,11 @@ class MessageStore:
                 )
                 last.messages.tail.close()
                 raise
-            self._mark.note(last.stop)
+            self._note_mark()
+
+    def _note_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.note(self.max_offset)
 
     def _note_unflushed(self) -> None:
         self._unflushed = True
@@ -545,7 +457,8 @@ class MessageStore:
         return disk_error(error, last.path) if isinstance(error, OSError) else error
 
     def _release(self) -> None:
-        self._mark.close()
+        if self._mark is not None:
+            self._mark.close()
         if self._directory_lock is not None:
             self._directory_lock.release()
 
@@ -574,7 +487,7 @@ _LIVE: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in tuple(_LIVE):
-        store._after_fork_in_child()  # noqa: SLF001
+        store._after_fork_in_child()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -234,6 +234,7 @@ def parse_topics(
 
 def check_topics(system: SystemConfig, topics: Mapping[str, TopicConfig]) -> None:
     """Refuse delete policies and schedules that cannot be used, before anything relies on them."""
-    for config in (system, *topics.values()):
+    configs: list[SystemConfig | TopicConfig] = [system, *topics.values()]
+    for config in configs:
         parse_delete_policy(config.delete_policy)
         QuartzCron(config.delete_when)

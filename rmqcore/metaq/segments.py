@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import fcntl
+import itertools
 import os
 import re
 import struct
@@ -195,7 +196,7 @@ def load_partition(
         created = (create_segment(directory, start, hooks=hooks),) if writable else ()
         return Partition(created, None, (), foreign)
     segments, holes = [], []
-    for (start, path), (following, _) in zip(files, files[1:], strict=False):
+    for (start, path), (following, _) in itertools.pairwise(files):
         messages = FileMessageSet(SegmentFile(path, writable=False))
         stop = start + messages.size_in_bytes
         if stop > following:

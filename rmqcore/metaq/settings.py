@@ -63,13 +63,9 @@ class SystemConfig:
     #: partitions of a topic that says nothing else
     num_partitions: int = _number("numPartitions", 1, low=1, required=True)
     #: appends that may be unflushed; 0 or less: every append waits for the disk, in groups
-    unflush_threshold: int = _number(
-        "unflushThreshold", 1000, low=-INT_MAX - 1, required=True
-    )
+    unflush_threshold: int = _number("unflushThreshold", 1000, low=-INT_MAX - 1, required=True)
     #: longest time between an append and its flush
-    unflush_interval_ms: int = _number(
-        "unflushInterval", 10_000, low=-INT_MAX - 1, required=True
-    )
+    unflush_interval_ms: int = _number("unflushInterval", 10_000, low=-INT_MAX - 1, required=True)
     #: a segment that reaches this size is closed and the next one begun
     max_segment_size: int = _number("maxSegmentSize", 1 << 30, low=1, required=True)
     #: bytes of one reply to a get

@@ -1,0 +1,270 @@
+"""MessageStoreManager: every partition of a broker, their flushes, their old segments.
+
+Invariants:
+    - A partition is opened once; two threads that ask for a new one get the same store.
+    - `stores` is replaced, never changed; readers take no lock.
+
+Floor: beside F7.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rmqcore.errors import RmqCoreError, StoreClosedError
+from rmqcore.metaq.errors import IllegalTopicError, WrongPartitionError
+from rmqcore.metaq.hooks import HOOKS, Hooks
+from rmqcore.metaq.message_store import MessageStore, check_topic
+from rmqcore.metaq.meta_config import TOPICS, UNFLUSH_INTERVAL, MetaConfig
+from rmqcore.metaq.schedule import Schedule
+
+_LOG = logging.getLogger(__name__)
+_PARTITION_NAME = re.compile(r"(.+)-(\d{1,9})", re.ASCII | re.DOTALL)
+_LOADERS = 4
+
+Stores = Mapping[str, Mapping[int, MessageStore]]
+
+
+class MessageStoreManager:
+    """The partitions below every data path of a configuration.
+
+    Attributes:
+        config: the configuration; its changes are followed.
+        stores: topic -> partition -> store.
+        ignored: directories and files that are no partitions, left alone.
+
+    Differs: a topic that left the configuration takes no new partitions (the original's set of
+    names only grows); in a configured name every character but ``*`` stands for itself (the
+    original reads it as a regular expression, so that a name with ``$`` never matches itself).
+
+    Source: MetaQ MessageStoreManager.java.
+    """
+
+    def __init__(
+        self, config: MetaConfig, *, fast_boot: bool = False, hooks: Hooks = HOOKS
+    ) -> None:
+        """Open every partition there is and start the schedules.
+
+        Args:
+            config: settings, data paths, topics.
+            fast_boot: do not read what is known to be on disk.
+            hooks: durable flush, failpoints, clock.
+
+        Raises:
+            RmqCoreError: a partition cannot be opened; those that were are closed again.
+        """
+        self.config = config
+        self._fast_boot = fast_boot
+        self._hooks = hooks
+        self._lock = threading.Lock()
+        self._closed = False
+        self.stores: Stores = {}
+        self.ignored: tuple[Path, ...] = ()
+        self._schedule = Schedule(self._flush_interval, self._delete_job)
+        self._match_topics()
+        try:
+            self._load()
+        except BaseException:
+            self._close_stores()
+            raise
+        config.add_property_change_listener(TOPICS, self._topics_changed)
+        config.add_property_change_listener(UNFLUSH_INTERVAL, self._intervals_changed)
+        self._schedule_delete_jobs()
+        self._schedule.start()
+
+    # ---- partitions ----
+
+    def get(self, topic: str, partition: int) -> MessageStore | None:
+        """The store of a partition, None when it does not exist."""
+        return self.stores.get(topic, {}).get(partition)
+
+    def get_or_create(
+        self, topic: str, partition: int, *, offset_if_create: int = 0
+    ) -> MessageStore:
+        """The store of a partition; a configured topic's partition is created when it is missing.
+
+        Raises:
+            IllegalTopicError: no configured name matches the topic.
+            WrongPartitionError: the topic has fewer partitions.
+        """
+        store = self.get(topic, partition)
+        if store is not None:
+            return store
+        check_topic(topic)
+        if not self.accepts(topic):
+            raise IllegalTopicError(f"no configured topic matches {topic!r}")
+        count = self.num_partitions(topic)
+        if not 0 <= partition < count:
+            raise WrongPartitionError(f"partition {partition} of {topic!r}, which has {count}")
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the message store manager is closed")
+            store = self.get(topic, partition)
+            if store is None:
+                store = self._open(topic, partition, offset_if_create)
+                self._add([store])
+        return store
+
+    def accepts(self, topic: str) -> bool:
+        """Tell whether a configured name matches a topic."""
+        return self._pattern.fullmatch(topic) is not None
+
+    def num_partitions(self, topic: str) -> int:
+        """Partitions that a topic may have."""
+        return self.config.topic_config(topic).num_partitions
+
+    def random_partition(self, topic: str) -> int:
+        """Pick a partition for a message whose producer did not."""
+        return random.randrange(self.num_partitions(topic))  # noqa: S311
+
+    def all_topics(self) -> tuple[str, ...]:
+        """Configured topics and those that have partitions, sorted."""
+        return tuple(sorted({*self.config.topics, *self.stores}))
+
+    def all_stores(self) -> Iterable[MessageStore]:
+        """Every store."""
+        return [store for stores in self.stores.values() for store in stores.values()]
+
+    def total_message_count(self) -> int:
+        """Messages counted in the newest segments."""
+        return sum(store.message_count for store in self.all_stores())
+
+    # ---- flush and retention ----
+
+    def flush(self) -> None:
+        """Flush every store."""
+        for store in self.all_stores():
+            store.flush()
+
+    def run_delete_policies(self, topics: Iterable[str] | None = None) -> list[Path]:
+        """Take out old segments now; a failure in one partition does not stop the others.
+
+        Returns:
+            The files that left the log.
+        """
+        gone = []
+        for topic in self.all_topics() if topics is None else topics:
+            for store in self.stores.get(topic, {}).values():
+                try:
+                    gone += store.run_delete_policy()
+                except OSError:
+                    _LOG.exception("the delete policy of %s failed", store.path)
+        return gone
+
+    def close(self) -> None:
+        """Stop the schedules and close every store."""
+        with self._lock:
+            self._closed = True
+        self.config.remove_property_change_listener(self._topics_changed)
+        self.config.remove_property_change_listener(self._intervals_changed)
+        self._schedule.stop()
+        self._close_stores()
+
+    def __enter__(self) -> MessageStoreManager:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- loading ----
+
+    def _data_paths(self) -> list[Path]:
+        """The global data path and those of topics, each once."""
+        paths = [self.config.system.data_path, *(t.data_path for t in self.config.topics.values())]
+        return list(dict.fromkeys(Path(path).expanduser() for path in paths))
+
+    def _load(self) -> None:
+        found: list[tuple[str, int]] = []
+        ignored = []
+        for data_path in self._data_paths():
+            data_path.mkdir(parents=True, exist_ok=True)
+            for entry in sorted(data_path.iterdir()):
+                match = _PARTITION_NAME.fullmatch(entry.name)
+                own = match and Path(self.config.topic_config(match[1]).data_path).expanduser()
+                if match and own == data_path and entry.is_dir():
+                    found.append((match[1], int(match[2])))
+                else:
+                    ignored.append(entry)
+        self.ignored = tuple(ignored)
+        threads = _LOADERS if self.config.system.load_message_stores_in_parallel else 1
+        opened: list[MessageStore] = []
+
+        def load(name: tuple[str, int]) -> None:
+            opened.append(self._open(*name, 0))
+
+        try:
+            with ThreadPoolExecutor(threads, "metaq-load") as pool:
+                for _ in pool.map(load, found):
+                    pass
+        finally:
+            self._add(opened)
+
+    def _open(self, topic: str, partition: int, offset_if_create: int) -> MessageStore:
+        return MessageStore(
+            topic,
+            partition,
+            self.config,
+            offset_if_create=offset_if_create,
+            fast_boot=self._fast_boot,
+            hooks=self._hooks,
+            on_unflushed=self._on_unflushed,
+        )
+
+    def _add(self, stores: Iterable[MessageStore]) -> None:
+        table = {topic: dict(partitions) for topic, partitions in self.stores.items()}
+        for store in stores:
+            table.setdefault(store.topic, {})[store.partition] = store
+        self.stores = table
+
+    def _close_stores(self) -> None:
+        stores, self.stores = self.all_stores(), {}
+        for store in stores:
+            try:
+                store.close()
+            except (OSError, RmqCoreError):
+                _LOG.exception("closing %s failed", store.path)
+
+    # ---- what the configuration and the clock tell ----
+
+    def _match_topics(self) -> None:
+        names = (re.escape(topic).replace(r"\*", ".*") for topic in self.config.topics)
+        self._pattern = re.compile("|".join(names) or r"(?!)", re.DOTALL)
+
+    def _topics_changed(self) -> None:
+        self._match_topics()
+        for store in self.all_stores():
+            store.refresh_settings()
+        self._schedule_delete_jobs()
+
+    def _intervals_changed(self) -> None:
+        self._schedule.forget_flushes()
+        for store in self.all_stores():
+            if store.unflushed:
+                self._on_unflushed(store)
+
+    def _on_unflushed(self, store: MessageStore) -> None:
+        self._schedule.flush_within(self.config.topic_config(store.topic).unflush_interval_ms)
+
+    def _flush_interval(self, interval_ms: int) -> None:
+        for store in self.all_stores():
+            own = self.config.topic_config(store.topic).unflush_interval_ms
+            if store.unflushed and own == interval_ms:
+                try:
+                    store.flush()
+                except (OSError, RmqCoreError):
+                    _LOG.exception("flushing %s failed", store.path)
+
+    def _schedule_delete_jobs(self) -> None:
+        self._schedule.set_jobs(
+            {self.config.topic_config(t).delete_when for t in self.all_topics()}
+        )
+
+    def _delete_job(self, expression: str) -> None:
+        own = self.config.topic_config
+        self.run_delete_policies(t for t in self.all_topics() if own(t).delete_when == expression)

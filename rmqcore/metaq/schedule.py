@@ -1,0 +1,137 @@
+"""One thread that flushes topics in time and runs the delete jobs; it sleeps while nothing is due.
+
+Floor: beside F6.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from rmqcore.errors import RmqCoreError
+from rmqcore.metaq.cron import QuartzCron
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 600.0
+
+
+class Schedule:
+    """Flush intervals and cron jobs.
+
+    Invariants:
+        - An interval counts only while something with that interval is unflushed, so that an idle
+          broker wakes for its cron jobs alone.
+        - A job that fails is logged, and runs again at its next time.
+
+    Source: MetaQ MessageStoreManager.java, scheduleFlushTask and startScheduleDeleteJobs.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[int], None],
+        delete: Callable[[str], None],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
+    ) -> None:
+        """Prepare; nothing runs before `start`.
+
+        Args:
+            flush: called with an interval in milliseconds that has passed.
+            delete: called with a cron expression whose time has come.
+            now: local time, for the cron jobs.
+        """
+        self._flush = flush
+        self._delete = delete
+        self._now = now
+        self._changed = threading.Condition()
+        self._flushes: dict[int, float] = {}
+        self._jobs: dict[str, datetime] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="metaq-schedule", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for the job that it is in."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def flush_within(self, interval_ms: int) -> None:
+        """See that ``flush(interval_ms)`` is called at the latest after that time."""
+        if interval_ms <= 0:
+            return
+        due = time.monotonic() + interval_ms / 1000
+        with self._changed:
+            if interval_ms not in self._flushes:
+                self._flushes[interval_ms] = due
+                self._changed.notify()
+
+    def flush_intervals(self) -> frozenset[int]:
+        """The intervals that wait for their time."""
+        with self._changed:
+            return frozenset(self._flushes)
+
+    def forget_flushes(self) -> None:
+        """Drop every waiting interval; the caller names again those that still count."""
+        with self._changed:
+            self._flushes.clear()
+
+    def set_jobs(self, expressions: set[str]) -> None:
+        """Replace the cron jobs; one that stays keeps its next time."""
+        now = self._now()
+        with self._changed:
+            self._jobs = {
+                expression: self._jobs.get(expression) or QuartzCron(expression).next_after(now)
+                for expression in expressions
+            }
+            self._changed.notify()
+
+    def next_runs(self) -> dict[str, datetime]:
+        """When each cron job runs next."""
+        with self._changed:
+            return dict(self._jobs)
+
+    def _run(self) -> None:
+        while (work := self._wait()) is not None:
+            for call in work:
+                try:
+                    call()
+                except (OSError, RmqCoreError):
+                    _LOG.exception("a scheduled flush or delete job failed")
+
+    def _wait(self) -> list[Callable[[], None]] | None:
+        """Sleep until something is due; None when the schedule stops."""
+        with self._changed:
+            while not self._stopping:
+                work = self._take_due()
+                if work:
+                    return work
+                self._changed.wait(self._seconds_left())
+        return None
+
+    def _take_due(self) -> list[Callable[[], None]]:
+        moment, now = time.monotonic(), self._now()
+        work: list[Callable[[], None]] = []
+        for interval_ms in [i for i, due in self._flushes.items() if due <= moment]:
+            del self._flushes[interval_ms]
+            work.append(functools.partial(self._flush, interval_ms))
+        for expression in [e for e, due in self._jobs.items() if due <= now]:
+            self._jobs[expression] = QuartzCron(expression).next_after(now)
+            work.append(functools.partial(self._delete, expression))
+        return work
+
+    def _seconds_left(self) -> float | None:
+        """Time to the next job; the wall clock may be set, so never long without a look at it."""
+        left = [due - time.monotonic() for due in self._flushes.values()]
+        left += [min((due - self._now()).total_seconds(), _LOOK_S) for due in self._jobs.values()]
+        return max(0.0, min(left)) if left else None
