@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .records import Record
+from .records import INNER_BATCH, Record
 from .values import SCHEDULE_TOPIC
 
 UNIT_SIZE = 20
@@ -105,13 +105,37 @@ def ext_files(units: Iterable[ExtUnit], file_size: int) -> tuple[list[int], dict
     return addresses, files
 
 
+class Place(NamedTuple):
+    """A record's place in one queue: the offset of its first message, and how many it holds."""
+
+    queue: QueueKey
+    offset: int
+    message_count: int = 1
+
+
+def number(digits: str | None) -> int | None:
+    """Read a property's decimal number; None when it is none."""
+    is_number = digits is not None and digits.isascii() and digits.isdigit() and len(digits) <= 18
+    return int(digits) if digits is not None and is_number else None
+
+
+def own_place(record: Record) -> Place:
+    """Give a record's place in its own queue; an inner batch says in its properties where it is."""
+    queue = (record.topic, record.queue_id)
+    properties = record.properties
+    if record.sys_flag & INNER_BATCH and {"INNER_NUM", "INNER_BASE"} <= properties.keys():
+        count = number(properties["INNER_NUM"]) or 1
+        return Place(queue, number(properties["INNER_BASE"]) or 0, count if count < 2**15 else 1)
+    return Place(queue, record.queue_offset)
+
+
 def dispatches_to_light_queues(topic: str) -> bool:
     """Tell whether a topic's records may name light queues: copies that wait or retry do not."""
     return not (topic.startswith(("%RETRY%", "rmq_sys_")) or topic == SCHEDULE_TOPIC)
 
 
-def queue_places(record: Record) -> list[tuple[QueueKey, int]]:
-    """List the queues in which a record appears, each with the record's offset there.
+def queue_places(record: Record) -> list[Place]:
+    """List the queues in which a record appears.
 
     Prepared and rolled-back records appear in none. The queues that INNER_MULTI_DISPATCH names
     follow the record's own, each with its offset in INNER_MULTI_QUEUE_OFFSET; a name without an
@@ -119,14 +143,15 @@ def queue_places(record: Record) -> list[tuple[QueueKey, int]]:
     """
     if not record.is_queued:
         return []
-    places = [((record.topic, record.queue_id), record.queue_offset)]
+    places = [own_place(record)]
     if dispatches_to_light_queues(record.topic):
         names = record.properties.get("INNER_MULTI_DISPATCH", "").split(",")
         offsets = record.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        for name, offset in zip(names, offsets, strict=False):
-            if name and "/" not in name and offset.isascii() and offset.isdigit():
+        for name, digits in zip(names, offsets, strict=False):
+            offset = number(digits)
+            if offset is not None and 0 < len(name.encode()) <= 255 and "/" not in name:
                 queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else record.queue_id
-                places.append(((name, queue_id), int(offset)))
+                places.append(Place((name, queue_id), offset))
     return places
 
 
@@ -134,8 +159,8 @@ def queues_of(records: Iterable[Record]) -> dict[QueueKey, dict[int, Record]]:
     """Sort records into queues, by queue offset. The first record of an offset keeps its place."""
     queues: dict[QueueKey, dict[int, Record]] = defaultdict(dict)
     for record in records:
-        for key, offset in queue_places(record):
-            queues[key].setdefault(offset, record)
+        for place in queue_places(record):
+            queues[place.queue].setdefault(place.offset, record)
     return dict(queues)
 
 
