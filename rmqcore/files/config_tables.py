@@ -349,6 +349,8 @@ class ConsumerOffsetTable(ConfigTable):
             return len(gone)
 
     def _decode(self, content: dict[str, object]) -> dict[str, dict[int, int]]:
+        # RocketMQ 5.5 writes this map beside the offsets and derives it from them when it reads.
+        content.pop("groupTopicMap", None)
         entries = _mapping("offsetTable", content.pop("offsetTable", {}))
         return {key: _offsets(key, queues) for key, queues in entries.items()}
 

@@ -249,11 +249,11 @@ class TestDialect:
         with pytest.raises(ValueError):
             parse_java_json(text)
 
-    def test_the_pretty_form_is_fastjsons(self):
+    def test_the_pretty_form_is_that_of_rocketmq_5_5(self):
         value = {"dataVersion": {"counter": 1}, "gone": None, "offsetTable": {"T@G": {0: 7, 1: 9}}}
         assert format_java_json(value) == (
             '{\n\t"dataVersion":{\n\t\t"counter":1\n\t},\n\t"offsetTable":{\n'
-            '\t\t"T@G":{0:7,1:9\n\t\t}\n\t}\n}'
+            '\t\t"T@G":{\n\t\t\t0:7,\n\t\t\t1:9\n\t\t}\n\t}\n}'
         )
         assert format_java_json({"offsetTable": {}}) == '{\n\t"offsetTable":{}\n}'
 

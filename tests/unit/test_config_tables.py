@@ -129,7 +129,7 @@ class TestTopicNames:
 
 
 class TestConsumerOffsets:
-    def test_the_shape_is_fastjsons(self, tmp_path):
+    def test_the_shape_is_rocketmqs(self, tmp_path):
         table = open_table(ConsumerOffsetTable, tmp_path)
         table.commit("TopicA", "g", 1, 9)
         table.commit("TopicA", "g", 0, 12)
@@ -137,7 +137,7 @@ class TestConsumerOffsets:
         assert (tmp_path / "consumerOffset.json").read_text() == (
             '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":'
             f"{NOW}"
-            '\n\t},\n\t"offsetTable":{\n\t\t"TopicA@g":{0:12,1:9\n\t\t}\n\t}\n}'
+            '\n\t},\n\t"offsetTable":{\n\t\t"TopicA@g":{\n\t\t\t0:12,\n\t\t\t1:9\n\t\t}\n\t}\n}'
         )
         again = open_table(ConsumerOffsetTable, tmp_path)
         assert again.queues("TopicA", "g") == {0: 12, 1: 9}
@@ -152,6 +152,15 @@ class TestConsumerOffsets:
         assert table.get("T", "g", 0) == 3
         assert table.get("T", "g", 1) is None
         assert table.get("U", "g", 0) is None
+
+    def test_the_map_that_is_derived_from_the_offsets_does_not_outlive_them(self, tmp_path):
+        (tmp_path / "consumerOffset.json").write_text(
+            '{"groupTopicMap":{"g":["T"]},"offsetTable":{"T@g":{0:3}},"pullOffsetTable":{}}'
+        )
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.remove(group="g")
+        assert "groupTopicMap" not in table.to_text()
+        assert "pullOffsetTable" in table.to_text()
 
     def test_removing_by_topic_and_by_group(self, tmp_path):
         table = open_table(ConsumerOffsetTable, tmp_path)
@@ -222,7 +231,7 @@ class TestDelayOffsets:
         assert table.levels() == {}
         table.commit(3, 17)
         table.persist()
-        assert '"offsetTable":{3:17\n\t}' in (tmp_path / "delayOffset.json").read_text()
+        assert '"offsetTable":{\n\t\t3:17\n\t}' in (tmp_path / "delayOffset.json").read_text()
         assert open_table(DelayOffsetTable, tmp_path).get(3) == 17
 
     def test_levels_begin_at_one(self, tmp_path):
