@@ -162,6 +162,14 @@ class TestParking:
     def test_deadlines(self, level, delay_ms):
         assert delay_level_deadline(LEVELS_MS, level, NOW) == NOW + delay_ms
 
+    def test_the_first_level_is_level_one(self):
+        assert [delay_level_deadline((7, 8), level, 0) for level in (0, 1, 2, 3)] == [
+            1000,
+            7,
+            8,
+            1000,
+        ]
+
 
 class TestUnparking:
     def test_everything_but_the_delay_comes_back(self, store):
@@ -220,8 +228,9 @@ class TestDelivery:
         service = start(store, tmp_path)
         store.park(b"five", 2)
         store.park(b"one", 1)
-        report = service.run_once(NOW + 999)
-        assert (report.delivered_count, report.next_due_ms) == (0, NOW + 1000)
+        for now_ms in (NOW, NOW + 999):
+            report = service.run_once(now_ms)
+            assert (report.delivered_count, report.next_due_ms) == (0, NOW + 1000)
         report = service.run_once(NOW + 1000)
         assert (report.delivered_count, report.next_due_ms) == (1, NOW + 5000)
         assert store.bodies() == [b"one"]
@@ -245,6 +254,12 @@ class TestDelivery:
         store.park(b"a", 1)
         report = start(store, tmp_path).run_once(NOW - 3_600_000)
         assert report.delivered_count == 1
+
+    def test_the_last_level_is_delivered_on_time_whatever_the_clock_did(self, store, tmp_path):
+        service = start(store, tmp_path)
+        store.park(b"a", 18)
+        assert service.run_once(NOW + 7_199_999).delivered_count == 0
+        assert service.run_once(NOW - 1).delivered_count == 1
 
     def test_levels_that_are_no_longer_configured_are_delivered(self, store, tmp_path):
         store.park(b"late", 18)

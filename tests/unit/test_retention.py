@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -161,11 +162,13 @@ class TestDisk:
         assert DiskUsage(751, 249).percent == 76
         assert DiskUsage(750, 250).percent == 75
         assert DiskUsage(0, 0).percent == 0
+        assert DiskUsage(30, 70).without(10) == DiskUsage(20, 80)
 
     def test_the_real_disk_answers(self, tmp_path: Path):
         usage = disk_usage(tmp_path)
-        assert usage.used >= 0
-        assert usage.usable > 0
+        shown = shutil.disk_usage(tmp_path)
+        assert usage.used == pytest.approx(shown.used, abs=1 << 30)
+        assert usage.usable == pytest.approx(shown.free, abs=1 << 30)
         assert 0 <= usage.percent <= 100
         with pytest.raises(FileNotFoundError):
             disk_usage(tmp_path / "none")
@@ -265,7 +268,8 @@ class TestQuestions:
         assert world.service.why_will_be_deleted(world.files[2]) is None
         assert world.service.why_will_be_deleted("checkpoint") is None
         assert World([1, 80, 1]).service.why_will_be_deleted(f"{100:020}") is None
-        assert World([80, 1], keep_from=0).service.why_will_be_deleted(f"{0:020}") is None
+        assert World([80, 1], keep_from=99).service.why_will_be_deleted(f"{0:020}") is None
+        assert World([80, 1], keep_from=100).service.why_will_be_deleted(f"{0:020}")
 
 
 class TestDerivedFiles:
