@@ -1,0 +1,147 @@
+"""One target over every decoder: whatever the bytes, a result or a typed refusal.
+
+`run` feeds one input to all of them and tells what each said; an exception of any other type is a
+bug, and so is touching a byte outside the input (see `guard`).
+"""
+
+from fuzz.guard import GuardedMemory
+
+from rmqcore import _codec, _index
+from rmqcore._dispatch import DispatchBatch
+from rmqcore._message import message_from
+from rmqcore._tail import END_OF_FILE, LogTail
+from rmqcore.errors import CorruptStoreError, MessageIllegalError
+
+INPUT_MAX = 64 * 1024
+SLOT_NUM, ENTRY_NUM = 10, 8
+INDEX_SIZE = 40 + 4 * SLOT_NUM + 20 * ENTRY_NUM
+KEYS = ("TopicTest#K1", "polygenelubricants", "T#Aa")
+
+MEMORY = GuardedMemory(INPUT_MAX)
+WORK = GuardedMemory(INPUT_MAX)
+
+
+def read_record(data):
+    """Decode a record and look at every attribute of it."""
+    message = message_from(MEMORY.place(data), check_crc=False)
+    seen = [getattr(message, name) for name in dir(message) if name[:1] != "_"]
+    assert len(seen) > 20
+    assert len(message.record) == message.store_size <= len(data)
+    message.check_crc()
+    if not message.sys_flag & 1:
+        message.decompressed_body()
+
+
+def check_record(data):
+    _codec.check_record(MEMORY.place(data))
+
+
+def check_record_crc(data):
+    _codec.check_record(MEMORY.place(data), verify_crc=False, verify_crc_property=True)
+
+
+def scan_region(data):
+    batch = DispatchBatch(delays_ms=[1000, 5000], multi_dispatch=True)
+    buffer = MEMORY.place(data)
+    end, status = batch.scan(buffer, 0, len(buffer), base_offset=0)
+    assert 0 <= end <= len(data)
+    for number in range(batch.group_count):
+        batch.queue(number)
+        batch.rows_of(number)
+    if status < 0:
+        raise CorruptStoreError("region", end, f"status {status}")
+
+
+def read_batch(data):
+    messages = _codec.decode_batch(bytes(data), topic="T")
+    assert sum(len(message.body) for message in messages) <= len(data)
+
+
+def put_batch(data):
+    tail = LogTail("10.1.2.3:10911", INPUT_MAX)
+    file = WORK.place(bytes(INPUT_MAX))
+    tail.attach(file, 0, 0)
+    tail.writable = True
+    answer = tail.put_encoded("T", MEMORY.place(data), 0, 0, 1, None, None, 0)
+    assert answer != END_OF_FILE
+    at = 0
+    while at < answer.store_size:
+        at += _codec.check_record(file, at)
+    assert at == answer.store_size
+
+
+def read_properties(data):
+    properties = _codec.decode_properties(bytes(data))
+    assert all(name and value for name, value in properties.items())
+
+
+def read_host(data):
+    text = _codec.decode_host(bytes(data))
+    assert text.count(":")
+
+
+def read_message_id(data):
+    _codec.decode_message_id(bytes(data).decode("latin-1"))
+
+
+def hash_text(data):
+    text = bytes(data).decode("utf-8", "replace")
+    assert -(2**31) <= _index.java_string_hash(text) < 2**31
+    assert 0 <= _index.index_hash(text) < 2**31
+
+
+def sized(data):
+    """Cut or fill an input to the length of the small index file."""
+    return bytes(data[:INDEX_SIZE]).ljust(INDEX_SIZE, b"\0")
+
+
+def walk_index(data):
+    buffer = MEMORY.place(sized(data))
+    for key in KEYS:
+        found, steps, broken = _index.walk_chain(
+            buffer, SLOT_NUM, ENTRY_NUM, _index.index_hash(key), max_offsets=1000
+        )
+        assert len(found) <= steps <= ENTRY_NUM
+        if broken:
+            raise CorruptStoreError("index", -1, "broken chain")
+
+
+def put_index(data):
+    buffer = MEMORY.place(sized(data))
+    for key in KEYS * 3:
+        _index.put_key(buffer, SLOT_NUM, ENTRY_NUM, key, 5, 1_700_000_000_000)
+    _index.read_header(buffer)
+
+
+def index_of_any_size(data):
+    _index.walk_chain(MEMORY.place(data), SLOT_NUM, ENTRY_NUM, 1)
+
+
+DECODERS = (
+    read_record,
+    check_record,
+    check_record_crc,
+    scan_region,
+    read_batch,
+    put_batch,
+    read_properties,
+    read_host,
+    read_message_id,
+    hash_text,
+    walk_index,
+    put_index,
+    index_of_any_size,
+)
+
+
+def run(data):
+    """Feed one input to every decoder; name -> "ok" or "refused"."""
+    said = {}
+    for decode in DECODERS:
+        try:
+            decode(data[:INPUT_MAX])
+        except (CorruptStoreError, MessageIllegalError, ValueError):
+            said[decode.__name__] = "refused"
+        else:
+            said[decode.__name__] = "ok"
+    return said
