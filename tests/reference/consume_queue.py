@@ -172,8 +172,7 @@ def unit_of(record: Record) -> Unit:
 def queue_files(units: dict[int, Unit], file_size: int) -> dict[int, bytes]:
     """Lay a queue out as files of one length, by the position of each file's first byte.
 
-    A queue that begins inside a file has fillers before its first unit. Slots that no unit fills
-    stay zero.
+    A filler stands in every slot without a message before the last unit; behind it all is zero.
     """
     if not units:
         return {}
@@ -182,13 +181,13 @@ def queue_files(units: dict[int, Unit], file_size: int) -> dict[int, bytes]:
     files: dict[int, bytes] = {}
     for number in range(first // per_file, last // per_file + 1):
         slots = range(number * per_file, (number + 1) * per_file)
-        data = b"".join(slot_bytes(units, slot, first) for slot in slots)
+        data = b"".join(slot_bytes(units, slot, last) for slot in slots)
         files[number * file_size] = data
     return files
 
 
-def slot_bytes(units: dict[int, Unit], slot: int, first: int) -> bytes:
+def slot_bytes(units: dict[int, Unit], slot: int, last: int) -> bytes:
     """Give the 20 bytes of one slot."""
     if slot in units:
         return units[slot].encode()
-    return FILLER.encode() if slot < first else bytes(UNIT_SIZE)
+    return FILLER.encode() if slot < last else bytes(UNIT_SIZE)
