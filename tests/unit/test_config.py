@@ -170,6 +170,27 @@ class TestChecks:
         with pytest.raises(ConfigError, match="max_hash_slot_num=1 an index file would take"):
             StoreConfig(max_hash_slot_num=1, max_index_num=fits + 1)
 
+    def test_slots_and_header_of_an_index_file_count(self):
+        slots = (2**31 - 1 - 40 - 2 * 20) // 4
+        assert StoreConfig(max_hash_slot_num=slots, max_index_num=2)
+        with pytest.raises(ConfigError):
+            StoreConfig(max_hash_slot_num=slots + 1, max_index_num=2)
+
+    def test_limits_themselves_are_accepted(self):
+        StoreConfig(disk_max_used_space_ratio=100, allocate_ahead=0, store_host="1.2.3.4:65535")
+        StoreConfig(mapped_file_size_commit_log=2**31 - 1, open_check_bytes=0)
+
+    def test_a_slave_has_no_transient_pool(self):
+        assert StoreConfig(transient_store_pool_enable=True).transient_store_pool_effective
+        assert not StoreConfig().transient_store_pool_effective
+        assert not StoreConfig(
+            transient_store_pool_enable=True, broker_role="SLAVE"
+        ).transient_store_pool_effective
+
+    def test_types_of_topics(self):
+        config = StoreConfig(topic_queue_types={"B": "BatchCQ"})
+        assert (config.queue_type("B"), config.queue_type("A")) == ("BatchCQ", "SimpleCQ")
+
     def test_an_explicit_message_size_has_to_fit_into_a_file(self):
         assert StoreConfig(mapped_file_size_commit_log=65_536, max_message_size=65_436)
         with pytest.raises(ConfigError, match="mapped_file_size_commit_log=65536"):
@@ -220,9 +241,27 @@ class TestNames:
         assert names <= KNOWN_PROPERTIES
         assert len(names) > 50
 
-    def test_geometry_is_not_dynamic(self):
-        assert "max_message_size" in DYNAMIC_SETTINGS
-        assert "mapped_file_size_commit_log" not in DYNAMIC_SETTINGS
+    def test_what_may_change_while_the_store_is_open(self):
+        assert RETENTION_SETTINGS <= DYNAMIC_SETTINGS
+        assert DYNAMIC_SETTINGS - RETENTION_SETTINGS == {
+            "commit_commit_log_least_pages",
+            "commit_commit_log_thorough_interval_ms",
+            "commit_interval_commit_log_ms",
+            "delete_commit_log_files_interval_ms",
+            "delete_consume_queue_files_interval_ms",
+            "delete_file_batch_max",
+            "flush_commit_log_least_pages",
+            "flush_commit_log_thorough_interval_ms",
+            "flush_consume_queue_least_pages",
+            "flush_consume_queue_thorough_interval_ms",
+            "flush_interval_commit_log_ms",
+            "flush_interval_consume_queue_ms",
+            "max_message_size",
+            "max_msgs_num_batch",
+            "os_page_cache_busy_timeout_ms",
+            "slave_timeout_ms",
+            "sync_flush_timeout_ms",
+        }
 
     def test_the_usual_place_of_the_log_is_no_setting(self):
         usual = {"storePathRootDir": "/data/store", "storePathCommitLog": "/data/store/commitlog/"}

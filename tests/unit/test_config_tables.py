@@ -254,8 +254,22 @@ class TestSubscriptionGroups:
         written = strict((tmp_path / "subscriptionGroup.json").read_text())
         assert written["forbiddenTable"] == {"g": {"T": 2}}
         assert written["subscriptionGroupTable"]["g"]["new"] == {"a": 1}
-        assert written["subscriptionGroupTable"]["h"]["retryMaxTimes"] == 3
-        assert written["subscriptionGroupTable"]["h"]["retryQueueNums"] == 1
+        assert written["subscriptionGroupTable"]["h"] == {
+            "attributes": {},
+            "brokerId": 0,
+            "consumeBroadcastEnable": True,
+            "consumeEnable": True,
+            "consumeFromMinEnable": True,
+            "consumeMessageOrderly": False,
+            "consumeTimeoutMinute": 15,
+            "groupName": "h",
+            "groupRetryPolicy": {"type": "CUSTOMIZED"},
+            "groupSysFlag": 0,
+            "notifyConsumerIdsChangedEnable": True,
+            "retryMaxTimes": 3,
+            "retryQueueNums": 1,
+            "whichBrokerWhenConsumeSlowly": 1,
+        }
         again = open_table(SubscriptionGroupTable, tmp_path)
         assert again.names() == ["g", "h"]
         assert again.get("x") is None
