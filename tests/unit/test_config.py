@@ -243,7 +243,7 @@ class TestNames:
 
     def test_what_may_change_while_the_store_is_open(self):
         assert RETENTION_SETTINGS <= DYNAMIC_SETTINGS
-        assert DYNAMIC_SETTINGS - RETENTION_SETTINGS == {
+        assert {
             "commit_commit_log_least_pages",
             "commit_commit_log_thorough_interval_ms",
             "commit_interval_commit_log_ms",
@@ -261,7 +261,7 @@ class TestNames:
             "os_page_cache_busy_timeout_ms",
             "slave_timeout_ms",
             "sync_flush_timeout_ms",
-        }
+        } == DYNAMIC_SETTINGS - RETENTION_SETTINGS
 
     def test_the_usual_place_of_the_log_is_no_setting(self):
         usual = {"storePathRootDir": "/data/store", "storePathCommitLog": "/data/store/commitlog/"}
