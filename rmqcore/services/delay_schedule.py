@@ -10,6 +10,7 @@ Floor: F6, on config, message, errors and files/config_tables.
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -32,6 +33,7 @@ _TRANSACTION_MASK: Final = 0x0C
 _TRANSACTION_COMMIT: Final = 0x08
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
+_UNIT: Final = struct.Struct(">qiq")
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -156,10 +158,8 @@ class DelayStore(Protocol):
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Offset behind the last message of a queue; 0 when it is unknown."""
 
-    def read_units(
-        self, topic: str, queue_id: int, queue_offset: int, max_units: int
-    ) -> Sequence[tuple[int, int, int]]:
-        """Consume-queue units (phy_offset, size, tags_code) from an offset on, in order."""
+    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Whole 20-byte units of a queue from an offset on; empty behind its end."""
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a physical offset; None on a miss."""
@@ -271,7 +271,7 @@ class ScheduleMessageService:
             units = self._store.read_units(
                 SCHEDULE_TOPIC, queue_id_of_level(level), self._clamped_offset(level)[0], 1
             )
-            starts.extend(phy_offset for phy_offset, _, _ in units)
+            starts.extend(phy_offset for phy_offset, _, _ in _UNIT.iter_unpack(units))
         return min(starts, default=None)
 
     def runtime_info(self) -> dict[str, str]:
@@ -309,8 +309,9 @@ class ScheduleMessageService:
         while units := self._store.read_units(
             SCHEDULE_TOPIC, queue_id_of_level(level), offset, _UNITS_AT_ONCE
         ):
-            for phy_offset, _, deliver_at_ms in units:
-                if self._corrected(level, deliver_at_ms, now_ms) > now_ms:
+            for phy_offset, _, tags_code in _UNIT.iter_unpack(units):
+                deliver_at_ms = self._deliver_at(level, phy_offset, tags_code, now_ms)
+                if deliver_at_ms > now_ms:
                     return DeliveryReport(delivered, skipped, deliver_at_ms)
                 try:
                     held_up = self._deliver(phy_offset)
@@ -325,11 +326,21 @@ class ScheduleMessageService:
                 self._offsets.commit(level, offset)
         return DeliveryReport(delivered, skipped, None)
 
-    def _corrected(self, level: int, deliver_at_ms: int, now_ms: int) -> int:
-        """A delivery time farther away than the level's delay means that the clock was put back."""
-        if level > len(self._levels_ms):
-            return deliver_at_ms
-        return now_ms if deliver_at_ms > now_ms + self._levels_ms[level - 1] else deliver_at_ms
+    def _deliver_at(self, level: int, phy_offset: int, tags_code: int, now_ms: int) -> int:
+        """When a parked message is due.
+
+        The tags code says it, unless the queue keeps extension units: then it is their address,
+        below zero. A time farther away than the level's delay means that the clock was put back.
+        """
+        deliver_at_ms = tags_code
+        if tags_code < 0:
+            parked = self._store.message_at(phy_offset)
+            stored_ms = now_ms if parked is None else parked.store_timestamp_ms
+            deliver_at_ms = delay_level_deadline(self._levels_ms, level, stored_ms)
+        known = level <= len(self._levels_ms)
+        if known and deliver_at_ms > now_ms + self._levels_ms[level - 1]:
+            return now_ms
+        return deliver_at_ms
 
     def _deliver(self, phy_offset: int) -> str | None:
         """Copy one parked message to its real topic.

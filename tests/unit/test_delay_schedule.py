@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from pathlib import Path
 
@@ -74,10 +75,10 @@ class FakeStore:
     def max_queue_offset(self, topic, queue_id):
         return len(self.units.get((topic, queue_id), []))
 
-    def read_units(self, topic, queue_id, queue_offset, max_units):
-        if queue_offset < self.min_queue_offset(topic, queue_id):
-            return []
-        return self.units.get((topic, queue_id), [])[queue_offset : queue_offset + max_units]
+    def read_units(self, topic, queue_id, queue_offset, count):
+        assert queue_offset >= self.min_queue_offset(topic, queue_id)
+        units = self.units.get((topic, queue_id), [])[queue_offset : queue_offset + count]
+        return b"".join(struct.pack(">qiq", *unit) for unit in units)
 
     def message_at(self, phy_offset):
         record = self.records.get(phy_offset)
@@ -268,6 +269,15 @@ class TestDelivery:
         all_parked = start(store, tmp_path, LEVELS_MS[:2], parked_queue_ids=[17])
         assert all_parked.run_once(NOW + 7_199_999).delivered_count == 0
         assert all_parked.run_once(NOW + 7_200_000).delivered_count == 1
+
+    def test_an_extension_address_is_no_delivery_time(self, store, tmp_path):
+        store.park(b"a", 2)
+        phy_offset, size, _ = store.units[SCHEDULE_TOPIC, 1][0]
+        store.units[SCHEDULE_TOPIC, 1] = [(phy_offset, size, -(2**63))]
+        service = start(store, tmp_path)
+        report = service.run_once(NOW + 4999)
+        assert (report.delivered_count, report.next_due_ms) == (0, NOW + 5000)
+        assert service.run_once(NOW + 5000).delivered_count == 1
 
     def test_a_message_that_is_gone_is_skipped(self, store, tmp_path):
         for body in (b"a", b"b", b"c"):
