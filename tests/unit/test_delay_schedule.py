@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from golden.stores import RELEASES, unpack
 from rmqcore._codec import decode_record, encode_record
 from rmqcore._message import Message, PutMessageResult
 from rmqcore.config import StoreConfig
@@ -16,6 +17,7 @@ from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.services.delay_schedule import (
     SCHEDULE_TOPIC,
     DeliverDelayedMessageService,
+    DeliveryReport,
     ScheduleMessageService,
     delay_level_deadline,
     park,
@@ -468,6 +470,94 @@ class TestThread:
         self.wait_for((tmp_path / "delayOffset.json").exists)
         assert service.stop()
         assert errors == []
+
+
+class RocketmqStore(FakeStore):
+    """A golden store: parked messages and their units as RocketMQ wrote them."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        log = b"".join(file.read_bytes() for file in sorted((path / "commitlog").iterdir()))
+        for queue in (path / "consumequeue" / SCHEDULE_TOPIC).iterdir():
+            raw = b"".join(file.read_bytes() for file in sorted(queue.iterdir()))
+            units = [unit for unit in struct.iter_unpack(">qiq", raw) if unit[1]]
+            self.units[SCHEDULE_TOPIC, int(queue.name)] = units
+            for phy_offset, size, _ in units:
+                self.records[phy_offset] = log[phy_offset : phy_offset + size]
+        self.end = len(log)
+
+    @property
+    def parked(self):
+        return [
+            (queue_id + 1, self.message_at(phy_offset), tags_code)
+            for (topic, queue_id), units in self.units.items()
+            for phy_offset, _, tags_code in units
+            if topic == SCHEDULE_TOPIC
+        ]
+
+
+class TestRocketmqsOwnStore:
+    @pytest.fixture
+    def store(self, tmp_path) -> RocketmqStore:
+        return RocketmqStore(unpack("5.5.0", "delayed", tmp_path / "5.5.0").path)
+
+    def test_parked_twice_is_a_place_that_nobody_meant(self, tmp_path):
+        # The messages of this store were parked by their writer and once more by the store.
+        store = RocketmqStore(unpack("4.9.7", "delayed", tmp_path / "4.9.7").path)
+        due_ms = max(tags_code for _, _, tags_code in store.parked)
+        report = start(store, tmp_path / "config").run_once(due_ms)
+        assert report == DeliveryReport(0, len(store.parked), None)
+
+    @pytest.mark.parametrize("release", RELEASES)
+    def test_deadlines_are_those_that_rocketmq_computed(self, release, tmp_path):
+        store = RocketmqStore(unpack(release, "delayed", tmp_path / release).path)
+        assert len(store.parked) > 50
+        for level, message, tags_code in store.parked:
+            deadline = delay_level_deadline(LEVELS_MS, level, message.store_timestamp_ms)
+            assert deadline == tags_code
+
+    def test_parking_gives_the_bytes_that_rocketmq_wrote(self, store):
+        for level, message, _ in store.parked:
+            again = park(unpark(message), level, LEVELS_MS)
+            assert (again.topic, again.queue_id) == (message.topic, message.queue_id)
+            assert again.properties == message.properties
+            again = Message(
+                again.topic,
+                again.body,
+                queue_id=again.queue_id,
+                properties=dict(message.properties),
+                flag=again.flag,
+                sys_flag=again.sys_flag,
+                born_timestamp_ms=again.born_timestamp_ms,
+                born_host=again.born_host,
+                store_host=again.store_host,
+                reconsume_times=again.reconsume_times,
+            )
+            record = encode_record(
+                again,
+                queue_offset=message.queue_offset,
+                phy_offset=message.phy_offset,
+                store_timestamp_ms=message.store_timestamp_ms,
+            )
+            assert record == bytes(message.record)
+
+    def test_everything_is_delivered_once_to_its_real_queue(self, store, tmp_path):
+        parked = store.parked
+        due_ms = max(tags_code for _, _, tags_code in parked)
+        store.now_ms = due_ms
+        report = start(store, tmp_path / "config").run_once(due_ms)
+        assert report == DeliveryReport(len(parked), 0, None)
+        wanted = sorted(
+            (message.properties["REAL_TOPIC"], int(message.properties["REAL_QID"]), message.body)
+            for _, message, _ in parked
+        )
+        delivered = sorted(
+            (topic, queue_id, body)
+            for topic, queue_id in store.units
+            if topic != SCHEDULE_TOPIC
+            for body in store.bodies(topic, queue_id)
+        )
+        assert delivered == wanted
 
 
 def test_the_queue_of_a_level():
