@@ -4,7 +4,7 @@
 queues and index. Both decide only; the store's own objects delete. A store whose configuration
 names no retention has neither.
 
-Floor: F6, on config, running_flags and services/service.
+Floor: F6, on config, running_flags, files/mapped_file_queue and services/service.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rmqcore.config import StoreConfig
+from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import ServiceThread
 
@@ -96,17 +97,45 @@ class CleanableLog(Protocol):
 
 
 class DerivedFiles(Protocol):
-    """Consume queues and index as their cleaner sees them."""
+    """Consume queues, or the index, as their cleaner sees them."""
 
-    @property
-    def min_phy_offset(self) -> int:
-        """Physical offset of the oldest byte in the log; -1 without files."""
+    def delete_before(self, min_phy_offset: int) -> int:
+        """Delete files that point only below the offset; returns how many."""
 
-    def delete_expired_consume_queue_files(self, min_phy_offset: int) -> int:
-        """Delete files whose every unit points below the offset; returns how many."""
 
-    def delete_expired_index_files(self, min_phy_offset: int) -> int:
-        """Delete files whose every entry points below the offset; returns how many."""
+class CommitLogFiles:
+    """The files of a commit log as `CleanableLog`."""
+
+    def __init__(self, queue: MappedFileQueue) -> None:
+        self._queue = queue
+
+    def log_files(self) -> list[LogFileInfo]:
+        """All files, oldest first.
+
+        Raises:
+            OSError: a file cannot be examined.
+        """
+        return [
+            LogFileInfo(
+                name=file.path.name,
+                file_from_offset=file.file_from_offset,
+                size=file.size,
+                modified_ms=file.path.stat().st_mtime_ns // 1_000_000,
+            )
+            for file in self._queue.files
+        ]
+
+    def delete_log_file(self, file: LogFileInfo) -> bool:
+        """Delete the oldest file; its bytes stay for those who are reading them.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        oldest = self._queue.files[0]
+        if oldest.file_from_offset != file.file_from_offset:
+            return False
+        self._queue.remove_first(1)
+        return True
 
 
 def disk_usage(path: Path) -> DiskUsage:
@@ -342,7 +371,14 @@ class CleanConsumeQueueService:
     Source: RocketMQ store/DefaultMessageStore.java, CleanConsumeQueueService.
     """
 
-    def __init__(self, derived: DerivedFiles) -> None:
+    def __init__(self, min_phy_offset: Callable[[], int], *derived: DerivedFiles) -> None:
+        """Watch the beginning of a log.
+
+        Args:
+            min_phy_offset: physical offset of the oldest byte in the log.
+            derived: consume queues and index.
+        """
+        self._min_phy_offset = min_phy_offset
         self._derived = derived
         self._cleaned_up_to = 0
 
@@ -352,11 +388,10 @@ class CleanConsumeQueueService:
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
-        min_phy_offset = self._derived.min_phy_offset
+        min_phy_offset = self._min_phy_offset()
         if min_phy_offset <= self._cleaned_up_to:
             return 0
-        deleted = self._derived.delete_expired_consume_queue_files(min_phy_offset)
-        deleted += self._derived.delete_expired_index_files(min_phy_offset)
+        deleted = sum(files.delete_before(min_phy_offset) for files in self._derived)
         self._cleaned_up_to = min_phy_offset
         return deleted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from rmqcore.config import StoreConfig
+from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.retention import (
     MANUAL_DELETE_ROUNDS,
     CleanCommitLogService,
     CleanConsumeQueueService,
+    CommitLogFiles,
     DiskUsage,
     LogFileInfo,
     RetentionService,
@@ -274,51 +278,91 @@ class TestQuestions:
 
 class TestDerivedFiles:
     class Derived:
-        def __init__(self):
-            self.min_phy_offset = -1
+        def __init__(self, count):
+            self.count = count
             self.calls = []
             self.fail = False
 
-        def delete_expired_consume_queue_files(self, min_phy_offset):
-            self.calls.append(("queues", min_phy_offset))
-            return 2
-
-        def delete_expired_index_files(self, min_phy_offset):
+        def delete_before(self, min_phy_offset):
             if self.fail:
                 raise OSError("busy")
-            self.calls.append(("index", min_phy_offset))
-            return 1
+            self.calls.append(min_phy_offset)
+            return self.count
 
     def test_they_follow_the_log(self):
-        derived = self.Derived()
-        service = CleanConsumeQueueService(derived)
+        queues, index, offsets = self.Derived(2), self.Derived(1), [0]
+        service = CleanConsumeQueueService(lambda: offsets[-1], queues, index)
         assert service.run_once() == 0
-        derived.min_phy_offset = 200
+        offsets.append(200)
         assert service.run_once() == 3
         assert service.run_once() == 0
-        assert derived.calls == [("queues", 200), ("index", 200)]
-        derived.min_phy_offset = 300
+        offsets.append(300)
         assert service.run_once() == 3
+        assert queues.calls == index.calls == [200, 300]
 
     def test_a_failed_round_is_repeated(self):
-        derived = self.Derived()
-        derived.min_phy_offset, derived.fail = 200, True
-        service = CleanConsumeQueueService(derived)
+        queues, index = self.Derived(2), self.Derived(1)
+        index.fail = True
+        service = CleanConsumeQueueService(lambda: 200, queues, index)
         with pytest.raises(OSError, match="busy"):
             service.run_once()
-        derived.fail = False
+        index.fail = False
         assert service.run_once() == 3
+
+
+class TestLogFiles:
+    @pytest.fixture
+    def queue(self, tmp_path: Path):
+        queue = MappedFileQueue(tmp_path / "commitlog", 4096, OpenFiles())
+        for number in range(3):
+            file = queue.append_file(number * 4096)
+            file.write(0, bytes([number + 1]) * 4096)
+            os.utime(file.path, (0, NOW / 1000 - (3 - number) * 3600))
+        yield queue
+        queue.close()
+
+    def test_files_are_described(self, queue):
+        assert CommitLogFiles(queue).log_files() == [
+            LogFileInfo(
+                name=f"{number * 4096:020}",
+                file_from_offset=number * 4096,
+                size=4096,
+                modified_ms=NOW - (3 - number) * HOUR_MS,
+            )
+            for number in range(3)
+        ]
+
+    def test_the_oldest_is_deleted_and_stays_readable_for_its_readers(self, queue):
+        log = CommitLogFiles(queue)
+        oldest, second, _ = log.log_files()
+        path, reader = queue.files[0].path, queue.files[0].read(0, 4096)
+        assert not log.delete_log_file(second)
+        assert log.delete_log_file(oldest)
+        assert not path.exists()
+        assert bytes(reader) == b"\x01" * 4096
+        assert queue.min_offset == 4096
+
+    def test_by_age_from_end_to_end(self, queue):
+        service = CleanCommitLogService(
+            StoreConfig(file_reserved_time_hours=2, delete_when="04"),
+            CommitLogFiles(queue),
+            RunningFlags(),
+            clock=lambda: NOW,
+            usage=lambda: DiskUsage(1, 99),
+            hour=lambda now_ms: 4,
+            sleep=lambda seconds: None,
+        )
+        assert len(service.run_once(NOW).deleted) == 2
+        assert [path.name for path in queue.directory.iterdir()] == [f"{8192:020}"]
 
 
 class TestThread:
     class Derived:
-        min_phy_offset = 100
-
         def __init__(self):
             self.asked = threading.Event()
             self.rounds = 0
 
-        def delete_expired_consume_queue_files(self, min_phy_offset):
+        def delete_before(self, min_phy_offset):
             self.rounds += 1
             if self.rounds > 1:
                 self.asked.set()
@@ -328,7 +372,7 @@ class TestThread:
         world, derived, errors = World([80, 1], hour=4), self.Derived(), []
         service = RetentionService(
             world.service,
-            CleanConsumeQueueService(derived),
+            CleanConsumeQueueService(lambda: 100, derived),
             clock=lambda: NOW,
             interval_s=0.001,
             on_error=errors.append,
