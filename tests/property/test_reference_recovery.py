@@ -1,4 +1,4 @@
-"""How the oracle judges the end of a log: clean, torn, or corrupt."""
+"""How the oracle judges the end of a log: clean, torn, or damaged."""
 
 import pytest
 from hypothesis import given
@@ -67,7 +67,7 @@ def test_a_bad_record_before_a_good_one_is_corrupt(bodies, data):
     bad = data.draw(st.integers(0, len(bodies) - 1))
     files = damaged(files, offsets[bad] + data.draw(st.sampled_from([4, 28, 88])), b"\xee")
     walk = walk_log(files)
-    assert (walk.end, walk.ending) == (offsets[bad], Ending.CORRUPT)
+    assert (walk.end, walk.ending) == (offsets[bad], Ending.DAMAGED)
     assert len(walk.records) == bad
     assert walk.reason
 
@@ -86,7 +86,7 @@ def test_a_record_that_names_another_position_is_refused():
     files, offsets = log_of([b"x" * 50] * 3)
     copy = encode_record(Record(topic="T", body=b"x" * 50, phy_offset=offsets[0]))
     walk = walk_log(damaged(files, offsets[1], copy))
-    assert (walk.end, walk.ending) == (offsets[1], Ending.CORRUPT)
+    assert (walk.end, walk.ending) == (offsets[1], Ending.DAMAGED)
     assert "says it lies at" in walk.reason
 
 

@@ -1,4 +1,4 @@
-"""Walk a log and tell how it ends: clean, torn, or corrupt. From docs/format/commit-log.md."""
+"""Walk a log and tell how it ends: clean, torn, or damaged. From docs/format/commit-log.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ending(Enum):
 
     CLEAN = "clean"
     TORN = "torn"
-    CORRUPT = "corrupt"
+    DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def how_it_ends(files: Mapping[int, bytes], start: int, at: int) -> Ending:
         return Ending.CLEAN
     for later, data in files.items():
         if later >= start and holds_record(data, later, at if later == start else 0):
-            return Ending.CORRUPT
+            return Ending.DAMAGED
     return Ending.TORN
 
 
