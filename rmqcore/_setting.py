@@ -28,6 +28,7 @@ def setting(
     kind: type | None = None,
     least: float | None = None,
     most: float | None = None,
+    choices: tuple[str, ...] = (),
     dynamic: bool = False,
 ) -> Any:
     """Declare a field of the configuration.
@@ -38,6 +39,7 @@ def setting(
         kind: its type.
         least: the smallest number accepted.
         most: the largest number accepted.
+        choices: the texts accepted; empty for any.
         dynamic: whether it may change while the store is open.
     """
     metadata = {
@@ -45,6 +47,7 @@ def setting(
         "kind": kind or type(default),
         "least": least,
         "most": most,
+        "choices": choices,
         "dynamic": dynamic,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -96,6 +99,9 @@ def checked_value(item: dataclasses.Field[Any], value: object) -> Any:
         raise ConfigError(name, value, f"at least {least}")
     if most is not None and converted > most:
         raise ConfigError(name, value, f"at most {most}")
+    choices = item.metadata["choices"]
+    if choices and converted not in choices:
+        raise ConfigError(name, value, f"one of {', '.join(choices)}")
     if name == "message_delay_level":
         parse_delay_levels(converted)
     elif name == "delete_when":

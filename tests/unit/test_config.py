@@ -133,6 +133,7 @@ class TestChecks:
             ("store_host", "localhost:10911"),
             ("store_host", "10.0.0.1:65536"),
             ("profile", "huge"),
+            ("on_corruption", "ignore"),
             ("topic_queue_types", {"T": "RocksDBCQ"}),
             ("topic_queue_types", 5),
         ],
