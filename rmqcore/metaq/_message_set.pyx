@@ -4,7 +4,7 @@
 
 All numbers are big-endian; the checksum is CRC-32 & 0x7FFFFFFF of the data alone. Twenty zero
 bytes, which that rule would accept as an empty message, are the end of a segment here, never a
-message. Layout: docs/metaq.md. Source: MetaQ MessageUtils.java, FileMessageSet.java.
+message, and nothing without data is written. Layout: docs/metaq.md. Source: MetaQ MessageUtils.java, FileMessageSet.java.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -144,17 +144,27 @@ cdef Verdict check_record(
 
 
 cdef Verdict scan_window(
-    Window* window, int64_t* at, int64_t stop, int64_t* count
+    Window* window, int64_t* valid_up_to, int64_t stop, int64_t* count
 ) noexcept nogil:
-    cdef int32_t length
-    cdef Verdict verdict
-    while at[0] < stop:
-        verdict = check_record(window, at[0], stop, &length)
+    """Walk whole records; one without data counts only when what follows it is whole too.
+
+    The header of a record whose first page was lost in a power cut reads as length 0 and
+    checksum 0, which is also the checksum of no data: what follows gives it away.
+    """
+    cdef int64_t at = valid_up_to[0], empty = 0
+    cdef int32_t length = 0
+    cdef Verdict verdict = END_OF_DATA
+    while at < stop:
+        verdict = check_record(window, at, stop, &length)
         if verdict != END_OF_DATA:
             return verdict
-        at[0] += HEADER_SIZE + <int64_t>length
-        count[0] += 1
-    return END_OF_DATA
+        at += HEADER_SIZE + <int64_t>length
+        empty += 1
+        if length > 0 or at == stop:
+            valid_up_to[0] = at
+            count[0] += empty
+            empty = 0
+    return verdict
 
 
 cdef int64_t search(Window* window, Window* candidate, int64_t at, int64_t stop) noexcept nogil:
@@ -208,8 +218,8 @@ cdef int64_t size_of(list messages) except -1:
             raise TypeError(f"data is bytes, not {type(data).__name__}")
         size = len(<bytes>data)
         total += HEADER_SIZE + size
-        if not storable(number, size, bits) or total > MAX_APPEND_SIZE:
-            raise UnstorableRecordError(number, max(size, total - HEADER_SIZE), bits)
+        if not storable(size) or total > MAX_APPEND_SIZE:
+            raise UnstorableRecordError(number, total - HEADER_SIZE if size else 0)
     return total
 
 

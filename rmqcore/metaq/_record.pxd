@@ -32,6 +32,6 @@ cdef inline void store_header(
     store_i32(to + FLAG_AT, flag)
 
 
-cdef inline bint storable(int64_t message_id, int64_t size, int32_t flag) noexcept nogil:
-    """False for what is too large, and for the header of twenty zeros that is no message."""
-    return size <= MAX_DATA_SIZE and (message_id != 0 or size != 0 or flag != 0)
+cdef inline bint storable(int64_t size) noexcept nogil:
+    """False for what is too large, and for no data: that has the length and checksum of zeros."""
+    return 0 < size <= MAX_DATA_SIZE

@@ -184,7 +184,7 @@ cdef class SegmentTail:
 
         Raises:
             InvalidChecksumError: the sender's checksum differs; nothing was written.
-            UnstorableRecordError: too large, or all zeros.
+            UnstorableRecordError: too large, or no data.
             OSError: the write failed; the file is as before.
         """
         cdef Py_buffer view
@@ -195,8 +195,8 @@ cdef class SegmentTail:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         self.busy = True
         try:
-            if not storable(message_id, view.len, flag):
-                raise UnstorableRecordError(message_id, view.len, flag)
+            if not storable(view.len):
+                raise UnstorableRecordError(message_id, view.len)
             size = HEADER_SIZE + view.len
             with nogil:
                 actual = checksum_of(<const uint8_t*>view.buf, view.len)

@@ -27,23 +27,21 @@ class InvalidChecksumError(MessageIllegalError):
 
 
 class UnstorableRecordError(MessageIllegalError):
-    """The record is larger than its length field can say, or it is twenty zero bytes.
+    """The record is larger than its length field can say, or has no data.
 
     Attributes:
         message_id: the broker's number of the message.
         size: bytes of data.
-        flag: the message's flag.
     """
 
-    def __init__(self, message_id: int, size: int, flag: int) -> None:
+    def __init__(self, message_id: int, size: int) -> None:
         self.message_id = message_id
         self.size = size
-        self.flag = flag
         super().__init__(
             f"{size} bytes of data do not fit one append"
             if size
-            else "an empty message with id 0 and flag 0 is twenty zero bytes, which nobody can "
-            "tell from an unwritten tail; give it an id"
+            else "a message without data and attribute has the length and checksum of zeros, and "
+            "after a power cut nobody could tell it from an unwritten record"
         )
 
 

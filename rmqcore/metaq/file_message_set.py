@@ -334,6 +334,7 @@ class FileMessageSet:
             self._hooks.failpoint("before_truncate")
             os.ftruncate(self.file.fd, valid_up_to)
             self._hooks.failpoint("after_truncate")
+        if size != acknowledged:  # what a killed process wrote may be in the page cache alone
             self._hooks.sync(self.file.fd)
         truncated = size - valid_up_to
         return SegmentRecovery(self.path, start, valid_up_to, count, truncated, verdict, saved)

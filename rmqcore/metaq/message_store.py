@@ -28,7 +28,7 @@ from rmqcore.errors import (
 )
 from rmqcore.metaq._message_set import checksum as checksum_of
 from rmqcore.metaq._message_set import encode_many
-from rmqcore.metaq._segment_tail import Location
+from rmqcore.metaq._segment_tail import Location, SegmentTail
 from rmqcore.metaq.delete_policy import DeletePolicy, parse_delete_policy
 from rmqcore.metaq.errors import IllegalTopicError, MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import disk_error
@@ -143,6 +143,7 @@ class MessageStore(PartitionReader):
             self._note_mark()
             _LIVE.add(self)
         else:
+            self._tail = SegmentTail(-1, str(self.path), 0, 0)
             self._reason = StoreNotWritableError(f'{self.path} was opened with mode="r"')
 
     # ---- append ----

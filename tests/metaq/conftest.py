@@ -1,0 +1,38 @@
+"""Partitions in a fresh directory."""
+
+import pytest
+
+from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig, TopicConfig
+
+
+@pytest.fixture
+def config(tmp_path):
+    """`config(unflush_threshold=0, topics=("t",))`: settings below a fresh data path."""
+
+    def make(*, topics=("t",), own=None, **system):
+        settings = {"unflush_threshold": 1000, "unflush_interval_ms": 3_600_000, **system}
+        settings.setdefault("data_path", str(tmp_path / "meta"))
+        base = SystemConfig(**settings)
+        return MetaConfig(base, [TopicConfig.of(topic, base, **(own or {})) for topic in topics])
+
+    return make
+
+
+@pytest.fixture
+def open_store(config):
+    """`open_store(partition=0, repair=True, unflush_threshold=0)`; closed at the end."""
+    opened = []
+    options = {"mode", "repair", "fast_boot", "hooks", "delete_policy", "offset_if_create"}
+
+    def make(partition=0, **settings):
+        chosen = {name: settings.pop(name) for name in options & settings.keys()}
+        store = MessageStore("t", partition, config(**settings), **chosen)
+        opened.append(store)
+        return store
+
+    yield make
+    for store in opened:
+        try:
+            store.close()
+        except OSError:
+            continue

@@ -1,0 +1,193 @@
+"""The process dies at every failpoint; the power fails and unsynced pages are lost by seed."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reference import metaq as reference
+from rmqcore.errors import StoreClosedError
+from rmqcore.metaq import Hooks, MessageStore, MetaConfig, SystemConfig
+
+FAILPOINTS = [
+    "before_sync",
+    "after_sync",
+    "before_roll",
+    "after_roll",
+    "before_delete",
+    "after_delete",
+    "before_truncate",
+    "after_truncate",
+]
+PAGE = 4096
+
+#: Appends for ever and writes the id of each acknowledged message; dies at the Nth visit of a
+#: failpoint. Every third message is one of several in one append.
+WRITER = """
+import itertools, os, signal, sys
+from rmqcore.metaq import DiscardDeletePolicy, Hooks, MessageStore, MetaConfig, SystemConfig
+path, threshold, failpoint, visits = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+left = itertools.count(visits, -1)
+def die(name):
+    if name == failpoint and next(left) <= 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+store = MessageStore("t", 0, MetaConfig(SystemConfig(data_path=path, unflush_threshold=threshold,
+    max_segment_size=3000)), hooks=Hooks(failpoint=die), delete_policy=DiscardDeletePolicy(-1))
+first = int(sys.argv[5])
+for i in range(first, first + 400):
+    if i % 3:
+        store.append(i, b"%d " % i * 20)
+    else:
+        store.append_many([(i, b"%d " % i * 20, 0), (10**6 + i, b"!", 0)])
+    os.write(1, b"%d\\n" % i)
+    if i % 40 == 0 and failpoint.endswith("delete"):
+        store.run_delete_policy()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def run_writer(path, threshold, failpoint, visits, first):
+    arguments = [str(path), str(threshold), failpoint, str(visits), str(first)]
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, check=False, timeout=60
+    )
+    assert done.returncode == -9
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.mark.parametrize("threshold", [0, 10])
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_kill_at_a_failpoint_loses_nothing_acknowledged(tmp_path, rng, failpoint, threshold):
+    acknowledged = []
+    for round_number in range(3):
+        first = 1000 * round_number + 1
+        if failpoint.endswith("truncate") and round_number:
+            newest = max((tmp_path / "t-0").glob("*.meta"))
+            with newest.open("ab") as file:
+                file.write(b"torn")
+        acknowledged += run_writer(tmp_path, threshold, failpoint, rng.randint(1, 6), first)
+    config = MetaConfig(SystemConfig(data_path=str(tmp_path), unflush_threshold=threshold))
+    with MessageStore("t", 0, config) as store:
+        store.flush()
+        found = [m for m in store.messages() if m.message_id < 10**6]
+        oldest = found[0].message_id if found else 10**9
+        ids = [m.message_id for m in found]
+        assert ids == sorted(set(ids))
+        if not failpoint.endswith("delete"):
+            oldest = 0
+        assert set(ids) >= {i for i in acknowledged if i >= oldest}
+        assert all(m.data == b"%d " % m.message_id * 20 for m in found)
+        assert store.holes == ()
+        store.append(10**9, b"goes on")
+
+
+class Disk:
+    """Remembers each file as of its last sync; `cut` keeps or loses every page since, by chance."""
+
+    def __init__(self):
+        self.synced = {}
+
+    def sync(self, fd):
+        os.fdatasync(fd)
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        self.synced[path] = Path(path).read_bytes()
+
+    def cut(self, path, rng):
+        before, now = self.synced.get(str(path), b""), path.read_bytes()
+        size = rng.choice([len(before), len(now), rng.randint(len(before), len(now))])
+        content = bytearray(size)
+        for at in range(0, size, PAGE):
+            kept = now if rng.random() < 0.5 else before.ljust(len(now), b"\0")
+            content[at : at + PAGE] = kept[at : min(at + PAGE, size)]
+        content[: len(before)] = before
+        path.write_bytes(content)
+
+
+def forget(store):
+    """Let go of everything without writing, as a dead process does."""
+    store._reason = StoreClosedError("the power failed")
+    store._wake.set()
+    if store._committer is not None:
+        store._committer.join()
+    store.segments[-1].messages.abandon()
+    store._release()
+
+
+@pytest.mark.parametrize("threshold", [0, 7])
+@pytest.mark.parametrize("_case", range(12))
+def test_power_cut_loses_nothing_that_was_on_disk(tmp_path, rng, threshold, _case):
+    disk = Disk()
+    config = MetaConfig(
+        SystemConfig(data_path=str(tmp_path), unflush_threshold=threshold, max_segment_size=60_000)
+    )
+    durable, written, message_id = [], [], 0
+    for _ in range(3):
+        store = MessageStore("t", 0, config, hooks=Hooks(sync=disk.sync))
+        found = [(m.message_id, m.data) for m in store.messages()]
+        assert found[: len(durable)] == durable
+        assert found == written[: len(found)]
+        written = found
+        for _ in range(rng.randint(1, 60)):
+            message_id += 1
+            row = (message_id, rng.randbytes(rng.randint(1, 9000)))
+            store.append(*row)
+            written.append(row)
+        durable = [(m.message_id, m.data) for m in store.messages()]
+        if threshold == 0:
+            assert durable == written
+            message_id += 1  # one that was written, and whose flush never came back
+            written.append((message_id, rng.randbytes(3 * PAGE)))
+            store._tail.append(*written[-1])
+        segments = store.segments
+        mark = store.path / "high-water-mark"
+        forget(store)
+        for segment in segments:
+            disk.cut(segment.messages.path, rng)
+        if rng.random() < 0.3:
+            mark.unlink()
+
+
+def test_the_disk_double_loses_what_was_not_synced(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"old" * 5000)
+    disk = Disk()
+    with path.open("r+b") as file:
+        disk.sync(file.fileno())
+        file.seek(0, 2)
+        file.write(b"new" * 5000)
+    results = set()
+    for seed in range(30):
+        disk.cut(path, random.Random(seed))
+        content = path.read_bytes()
+        assert content.startswith(b"old" * 5000)
+        results.add(len(content))
+        path.write_bytes(b"old" * 5000 + b"new" * 5000)
+    assert len(results) > 2
+
+
+def test_every_byte_of_a_small_partition_flipped_once(tmp_path):
+    rows = [(i, b"row %d" % i, 0) for i in range(1, 8)]
+    content = b"".join(reference.encode(*row) for row in rows)
+    config = MetaConfig(SystemConfig(data_path=str(tmp_path)))
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    path = folder / f"{0:020d}.meta"
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 0x10
+        path.write_bytes(damaged)
+        expected, valid = reference.walk(damaged)
+        assert reference.recoverable(damaged) == (len(expected), valid)
+        with MessageStore("t", 0, config) as store:
+            assert store.max_offset == valid
+            assert [m.offset for m in store.messages()] == [row[0] for row in expected]
+        cut = list(folder.glob("*.cut"))
+        good_behind = any(reference.record_at(damaged, i) for i in range(valid + 1, len(damaged)))
+        assert bool(cut) == good_behind
+        for copy in cut:
+            assert damaged[:valid] + copy.read_bytes() == damaged
+            copy.unlink()
+        (folder / "high-water-mark").unlink()
