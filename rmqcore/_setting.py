@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final
@@ -135,15 +134,16 @@ def _parsed(name: str, kind: type, text: str) -> object:
     raise ConfigError(name, text, rules.get(kind, f"a value of type {kind.__name__}"))
 
 
-def _queue_types(name: str, value: object) -> tuple[tuple[str, str], ...]:
-    pairs = value.items() if isinstance(value, Mapping) else value
+def _queue_types(name: str, value: Any) -> tuple[tuple[str, str], ...]:
+    """Pairs (topic, queue type) from a mapping, or from such pairs."""
+    rule = f"a mapping from topic to one of {_QUEUE_TYPES}"
     try:
-        types = tuple((str(topic), str(queue_type)) for topic, queue_type in pairs)  # type: ignore[attr-defined]
+        types = dict(value)
     except (TypeError, ValueError):
-        types = (("", ""),)
-    if any(queue_type not in _QUEUE_TYPES for _, queue_type in types):
-        raise ConfigError(name, value, f"a mapping from topic to one of {_QUEUE_TYPES}")
-    return types
+        raise ConfigError(name, value, rule) from None
+    if any(queue_type not in _QUEUE_TYPES for queue_type in types.values()):
+        raise ConfigError(name, value, rule)
+    return tuple(types.items())
 
 
 def _check_host(host: str) -> None:
