@@ -22,10 +22,14 @@ ROWS = (
     ("F1", "config dispatch message _columns"),
     ("F2", "files.mapped_file files.store_dir files.config_file"),
     ("F2", "services.service services.store_stats"),
-    ("F3", "files.mapped_file_queue files.config_tables services.allocate"),
+    ("F3", "files.mapped_file_queue files.config_tables"),
+    ("F3", "files.consume_queue_ext services.allocate services.transient_store_pool"),
     ("F4", "files.commit_log files.consume_queue files.index_file files.store_checkpoint"),
-    ("F5", "services.flush services.reput services.consume_queue_store services.index_service"),
-    ("F6", "services.retention services.recovery services.delay_schedule scan/"),
+    ("F4", "files.batch_consume_queue"),
+    ("F5", "services.flush services.reput services.geometry services.log_search"),
+    ("F5", "services.consume_queue_store services.index_service"),
+    ("F6", "services.delay_schedule services.index_tags services.retention services.store_reader"),
+    ("F6", "services.message_reads services.recovery scan/"),
     ("F7", "message_store"),
     ("F7", "__init__"),
     ("F8", "doctor/ spark/ broker/ namesrv/ ha/"),
@@ -34,7 +38,7 @@ ROWS = (
 )
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
-    "metaq/": {"errors", "status", "_bytes", "_codec", "_mapped"},
+    "metaq/": {"errors", "status", "version", "_bytes", "_codec", "_mapped"},
     "remoting/": {"errors"},
 }
 #: What may be imported inside a function: packages that only an extra brings.
