@@ -83,6 +83,11 @@ cdef int insert_key(
     if count >= shape.entry_count:
         return 0
     previous = load_i32(base + slot_at)
+    if previous == count:
+        # a crash came between slot and count: that entry is written over, what it led to is not
+        previous = load_i32(base + entry_at(shape, count) + ENTRY_PREVIOUS_AT)
+        if previous >= count:
+            previous = 0
     if previous <= 0 or previous > count:
         previous = 0
     if begin > 0:
@@ -279,9 +284,9 @@ cdef int64_t walk(
         report.broken = True
         return 0
     number = load_i32(word)
-    while number > 0 and number <= count and count_found < found_max:
+    while 0 < number <= count and number < shape.entry_count and count_found < found_max:
         report.steps += 1
-        if report.steps > count or not read_bytes(source, entry_at(shape, number), entry, ENTRY_SIZE):
+        if not read_bytes(source, entry_at(shape, number), entry, ENTRY_SIZE):
             report.broken = True
             break
         diff = load_i32(entry + ENTRY_TIME_DIFF_AT)
@@ -294,7 +299,8 @@ cdef int64_t walk(
             ):
                 found[count_found] = load_i64(entry + ENTRY_PHY_OFFSET_AT)
                 count_found += 1
-        if previous == number:
+        if previous >= number:
+            # every link leads to an older entry, so a chain cannot turn in a circle
             report.broken = True
             break
         number = previous

@@ -367,6 +367,9 @@ cdef class LogTail:
         cdef int32_t message_count = 1
         cdef int64_t total
         cdef bint numbered
+        if not self.writable:
+            # also what a forked child meets, whose copy of the lock may never be released
+            return ANSWER_REFUSED
         if fields.queue_id < 0:
             raise MessageIllegalError(f"queue_id {fields.queue_id}: expected 0 or more")
         if keys is not None and type(keys) is not str and type(keys) is not tuple:
@@ -516,6 +519,8 @@ cdef class LogTail:
         cdef int32_t count = 0
         cdef int64_t problem_at
         cdef int64_t size
+        if not self.writable:
+            return ANSWER_REFUSED
         if queue_id < 0:
             raise MessageIllegalError(f"queue_id {queue_id}: expected 0 or more")
         if sys_flag & (TRANSACTION_MASK | INNER_BATCH):

@@ -47,6 +47,14 @@ class BrokerRole(StrEnum):
     SLAVE = "SLAVE"
 
 
+class OnCorruption(StrEnum):
+    """What opening a store does about damage in front of good records."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+    TRUNCATE = "truncate"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Settings of one store. ``StoreConfig()`` has RocketMQ's defaults.

@@ -124,12 +124,10 @@ class FlushTimeoutError(StoreError, TimeoutError):
         phy_offset: where the record lies; it may still reach the disk.
     """
 
-    def __init__(self, phy_offset: int, timeout_ms: int) -> None:
+    def __init__(self, phy_offset: int, reason: str) -> None:
         self.phy_offset = phy_offset
-        self.timeout_ms = timeout_ms
-        super().__init__(
-            f"the record at {phy_offset} was not confirmed on disk within {timeout_ms} ms"
-        )
+        self.reason = reason
+        super().__init__(f"the record at {phy_offset}: {reason}")
 
 
 class DiskFullError(StoreError, OSError):

@@ -6,6 +6,7 @@ Floor: F1; imports nothing of rmqcore.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from enum import IntFlag
 
 
@@ -57,10 +58,24 @@ class RunningFlags:
         `raise_flag` and `clear_flag` tell whether they changed anything.
     """
 
-    __slots__ = ("_lock", "_reasons", "bits", "consume_queue_writeable", "readable", "writeable")
+    __slots__ = (
+        "_lock",
+        "_on_change",
+        "_reasons",
+        "bits",
+        "consume_queue_writeable",
+        "readable",
+        "writeable",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[RunningFlags], None] | None = None) -> None:
+        """Begin with every flag down.
+
+        Args:
+            on_change: called after a flag went up or down, while changes wait.
+        """
         self._lock = threading.Lock()
+        self._on_change = on_change
         self._reasons: dict[RunningFlag, str] = {}
         self._refresh()
 
@@ -120,6 +135,8 @@ class RunningFlags:
         self.readable = not bits & RunningFlag.NOT_READABLE
         self.writeable = not bits & _AGAINST_PUTS
         self.consume_queue_writeable = not bits & _AGAINST_CONSUME_QUEUES
+        if self._on_change is not None:
+            self._on_change(self)
 
     def __repr__(self) -> str:
         return f"RunningFlags({self.bits!r})"

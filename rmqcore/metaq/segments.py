@@ -218,6 +218,9 @@ def load_partition(
     )
     if not writable:
         last = FileMessageSet(last.file, 0, valid_size(last))
+        if start + last.size_in_bytes < acknowledged and not repair:
+            reason = f"offsets up to {acknowledged} were on disk, and the whole records end here"
+            raise CorruptStoreError(path, start + last.size_in_bytes, reason)
     segments.append(Segment(start, last))
     return Partition(tuple(segments), last.recovery, tuple(holes), foreign)
 

@@ -1,0 +1,83 @@
+"""The RocketMQ storage engine for Python: embed it, serve it, or open it in Spark."""
+
+import logging
+
+from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
+from rmqcore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    CorruptConfigFileError,
+    CorruptConsumeQueueError,
+    CorruptIndexError,
+    CorruptRecordError,
+    CorruptStoreError,
+    DiskFullError,
+    FlushTimeoutError,
+    MessageIllegalError,
+    PutMessageError,
+    RmqCoreError,
+    StoreClosedError,
+    StoreError,
+    StoreForkedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    StoreNotWritableError,
+)
+from rmqcore.message import GetMessageResult, Message, MessageExt, PutMessageResult
+from rmqcore.message_store import DefaultMessageStore
+from rmqcore.opening import open_store
+from rmqcore.read_only_store import ReadOnlyMessageStore
+from rmqcore.services.recovery import RecoveryProgress, RecoveryReport
+from rmqcore.services.store_reader import QueryExplanation, QueryMessageResult
+from rmqcore.status import (
+    AppendMessageStatus,
+    BoundaryType,
+    Durability,
+    GetMessageStatus,
+    PutMessageStatus,
+)
+from rmqcore.version import __version__
+
+logging.getLogger("rmqcore").addHandler(logging.NullHandler())
+
+__all__ = [
+    "AppendMessageStatus",
+    "BoundaryType",
+    "BrokerRole",
+    "ConfigError",
+    "CorruptCheckpointError",
+    "CorruptConfigFileError",
+    "CorruptConsumeQueueError",
+    "CorruptIndexError",
+    "CorruptRecordError",
+    "CorruptStoreError",
+    "DefaultMessageStore",
+    "DiskFullError",
+    "Durability",
+    "FlushDiskType",
+    "FlushTimeoutError",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "Message",
+    "MessageExt",
+    "MessageIllegalError",
+    "OnCorruption",
+    "PutMessageError",
+    "PutMessageResult",
+    "PutMessageStatus",
+    "QueryExplanation",
+    "QueryMessageResult",
+    "ReadOnlyMessageStore",
+    "RecoveryProgress",
+    "RecoveryReport",
+    "RmqCoreError",
+    "StoreClosedError",
+    "StoreConfig",
+    "StoreError",
+    "StoreForkedError",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "StoreNotWritableError",
+    "__version__",
+    "open_store",
+]

@@ -1,0 +1,302 @@
+"""The commit log: every record, one after the other, over files of one size.
+
+Appends through the native tail and reads slices; it does not recover, dispatch or decide when to
+flush. A `View` is a stretch of readable bytes of one file.
+
+Floor: F4; imports files.mapped_file_queue, _tail, _message and errors.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from rmqcore._message import message_from
+from rmqcore.errors import CorruptRecordError
+from rmqcore.files.mapped_file import MappedFile
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _typeshed import ReadableBuffer
+
+    from rmqcore._mapped import MappedRegion
+    from rmqcore._message import MessageExt
+    from rmqcore._tail import LogTail
+
+SIZE_AND_OFFSET = 36
+RECORD_SIZE_MIN = 91
+
+
+class View(NamedTuple):
+    """Readable bytes of one log file.
+
+    Attributes:
+        buffer: the bytes; a slice of it keeps the mapping alive.
+        base_offset: physical offset of its first byte.
+        end: readable bytes in the buffer.
+        path: the file.
+    """
+
+    buffer: ReadableBuffer
+    base_offset: int
+    end: int
+    path: Path
+
+
+class FileSource(Protocol):
+    """Gives the log its next file: AllocateMappedFileService, or one made on the spot."""
+
+    def take(self, path: Path, offset: int) -> MappedFile:
+        """A ready file of the log's size that begins at ``offset``."""
+        ...
+
+
+class BufferPool(Protocol):
+    """Lends buffers of a log file's size: TransientStorePool."""
+
+    def borrow(self) -> MappedRegion | None:
+        """A buffer, or None when all are lent."""
+        ...
+
+    def give_back(self, buffer: MappedRegion) -> None:
+        """Take a buffer back; its content is no longer needed."""
+        ...
+
+
+class CommitLog:
+    """Appends records to the last file and reads them back from any.
+
+    - Records never span files; a file that has no room for the next one ends in an end-of-file
+      record.
+    - Offsets below `flushed_offset` are on disk; `max_offset` is the end of what can be read.
+    - After a failed flush nothing is written any more: `flush` raises, the caller makes the store
+      read-only.
+
+    Args:
+        queue: the log's files, loaded.
+        tail: the native end of the log.
+        source: where the next file comes from.
+        pool: buffers of the transient store pool, or None.
+
+    Threads: any number append and read; `flush_lock` orders flushes.
+    Source: RocketMQ store/CommitLog.java.
+    """
+
+    def __init__(
+        self,
+        queue: MappedFileQueue,
+        tail: LogTail,
+        source: FileSource,
+        pool: BufferPool | None = None,
+    ) -> None:
+        self.queue = queue
+        self.tail = tail
+        self.flushed_offset = 0
+        self.flush_lock = threading.Lock()
+        self._source = source
+        self._pool = pool
+        self._roll_lock = threading.RLock()
+        self._attached: MappedFile | None = None
+
+    # ---- appending
+
+    def attach(self) -> None:
+        """Point the tail at the end of the last file, creating the first when there is none."""
+        with self._roll_lock:
+            file = self.queue.last
+            if file is None or file.full:
+                file = self._next_file(file)
+            self._attach(file)
+
+    def _next_file(self, last: MappedFile | None) -> MappedFile:
+        offset = 0 if last is None else last.file_from_offset + self.queue.file_size
+        return self.queue.append_file(offset, self._source.take)
+
+    def _attach(self, file: MappedFile) -> None:
+        buffer = file.region
+        if self._pool is not None:
+            borrowed = self._pool.borrow()
+            if borrowed is not None:
+                wrote = file.wrote_position
+                memoryview(borrowed)[:wrote] = memoryview(file.region)[:wrote]
+                file.write_buffer = buffer = borrowed
+        self.tail.attach(buffer, file.file_from_offset, file.wrote_position)
+        self._attached = file
+
+    def roll(self, full_at: int) -> None:
+        """End the file that had no room and go on in the next.
+
+        Args:
+            full_at: `file_from_offset` of the file that was full when the caller tried; when
+                another thread has rolled since, nothing is done.
+
+        Raises:
+            DiskFullError: there is no room for the next file; the log stays as it is, and a later
+                put tries again.
+        """
+        with self._roll_lock:
+            file = self._attached
+            if file is None or file.file_from_offset != full_at:
+                return
+            fresh = self._next_file(file) if self.queue.last is file else self.queue.last
+            self.tail.seal()
+            self._take_position()
+            if fresh is not None:
+                self._attach(fresh)
+
+    def _take_position(self) -> MappedFile | None:
+        """Bring the attached file's wrote position up to the tail's."""
+        file = self._attached
+        if file is not None:
+            end = self.tail.max_offset - file.file_from_offset
+            file.wrote_position = max(file.wrote_position, min(end, file.size))
+        return file
+
+    @property
+    def attached_offset(self) -> int:
+        """`file_from_offset` of the file that the tail writes to."""
+        return self._attached.file_from_offset if self._attached else -1
+
+    # ---- flushing
+
+    def commit(self) -> int:
+        """Move what the transient pool holds into the files; the end of what can be read.
+
+        Raises:
+            DiskFullError: no room; nothing was lost, a later commit tries again.
+        """
+        if self._pool is None:
+            return self.tail.max_offset
+        with self._roll_lock:
+            self._take_position()
+            for file in self.queue.files:
+                if file.write_buffer is not None:
+                    file.commit()
+                    if file.full and file is not self._attached:
+                        buffer, file.write_buffer = file.write_buffer, None
+                        self._pool.give_back(buffer)
+        return self.max_offset
+
+    def flush(self) -> int:
+        """Write through to the disk all that was put before the call.
+
+        Returns:
+            the flushed offset.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self.flush_lock:
+            self.commit()
+            with self._roll_lock:
+                self._take_position()
+                files = [
+                    file
+                    for file in self.queue.files
+                    if file.file_from_offset + file.read_position > self.flushed_offset
+                ]
+            for file in files:
+                position = file.flush()
+                self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
+            return self.flushed_offset
+
+    # ---- reading
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte there is; 0 in an empty log."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last readable byte; 0 in an empty log."""
+        file = self._attached
+        if file is None or file.write_buffer is not None:
+            return self.queue.max_offset
+        return self.tail.max_offset
+
+    def _readable(self, file: MappedFile) -> int:
+        """Bytes of a file that may be read now."""
+        if file is self._attached and file.write_buffer is None:
+            return min(self.tail.max_offset - file.file_from_offset, file.size)
+        return file.read_position
+
+    def view(self, offset: int, size: int) -> View | None:
+        """Readable bytes around ``offset``; None when the log holds none there.
+
+        Args:
+            offset: physical offset that the view contains.
+            size: bytes from there on that the caller would like to see. A file of ours is shown
+                whole; of another process's file that much is read, or what there is of it.
+        """
+        file = self.queue.find(offset)
+        if file is None:
+            return None
+        position = offset - file.file_from_offset
+        end = self._readable(file)
+        if position >= end:
+            return None
+        if file.writable:
+            return View(file.region, file.file_from_offset, end, file.path)
+        data = file.read_bytes(position, min(size, end - position))
+        return View(data, offset, len(data), file.path)
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """``size`` bytes from ``offset``, zero-copy in a store of ours; None when they are gone."""
+        file = self.queue.find(offset)
+        if file is None:
+            return None
+        position = offset - file.file_from_offset
+        if size < 0 or position > self._readable(file) - size:
+            return None
+        return file.read(position, size)
+
+    def record_size(self, offset: int) -> int | None:
+        """Size word of the record at ``offset`` when it names that offset itself, else None."""
+        head = self.read(offset, SIZE_AND_OFFSET)
+        if head is None:
+            return None
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if size < RECORD_SIZE_MIN or int.from_bytes(head[28:36], "big", signed=True) != offset:
+            return None
+        return size
+
+    def message_at(self, offset: int) -> MessageExt | None:
+        """The message that begins at ``offset``; None where none begins.
+
+        Raises:
+            CorruptRecordError: one begins there, but its bytes contradict each other.
+
+        Source: RocketMQ store/DefaultMessageStore.java, lookMessageByOffset.
+        """
+        size = self.record_size(offset) if offset >= 0 else None
+        record = None if size is None else self.read(offset, size)
+        if record is None:
+            return None
+        file = self.queue.find(offset)
+        path = file.path if file else self.queue.directory
+        message = message_from(record, 0, path=path, base_offset=offset)
+        if message.phy_offset != offset:
+            raise CorruptRecordError(path, offset, "the record names another physical offset")
+        return message
+
+    # ---- shrinking and closing
+
+    def set_end(self, offset: int) -> int:
+        """Cut the log at ``offset``, as recovery decided; what is behind it reads as zeros.
+
+        Returns:
+            how many files were removed.
+        """
+        removed = self.queue.truncate(offset)
+        self.flushed_offset = self.queue.max_offset
+        return removed
+
+    def close(self) -> None:
+        """Refuse further puts and let the files go."""
+        self.tail.detach()
+        with self._roll_lock:
+            self._attached = None
+            self.queue.close()

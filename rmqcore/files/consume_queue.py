@@ -1,0 +1,378 @@
+"""A consume queue: where in the commit log each message of one queue lies.
+
+Unit n is 20 bytes at byte 20 n of the queue's files. It is written and read through descriptors,
+so ten thousand queues need no ten thousand mappings. Everything here can be derived from the log.
+
+Floor: F4; imports files.consume_queue_ext, files.mapped_file_queue and errors.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rmqcore.files.mapped_file import MappedFile, OpenFiles
+
+UNIT_SIZE = 20
+FILLER = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
+#: units that a hole between two messages may have before it counts as corruption
+HOLE_UNITS_MAX = 1 << 20
+RESERVE_STEP = 65536
+_FIRST_LOOK = 4096
+_FILES_CHECKED = 3
+_UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_HEAD = struct.Struct(">qi")
+
+
+class ConsumeQueue:
+    """The units of one queue of one topic.
+
+    - Offsets count messages; ``min_offset <= max_offset``.
+    - A filler unit stands where no message is: before the first message of a queue that does not
+      begin with 0, and for a message that the log has lost. Readers pass over it.
+    - Units below ``max_offset`` are written, and never change.
+
+    Args:
+        directory: of the queue's files.
+        topic, queue_id: whose queue it is.
+        file_size: bytes of a file, a multiple of 20.
+        open_files: the bound on descriptors.
+        writable: False follows another process's files.
+
+    Threads: one writer (the dispatcher) and any readers.
+    Layout: docs/format/consume-queue.md.
+    Durability: none until `flush`.
+    Source: RocketMQ store/ConsumeQueue.java.
+    """
+
+    unit_size = UNIT_SIZE
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        open_files: OpenFiles,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue = MappedFileQueue(directory, file_size, open_files, writable=writable)
+        self.min_offset = 0
+        self.max_offset = 0
+        self.end_phy_offset = 0
+        self.ext: ConsumeQueueExt | None = None
+        self._dirty: set[MappedFile] = set()
+        self._dirty_lock = threading.Lock()
+
+    # ---- opening
+
+    def load(self) -> None:
+        """Take in the files and find the end of the queue.
+
+        The last three files are looked at unit by unit; the first unit that cannot be one ends
+        the queue, and what follows is derived from the log again.
+
+        Raises:
+            CorruptStoreError: a file has a wrong length, or one is missing.
+        """
+        self.queue.load(lengthen=True)
+        files = self.queue.files
+        self.min_offset = self.first_unit_offset
+        self.max_offset = self.min_offset
+        start = max(0, len(files) - _FILES_CHECKED)
+        self._set_end(files[start].file_from_offset if files else 0)
+        self._extend()
+
+    def follow(self) -> None:
+        """Take in what another process has written meanwhile."""
+        last = self.queue.last
+        if last is None or self.max_offset * self.unit_size >= last.file_from_offset + last.size:
+            self.queue.follow()
+        self.min_offset = max(self.min_offset, self.first_unit_offset)
+        self.max_offset = max(self.max_offset, self.first_unit_offset)
+        self._extend()
+
+    def _set_end(self, byte_offset: int) -> None:
+        self.max_offset = byte_offset // self.unit_size
+        unit = self._unit_before(self.max_offset)
+        self.end_phy_offset = 0 if unit is None else unit[0] + unit[1]
+
+    def _unit_before(self, offset: int) -> tuple[int, int] | None:
+        """(phy_offset, size) of the last unit below ``offset`` that is no filler."""
+        while offset > self.min_offset:
+            data = self._read_unit(offset - 1)
+            if data is None:
+                return None
+            if data[:20] != FILLER:
+                return _HEAD.unpack_from(data)
+            offset -= 1
+        return None
+
+    def _read_unit(self, offset: int) -> bytes | None:
+        at = offset * self.unit_size
+        file = self.queue.find(at)
+        if file is None:
+            return None
+        return file.read_bytes(at - file.file_from_offset, self.unit_size)
+
+    def _extend(self) -> None:
+        """Move the end over the good units that follow it."""
+        while (file := self.queue.find(self.max_offset * self.unit_size)) is not None:
+            at = self.max_offset * self.unit_size - file.file_from_offset
+            count = self._good_units(file, at)
+            if count:
+                self._set_end(file.file_from_offset + at + count * self.unit_size)
+            if at + count * self.unit_size < file.size - file.size % self.unit_size:
+                return
+
+    def _good_units(self, file: MappedFile, at: int) -> int:
+        """How many good units follow byte ``at`` of a file without a break."""
+        count, look = 0, _FIRST_LOOK - _FIRST_LOOK % self.unit_size
+        floor = self.end_phy_offset
+        while at < file.size:
+            size = min(look, file.size - at)
+            size -= size % self.unit_size
+            units = np.frombuffer(file.read_bytes(at, size), self._dtype())
+            phy_offsets = units["phy_offset"].astype(np.int64)
+            sizes = units["size"].astype(np.int64)
+            filler = (phy_offsets == 0) & (sizes == 0x7FFFFFFF)
+            ends = np.where(filler, floor, phy_offsets + sizes)
+            before = np.maximum.accumulate(np.concatenate(([floor], ends)))[:-1]
+            good = filler | ((sizes > 0) & (phy_offsets >= before) & (phy_offsets >= 0))
+            bad = np.flatnonzero(~good)
+            if bad.size:
+                return count + int(bad[0])
+            count += len(units)
+            floor = int(max(floor, ends[-1])) if len(ends) else floor
+            at += size
+            look = min(look * 4, 1 << 20)
+            if size < self.unit_size:
+                break
+        return count
+
+    @staticmethod
+    def _dtype() -> np.dtype[np.void]:
+        return _UNITS
+
+    # ---- writing
+
+    def append_units(self, first_offset: int, units: memoryview) -> int:
+        """Append the units of consecutive messages; units that are there already are left alone.
+
+        Args:
+            first_offset: queue offset of the first one.
+            units: 20 bytes each.
+
+        Returns:
+            how many units were written.
+
+        Raises:
+            CorruptConsumeQueueError: the hole before them is too large to be one.
+            DiskFullError: no room.
+
+        Source: RocketMQ store/ConsumeQueue.java, putMessagePositionInfo.
+        Differs: a hole is filled, where RocketMQ writes the unit in a wrong place.
+        """
+        count = len(units) // self.unit_size
+        if not self.queue.files:
+            self._begin(first_offset)
+        skip = self.max_offset - first_offset
+        if skip >= count:
+            return 0
+        if skip < 0:
+            self._fill(first_offset)
+        elif skip > 0:
+            units = units[skip * self.unit_size :]
+        self._write(self.max_offset * self.unit_size, units)
+        last = units[len(units) - self.unit_size :]
+        phy_offset, size = _HEAD.unpack_from(last)
+        self.end_phy_offset = phy_offset + size
+        self.max_offset += len(units) // self.unit_size
+        return len(units) // self.unit_size
+
+    def _begin(self, first_offset: int) -> None:
+        """Create the first file; what lies before the first message becomes fillers."""
+        at = first_offset * self.unit_size
+        start = at - at % self.queue.file_size
+        file = self.queue.append_file(start)
+        file.write(0, FILLER * ((at - start) // self.unit_size), reserve_step=RESERVE_STEP)
+        self._mark_dirty(file)
+        self.min_offset = self.max_offset = first_offset
+
+    def _fill(self, first_offset: int) -> None:
+        hole = first_offset - self.max_offset
+        if hole > HOLE_UNITS_MAX:
+            raise CorruptConsumeQueueError(
+                self.queue.directory,
+                -1,
+                f"the next message has queue offset {first_offset}, {self.max_offset} was expected",
+            )
+        self._write(self.max_offset * self.unit_size, memoryview(FILLER * hole))
+        self.max_offset = first_offset
+
+    def _write(self, at: int, units: memoryview) -> None:
+        while units:
+            file = self.queue.last
+            if file is None or at >= file.file_from_offset + file.size:
+                file = self.queue.append_file(at)
+            position = at - file.file_from_offset
+            part = units[: file.size - position]
+            file.write(position, part, reserve_step=RESERVE_STEP)
+            file.wrote_position = position + len(part)
+            self._mark_dirty(file)
+            at += len(part)
+            units = units[len(part) :]
+
+    def _mark_dirty(self, file: MappedFile) -> None:
+        with self._dirty_lock:
+            self._dirty.add(file)
+
+    def flush(self) -> bool:
+        """Write through to the disk; True when there was anything.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self._dirty_lock:
+            dirty, self._dirty = self._dirty, set()
+        for file in dirty:
+            if file.available:
+                file.sync()
+        return bool(dirty)
+
+    # ---- reading
+
+    def read_units(self, offset: int, count: int) -> bytes:
+        """Up to ``count`` units from ``offset``, fewer at the end of the queue."""
+        count = min(count, self.max_offset - offset)
+        if count <= 0:
+            return b""
+        at = offset * self.unit_size
+        stop = at + count * self.unit_size
+        parts = []
+        while at < stop:
+            file = self.queue.find(at)
+            if file is None:
+                break
+            position = at - file.file_from_offset
+            size = min(stop - at, file.size - position)
+            parts.append(file.read_bytes(position, size))
+            at += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def with_tags_codes(self, units: bytes) -> bytes:
+        """The same units, addresses of the extension file replaced by the tags codes there."""
+        tags_codes = np.frombuffer(units, _UNITS)["tags_code"]
+        addresses = np.flatnonzero(tags_codes < EXT_ADDRESS_BELOW)
+        if self.ext is None or not len(addresses):
+            return units
+        changed = np.frombuffer(units, _UNITS).copy()
+        for number in addresses.tolist():
+            tags_code = self.ext.tags_code_at(int(tags_codes[number]))
+            if tags_code is not None:
+                changed["tags_code"][number] = tags_code
+        return changed.tobytes()
+
+    def unit_at(self, offset: int) -> tuple[int, int] | None:
+        """(phy_offset, size) of a message; None outside the queue and for a filler."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        data = self._read_unit(offset)
+        if data is None or data[:20] == FILLER:
+            return None
+        return _HEAD.unpack_from(data)
+
+    @property
+    def first_unit_offset(self) -> int:
+        """Queue offset of the first unit in the files, hidden or not."""
+        return self.queue.min_offset // self.unit_size
+
+    # ---- shrinking
+
+    def _first_at_or_above(self, phy_offset: int) -> int:
+        """The first queue offset whose message lies at or behind ``phy_offset``."""
+        low, high = self.first_unit_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found = middle
+            while found < high and self._is_filler(found):
+                found += 1
+            data = self._read_unit(found) if found < high else None
+            if data is not None and _HEAD.unpack_from(data)[0] < phy_offset:
+                low = found + 1
+            else:
+                high = middle
+        while low < self.max_offset and self._is_filler(low):
+            low += 1
+        return low
+
+    def _is_filler(self, offset: int) -> bool:
+        data = self._read_unit(offset)
+        return data is not None and data[:20] == FILLER
+
+    def correct_min_offset(self, min_phy_offset: int) -> None:
+        """Hide the units whose messages the log no longer has.
+
+        Source: RocketMQ store/ConsumeQueue.java, correctMinOffset.
+        Differs: fillers stay hidden after a restart, too.
+        """
+        self.min_offset = self._first_at_or_above(min_phy_offset)
+
+    def delete_before(self, min_phy_offset: int) -> int:
+        """Remove files all of whose messages are gone, never the last; how many went.
+
+        Source: RocketMQ store/MappedFileQueue.java, deleteExpiredFileByOffset.
+        """
+        self.correct_min_offset(min_phy_offset)
+        at = self.min_offset * self.unit_size
+        files = self.queue.files
+        gone = sum(1 for file in files[:-1] if file.file_from_offset + file.size <= at)
+        self.queue.remove_first(gone)
+        return gone
+
+    def truncate(self, end_phy_offset: int) -> int:
+        """Drop the units of messages that do not end at or before ``end_phy_offset``.
+
+        Returns:
+            how many units were dropped.
+        """
+        before = self.max_offset
+        if self.end_phy_offset > end_phy_offset:
+            keep = self._first_at_or_above(end_phy_offset)
+            while keep > self.min_offset and (unit := self._unit_before(keep)) is not None:
+                if unit[0] + unit[1] <= end_phy_offset:
+                    break
+                keep -= 1
+            self.max_offset = min(keep, before)
+        if self.queue.writable:
+            self.queue.truncate(self.max_offset * self.unit_size)
+        self._set_end(self.max_offset * self.unit_size)
+        return before - self.max_offset
+
+    def truncate_offset(self, offset: int) -> None:
+        """Drop the units from queue offset ``offset`` on, to be derived again."""
+        if offset < self.max_offset:
+            self.queue.truncate(offset * self.unit_size)
+            self._set_end(max(offset, self.first_unit_offset) * self.unit_size)
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.queue.close()
+
+    def destroy(self) -> None:
+        """Remove the files."""
+        self.queue.destroy()
+        self.min_offset = self.max_offset = self.end_phy_offset = 0

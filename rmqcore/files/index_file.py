@@ -1,0 +1,202 @@
+"""One file of the hash index: which records carry a key.
+
+The bytes are changed by the native leaf `_index`; this class owns the file, its geometry and its
+header. A damaged index is derived from the log again, never trusted.
+
+Floor: F4; imports files.mapped_file, _index and errors.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmqcore._index import HEADER_SIZE, index_file_size, put_keys, read_header, walk_chain
+from rmqcore.errors import CorruptIndexError
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+_HEADER_FIELDS = 40
+
+
+class IndexHeader(NamedTuple):
+    """The first 40 bytes. Layout: docs/format/index-file.md, "Header"."""
+
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_phy_offset: int
+    end_phy_offset: int
+    hash_slot_count: int
+    index_count: int
+
+
+def file_name_at(timestamp_ms: int) -> str:
+    """Name of an index file created at a time: local time as yyyyMMddHHmmssSSS."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).astimezone()
+    return f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
+
+
+class IndexFile:
+    """Header, hash slots and entries of one file.
+
+    - Holds at most ``max_index_num - 1`` entries; entry 0 is never used.
+    - Entries are in log order; ``end_phy_offset`` is that of the last.
+
+    Args:
+        path: the file.
+        hash_slot_num, max_index_num: geometry; it decides the file's length.
+        open_files: the bound on descriptors and mappings.
+        writable: False reads through the descriptor only.
+
+    Threads: one writer, any readers.
+    Source: RocketMQ store/index/IndexFile.java.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        hash_slot_num: int,
+        max_index_num: int,
+        open_files: OpenFiles,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self.path = path
+        self.hash_slot_num = hash_slot_num
+        self.max_index_num = max_index_num
+        size = index_file_size(hash_slot_num, max_index_num)
+        self._file = MappedFile(path, size, 0, open_files, writable=writable)
+
+    def create(self, before: IndexFile | None) -> None:
+        """Create the file; it begins where the one before ended.
+
+        Raises:
+            DiskFullError: no room; nothing is left behind.
+        """
+        self._file.create(whole=True)
+        if before is not None:
+            header = before.header
+            initial = (header.end_timestamp_ms, header.end_timestamp_ms)
+            initial += (header.end_phy_offset, header.end_phy_offset)
+            view = memoryview(self._file.region)
+            for number, value in enumerate(initial):
+                if value > 0:
+                    view[8 * number : 8 * number + 8] = value.to_bytes(8, "big")
+
+    def check(self) -> None:
+        """Compare length, header and count with the geometry.
+
+        Raises:
+            CorruptIndexError: they contradict each other.
+        """
+        length = self.path.stat().st_size
+        if length != self._file.size:
+            raise CorruptIndexError(
+                self.path, -1, f"the file has {length} bytes, its geometry needs {self._file.size}"
+            )
+        header = self.header
+        if header.index_count > self.max_index_num or header.hash_slot_count < 0:
+            raise CorruptIndexError(
+                self.path,
+                -1,
+                f"the header counts {header.index_count} entries in {header.hash_slot_count} "
+                f"slots; there is room for {self.max_index_num - 1}",
+            )
+        if header.index_count > 1 and not (
+            0 <= header.begin_phy_offset <= header.end_phy_offset
+            and 0 < header.begin_timestamp_ms
+        ):
+            raise CorruptIndexError(self.path, -1, f"the header is out of order: {header}")
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as it stands now."""
+        return IndexHeader(*read_header(self._file.read(0, _HEADER_FIELDS)))
+
+    @property
+    def full(self) -> bool:
+        """True when no entry fits any more."""
+        return self.header.index_count >= self.max_index_num
+
+    @property
+    def entry_count(self) -> int:
+        """Entries in the file."""
+        return self.header.index_count - 1
+
+    def put_keys(
+        self,
+        key_hashes: NDArray[np.int32],
+        phy_offsets: NDArray[np.int64],
+        store_timestamps_ms: NDArray[np.int64],
+        start: int,
+        stop: int,
+    ) -> int:
+        """Insert entries ``start`` to ``stop`` until the file is full; how many went in."""
+        return put_keys(
+            self._file.region,
+            self.hash_slot_num,
+            self.max_index_num,
+            key_hashes,
+            phy_offsets,
+            store_timestamps_ms,
+            start,
+            stop,
+        )
+
+    def select_phy_offsets(
+        self, key_hash: int, max_offsets: int, begin_ms: int, end_ms: int
+    ) -> tuple[list[int], int, bool]:
+        """(physical offsets, newest first; chain steps; True when the chain was broken)."""
+        source = self._file.region if self._file.writable else self._file.handle.fd
+        return walk_chain(
+            source,
+            self.hash_slot_num,
+            self.max_index_num,
+            key_hash,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            max_offsets=max_offsets,
+        )
+
+    def entries_at_end(self) -> int:
+        """How many of the last entries belong to the last record indexed."""
+        header = self.header
+        count = 0
+        base = HEADER_SIZE + 4 * self.hash_slot_num
+        for number in range(header.index_count - 1, 0, -1):
+            entry = self._file.read(base + 20 * number, 20)
+            if int.from_bytes(entry[4:12], "big", signed=True) != header.end_phy_offset:
+                break
+            count += 1
+        return count
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """(key_hash, phy_offset, time_diff_s, previous_entry) of an entry."""
+        data = self._file.read(HEADER_SIZE + 4 * self.hash_slot_num + 20 * number, 20)
+        return (
+            int.from_bytes(data[0:4], "big", signed=True),
+            int.from_bytes(data[4:12], "big", signed=True),
+            int.from_bytes(data[12:16], "big", signed=True),
+            int.from_bytes(data[16:20], "big", signed=True),
+        )
+
+    def flush(self) -> None:
+        """Write through to the disk.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._file.region.sync()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def destroy(self) -> None:
+        """Remove the file."""
+        self._file.destroy()

@@ -1,0 +1,328 @@
+"""One file of fixed size: reserved on disk, mapped on demand, written or read at positions.
+
+Knows no record format. A buffer that was read keeps its mapping alive, whatever happens to the
+file meanwhile.
+
+Floor: F2; imports _mapped and errors.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqcore._mapped import MappedRegion, reserve, sync_data, zero_range
+from rmqcore.errors import CorruptStoreError, DiskFullError, StoreClosedError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_ZEROS = bytes(1 << 20)
+
+
+class _Handle:
+    """An open file descriptor that closes when its last user lets go of it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class OpenFiles:
+    """A bound on what a process may hold open: descriptors and mappings, oldest out first.
+
+    Letting go here never pulls anything away from under a user: a descriptor closes, and a mapping
+    goes away, when its last user is done with it.
+    """
+
+    def __init__(self, *, descriptors_max: int = 1024, mappings_max: int = 4096) -> None:
+        self._lock = threading.Lock()
+        self._limits = {"_handle": descriptors_max, "_region": mappings_max}
+        self._open: dict[str, OrderedDict[MappedFile, None]] = {
+            "_handle": OrderedDict(),
+            "_region": OrderedDict(),
+        }
+
+    def opened(self, file: MappedFile, kind: str) -> None:
+        """Note that a file has just opened its ``_handle`` or ``_region``."""
+        with self._lock:
+            held = self._open[kind]
+            held[file] = None
+            held.move_to_end(file)
+            oldest = [held.popitem(last=False)[0] for _ in range(len(held) - self._limits[kind])]
+        for other in oldest:
+            other.let_go(kind)
+
+    def closed(self, file: MappedFile) -> None:
+        """Note that a file is gone."""
+        with self._lock:
+            for held in self._open.values():
+                held.pop(file, None)
+
+    @property
+    def mapping_count(self) -> int:
+        """Mappings counted right now."""
+        return len(self._open["_region"])
+
+
+class MappedFile:
+    """A file of fixed size with its positions.
+
+    - ``wrote_position >= committed_position >= flushed_position``, all bytes inside the file.
+    - What lies below ``wrote_position`` never changes until the file is truncated or destroyed.
+    - In a store opened for reading nothing is mapped: bytes come through ``pread``, so a file that
+      is cut short by its owner is an error value, never a signal.
+
+    Args:
+        path: the file; its name is ``file_from_offset`` as 20 digits, or any other.
+        size: bytes it has, or is created with.
+        file_from_offset: offset of its first byte in the queue of files.
+        open_files: the bound it counts against.
+        writable: False opens for reading only.
+
+    Source: RocketMQ store/logfile/DefaultMappedFile.java.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_handle",
+        "_open_files",
+        "_region",
+        "_reserved",
+        "available",
+        "committed_position",
+        "file_from_offset",
+        "flushed_position",
+        "path",
+        "size",
+        "writable",
+        "write_buffer",
+        "wrote_position",
+    )
+
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        file_from_offset: int,
+        open_files: OpenFiles,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self.path = path
+        self.size = size
+        self.file_from_offset = file_from_offset
+        self.writable = writable
+        self.available = True
+        self.wrote_position = 0
+        self.committed_position = 0
+        self.flushed_position = 0
+        self.write_buffer: MappedRegion | None = None
+        self._open_files = open_files
+        self._handle: _Handle | None = None
+        self._region: MappedRegion | None = None
+        self._reserved = 0
+
+    # ---- opening and closing
+
+    @property
+    def handle(self) -> _Handle:
+        """The open descriptor; hold the object while its ``fd`` is used."""
+        handle = self._handle
+        if handle is None:
+            if not self.available:
+                raise StoreClosedError(f"{self.path}: it has been deleted or closed")
+            handle = _Handle(self.path, os.O_RDWR if self.writable else os.O_RDONLY)
+            self._handle = handle
+            self._open_files.opened(self, "_handle")
+        return handle
+
+    @property
+    def region(self) -> MappedRegion:
+        """The shared mapping of the whole file."""
+        region = self._region
+        if region is None or region.retired:
+            region = MappedRegion(self.handle.fd, self.size, path=self.path)
+            self._region = region
+            self._open_files.opened(self, "_region")
+        return region
+
+    def let_go(self, kind: str) -> None:
+        """Drop the descriptor or the mapping; it opens again when it is needed."""
+        if kind == "_region" and self._region is not None:
+            region, self._region = self._region, None
+            region.retire()
+        elif kind == "_handle":
+            self._handle = None
+
+    def create(self, *, whole: bool) -> None:
+        """Create the file with its full length.
+
+        Args:
+            whole: reserve every byte on disk now; else space is reserved ahead of each write.
+
+        Raises:
+            DiskFullError: there is no room; nothing is left behind.
+            OSError: the file exists, or any other refusal.
+        """
+        handle = _Handle(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._handle = handle
+        try:
+            if whole:
+                self._reserve_whole(handle.fd)
+            else:
+                os.ftruncate(handle.fd, self.size)
+        except BaseException as error:
+            self._handle = None
+            self.path.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(self.path) from error
+            raise
+        self._open_files.opened(self, "_handle")
+
+    def _reserve_whole(self, fd: int) -> None:
+        if not reserve(fd, 0, self.size):
+            for at in range(0, self.size, len(_ZEROS)):
+                os.pwrite(fd, _ZEROS[: self.size - at], at)
+
+    def close(self) -> None:
+        """Let descriptor and mapping go for good; views that were handed out stay good."""
+        self.available = False
+        self._open_files.closed(self)
+        self.let_go("_region")
+        self.let_go("_handle")
+
+    def destroy(self) -> None:
+        """Remove the file; views that were handed out stay good until they are released."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    # ---- reading and writing
+
+    def view(self) -> MappedRegion:
+        """A buffer of the whole file that keeps the mapping alive."""
+        return self.region
+
+    def read(self, position: int, size: int) -> memoryview:
+        """``size`` bytes from ``position``: zero-copy where the file is ours, else read.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+            IndexError: outside the file.
+        """
+        if position < 0 or size < 0 or position > self.size - size:
+            raise IndexError(f"{self.path}: bytes {position} to {position + size}")
+        if self.writable:
+            return memoryview(self.region)[position : position + size].toreadonly()
+        return memoryview(self.read_bytes(position, size))
+
+    def read_bytes(self, position: int, size: int) -> bytes:
+        """A copy of ``size`` bytes through the descriptor.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+        """
+        handle = self.handle
+        data = os.pread(handle.fd, size, position)
+        while len(data) < size:
+            more = os.pread(handle.fd, size - len(data), position + len(data))
+            if not more:
+                raise CorruptStoreError(
+                    self.path,
+                    self.file_from_offset + position + len(data),
+                    f"the file was cut short: {size} bytes from {position} were expected",
+                )
+            data += more
+        return data
+
+    def write(self, position: int, data: ReadableBuffer, *, reserve_step: int = 0) -> None:
+        """Write through the descriptor, reserving space ahead where asked.
+
+        Raises:
+            DiskFullError: there is no room; the bytes were not stored.
+        """
+        handle = self.handle
+        view = memoryview(data).cast("B")
+        end = position + len(view)
+        try:
+            if reserve_step and end > self._reserved:
+                ahead = min(self.size, -(-end // reserve_step) * reserve_step)
+                reserve(handle.fd, position, ahead - position, keep_size=True)
+                self._reserved = ahead
+            while view:
+                count = os.pwrite(handle.fd, view, position)
+                position += count
+                view = view[count:]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(self.path) from error
+            raise
+
+    def zero_from(self, position: int) -> None:
+        """Make everything from ``position`` on read as zeros, so that no old tail comes back."""
+        if position >= self.size:
+            return
+        fd = self.handle.fd
+        if not zero_range(fd, position, self.size - position):
+            for at in range(position, self.size, len(_ZEROS)):
+                os.pwrite(fd, _ZEROS[: self.size - at], at)
+        sync_data(fd)
+
+    # ---- positions
+
+    @property
+    def read_position(self) -> int:
+        """Bytes that a reader may see."""
+        return self.wrote_position if self.write_buffer is None else self.committed_position
+
+    @property
+    def full(self) -> bool:
+        """True when nothing more can be written."""
+        return self.wrote_position >= self.size
+
+    def set_positions(self, position: int) -> None:
+        """Say that the first ``position`` bytes are written, committed and flushed."""
+        self.wrote_position = self.committed_position = self.flushed_position = position
+
+    def commit(self) -> None:
+        """Copy what the transient pool's buffer holds beyond the committed position to the file."""
+        wrote = self.wrote_position
+        if self.write_buffer is not None and wrote > self.committed_position:
+            start = self.committed_position
+            self.write(start, memoryview(self.write_buffer)[start:wrote])
+            self.committed_position = wrote
+
+    def flush(self) -> int:
+        """Write through to the disk what is written (or committed) and not flushed.
+
+        Returns:
+            the flushed position.
+
+        Raises:
+            OSError: the disk refused; the store must not go on as if nothing happened.
+        """
+        position = self.read_position
+        if position > self.flushed_position:
+            if self.write_buffer is not None:
+                sync_data(self.handle.fd)
+            else:
+                start = self.flushed_position
+                self.region.sync(start, position - start)
+            self.flushed_position = position
+        return position
+
+    def sync(self) -> None:
+        """Write through to the disk everything that was written through the descriptor."""
+        sync_data(self.handle.fd)
+
+    def __repr__(self) -> str:
+        return f"MappedFile({str(self.path)!r}, wrote={self.wrote_position}, size={self.size})"

@@ -1,0 +1,265 @@
+"""Files in offset order that make one long sequence of bytes.
+
+Finds, rolls, truncates and removes files; knows no record format.
+
+Floor: F3; imports files.mapped_file, files.store_dir and errors.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import CorruptStoreError
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.store_dir import make_directory, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FILE_NAME = re.compile(r"\d{20}")
+
+
+def offset_to_file_name(offset: int) -> str:
+    """Name of the file that begins at an offset: 20 digits. Source: common/UtilAll.java."""
+    return f"{offset:020d}"
+
+
+def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
+    """(offset, path, size in bytes) of the files of a queue, in offset order."""
+    if not directory.is_dir():
+        return []
+    found = [
+        (int(path.name), path, path.stat().st_size)
+        for path in directory.iterdir()
+        if _FILE_NAME.fullmatch(path.name) and path.is_file()
+    ]
+    return sorted(found)
+
+
+def file_size_of(files: list[tuple[int, Path, int]]) -> int | None:
+    """The size that files of one queue were created with, or None when that cannot be told.
+
+    Two neighbours tell it by their names; a single file by its length.
+    """
+    steps = Counter(after[0] - before[0] for before, after in zip(files, files[1:], strict=False))
+    lengths = Counter(size for _, _, size in files if size)
+    if not lengths:
+        return None
+    common, _ = lengths.most_common(1)[0]
+    return common if len(files) == 1 or common in steps else min(steps)
+
+
+class MappedFileQueue:
+    """The files of one directory as one sequence of bytes.
+
+    - Files are contiguous: each begins where the one before ends.
+    - All files have one size; only the last is written to.
+    - A name that is not 20 digits belongs to somebody else and is left alone (`foreign`).
+
+    Args:
+        directory: where the files lie.
+        file_size: bytes of each file.
+        open_files: the bound on descriptors and mappings.
+        writable: False reads only and follows what another process does.
+
+    Threads: one thread changes the list; readers see the old or the new one.
+    Source: RocketMQ store/MappedFileQueue.java.
+    """
+
+    def __init__(
+        self, directory: Path, file_size: int, open_files: OpenFiles, *, writable: bool = True
+    ) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.writable = writable
+        self.files: list[MappedFile] = []
+        self._starts: list[int] = []
+        self._open_files = open_files
+
+    def load(self, *, lengthen: bool = False) -> None:
+        """Take in the files of the directory.
+
+        A last file that is short and holds nothing, left by a crash during creation, is brought
+        to its length (or removed when it is empty) in a store opened for writing.
+
+        Args:
+            lengthen: do the same with a short last file that holds data.
+
+        Raises:
+            CorruptStoreError: a file has another length, or a file is missing between two.
+        """
+        found = numbered_files(self.directory)
+        if found and found[-1][2] == 0:
+            if self.writable:
+                found[-1][1].unlink()
+            found.pop()
+        files = []
+        for number, (start, path, size) in enumerate(found):
+            last = number == len(found) - 1
+            if size != self.file_size and not (last and 0 < size < self.file_size):
+                raise CorruptStoreError(
+                    path, -1, f"the file has {size} bytes, files here have {self.file_size}"
+                )
+            if files and start != files[-1].file_from_offset + self.file_size:
+                raise CorruptStoreError(
+                    self.directory,
+                    files[-1].file_from_offset + self.file_size,
+                    f"a file is missing before {path.name}",
+                )
+            file = MappedFile(path, self.file_size, start, self._open_files, writable=self.writable)
+            if size < self.file_size:
+                self._heal_short(file, size, lengthen=lengthen)
+            file.set_positions(file.size)
+            files.append(file)
+        self._set(files)
+
+    def _heal_short(self, file: MappedFile, size: int, *, lengthen: bool) -> None:
+        if not self.writable:
+            file.size = size
+            return
+        if not lengthen and file.path.read_bytes().strip(b"\0"):
+            raise CorruptStoreError(
+                file.path,
+                file.file_from_offset + size,
+                f"the file was cut short: it has {size} bytes, files here have {file.size}. "
+                'Nothing was changed. Read the store with mode="r", or open it with '
+                'on_corruption="truncate" to go on with what is there',
+            )
+        with file.path.open("r+b") as stream:
+            stream.truncate(file.size)
+        file.zero_from(size)
+
+    def follow(self) -> bool:
+        """Take in files that another process has added or removed; True when there were any."""
+        found = numbered_files(self.directory)
+        known = {file.file_from_offset: file for file in self.files}
+        if [start for start, _, size in found if size] == list(known):
+            return False
+        files = []
+        for start, path, size in found:
+            file = known.pop(start, None)
+            if file is None and size >= self.file_size:
+                file = MappedFile(path, self.file_size, start, self._open_files, writable=False)
+                file.set_positions(file.size)
+            if file is not None:
+                files.append(file)
+        for gone in known.values():
+            gone.close()
+        self._set(files)
+        return True
+
+    def _set(self, files: list[MappedFile]) -> None:
+        self._starts = [file.file_from_offset for file in files]
+        self.files = files
+
+    # ---- finding
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The file that is written to."""
+        return self.files[-1] if self.files else None
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte there is; 0 without files."""
+        return self.files[0].file_from_offset if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last readable byte; 0 without files."""
+        last = self.last
+        return last.file_from_offset + last.read_position if last else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds the byte at ``offset``, or None.
+
+        Differs: RocketMQ answers offset 0 with its oldest file, whatever that holds.
+        """
+        starts, files = self._starts, self.files
+        number = bisect_right(starts, offset) - 1
+        if number < 0 or number >= len(files):
+            return None
+        file = files[number]
+        return file if offset < file.file_from_offset + self.file_size else None
+
+    # ---- growing and shrinking
+
+    def path_of(self, offset: int) -> Path:
+        """Path of the file that begins at ``offset``."""
+        return self.directory / offset_to_file_name(offset)
+
+    def append_file(
+        self, offset: int, make: Callable[[Path, int], MappedFile] | None = None
+    ) -> MappedFile:
+        """Create the file that begins at ``offset`` and make it the last.
+
+        Args:
+            make: gives a ready file for (path, offset), for files made ahead of need.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        if not self.files:
+            make_directory(self.directory)
+        path = self.path_of(offset)
+        file = self.new_file(path, offset, whole=False) if make is None else make(path, offset)
+        self._set([*self.files, file])
+        return file
+
+    def new_file(self, path: Path, offset: int, *, whole: bool) -> MappedFile:
+        """Create a file; it is not in the queue yet."""
+        file = MappedFile(path, self.file_size, offset, self._open_files)
+        file.create(whole=whole)
+        sync_directory(self.directory)
+        return file
+
+    def truncate(self, offset: int) -> int:
+        """Drop every byte from ``offset`` on; what remains of the last file reads as zeros.
+
+        Returns:
+            how many files were removed.
+        """
+        kept = [file for file in self.files if file.file_from_offset < offset]
+        removed = self.files[len(kept) :]
+        self._set(kept)
+        for file in reversed(removed):
+            file.destroy()
+        if kept:
+            last = kept[-1]
+            position = min(offset - last.file_from_offset, last.size)
+            if position < last.size:
+                last.zero_from(position)
+            last.set_positions(position)
+        if removed:
+            sync_directory(self.directory)
+        return len(removed)
+
+    def remove_first(self, count: int) -> None:
+        """Remove the oldest files, never the last one."""
+        count = min(count, len(self.files) - 1)
+        if count <= 0:
+            return
+        gone, kept = self.files[:count], self.files[count:]
+        self._set(kept)
+        for file in gone:
+            file.destroy()
+        sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Let every file go."""
+        for file in self.files:
+            file.close()
+        self._set([])
+
+    def destroy(self) -> None:
+        """Remove every file, and the directory when nothing else is in it."""
+        gone = self.files
+        self._set([])
+        for file in gone:
+            file.destroy()
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()

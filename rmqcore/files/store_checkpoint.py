@@ -1,0 +1,118 @@
+"""The checkpoint: up to which store time log, consume queues and index are on disk.
+
+Floor: F4; imports files.store_dir and errors.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from pathlib import Path
+
+from rmqcore.errors import CorruptCheckpointError
+from rmqcore.files.store_dir import sync_directory
+
+CHECKPOINT_SIZE = 4096
+SAFETY_MARGIN_MS = 3000
+_FIELDS = struct.Struct(">5q")
+
+
+class StoreCheckpoint:
+    """Five numbers in a file of 4096 bytes.
+
+    - A time is advanced only after the bytes it speaks of are on disk.
+    - A missing file reads as all zero: recovery then begins at the first log file.
+
+    Attributes:
+        physic_msg_timestamp_ms: store time up to which the commit log is on disk.
+        logics_msg_timestamp_ms: the same of the consume queues.
+        index_msg_timestamp_ms: the same of the index.
+        master_flushed_offset, confirm_phy_offset: replication's.
+
+    Layout: docs/format/checkpoint.md.
+    Durability: `flush` returns after ``fdatasync``.
+    Source: RocketMQ store/StoreCheckpoint.java.
+    Differs: RocketMQ advances the consume queues' time when it writes them, before they are on
+        disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self.physic_msg_timestamp_ms = 0
+        self.logics_msg_timestamp_ms = 0
+        self.index_msg_timestamp_ms = 0
+        self.master_flushed_offset = 0
+        self.confirm_phy_offset = 0
+
+    def load(self) -> bool:
+        """Read the file; False when there is none.
+
+        Raises:
+            CorruptCheckpointError: it is too short for its fields, or holds a negative time.
+        """
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return False
+        if len(data) < _FIELDS.size:
+            raise CorruptCheckpointError(
+                self.path, 0, f"{len(data)} bytes, a checkpoint has {CHECKPOINT_SIZE}"
+            )
+        values = _FIELDS.unpack_from(data)
+        if min(values[:3]) < 0:
+            raise CorruptCheckpointError(self.path, 0, f"negative times: {values[:3]}")
+        (
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        ) = values
+        return True
+
+    def reset(self) -> None:
+        """Forget every time, so that everything is derived again."""
+        self.physic_msg_timestamp_ms = self.logics_msg_timestamp_ms = 0
+        self.index_msg_timestamp_ms = self.master_flushed_offset = self.confirm_phy_offset = 0
+
+    def flush(self) -> None:
+        """Write the numbers through to the disk.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self._lock:
+            created = not self.path.exists()
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(fd).st_size < CHECKPOINT_SIZE:
+                    os.ftruncate(fd, CHECKPOINT_SIZE)
+                os.pwrite(
+                    fd,
+                    _FIELDS.pack(
+                        self.physic_msg_timestamp_ms,
+                        self.logics_msg_timestamp_ms,
+                        self.index_msg_timestamp_ms,
+                        self.master_flushed_offset,
+                        self.confirm_phy_offset,
+                    ),
+                    0,
+                )
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+            if created:
+                sync_directory(self.path.parent)
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Store time up to which log and consume queues surely agree on disk."""
+        agreed = min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
+        return max(0, agreed - SAFETY_MARGIN_MS)
+
+    @property
+    def min_timestamp_index_ms(self) -> int:
+        """The same, the index included."""
+        return min(self.min_timestamp_ms, self.index_msg_timestamp_ms)

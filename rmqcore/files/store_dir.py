@@ -1,0 +1,135 @@
+"""The directory of a store: where each file lies, the lock, and the marker of an open store.
+
+Never reads or writes messages.
+
+Floor: F2; imports errors.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from rmqcore.errors import StoreLockedError, StoreNotFoundError
+
+LOCK_TEXT = b"lock"
+# struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def sync_directory(path: Path) -> None:
+    """Make names created in or removed from a directory survive a power cut.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and the missing ones above it so that they survive a power cut."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+class StoreDir:
+    """Paths of one store, its lock and its abort marker.
+
+    - The lock is an open-file-description lock on byte 0 of ``lock``: it excludes a running Java
+      broker as well as a second open in this process, and ends with this process.
+    - ``abort`` exists while a store is open for writing, or was not closed.
+
+    Args:
+        path: the store's root directory (``storePathRootDir``).
+        commit_log: another directory for the commit log, or None.
+
+    Source: RocketMQ store/config/StorePathConfigHelper.java, DefaultMessageStore.java.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], commit_log: str | None = None) -> None:
+        self.path = Path(path)
+        self.commit_log = Path(commit_log) if commit_log else self.path / "commitlog"
+        self.consume_queue = self.path / "consumequeue"
+        self.consume_queue_ext = self.path / "consumequeue_ext"
+        self.batch_consume_queue = self.path / "batchconsumequeue"
+        self.index = self.path / "index"
+        self.config = self.path / "config"
+        self.checkpoint = self.path / "checkpoint"
+        self.abort = self.path / "abort"
+        self.lock_file = self.path / "lock"
+        self._lock_fd: int | None = None
+
+    def exists(self) -> bool:
+        """True when a store, even an empty one, lies here."""
+        return self.commit_log.is_dir()
+
+    def require(self) -> None:
+        """Raise unless a store lies here.
+
+        Raises:
+            StoreNotFoundError: the directory, or the commit log below it, is missing.
+        """
+        if not self.path.is_dir():
+            raise StoreNotFoundError(self.path, "no such directory")
+        if not self.exists():
+            raise StoreNotFoundError(self.path, "no commitlog directory here, so no store")
+
+    def create(self) -> None:
+        """Create the directories that every store has."""
+        for directory in (self.path, self.commit_log, self.consume_queue, self.index, self.config):
+            make_directory(directory)
+
+    def lock(self) -> None:
+        """Take the store for writing.
+
+        Raises:
+            StoreLockedError: another process, or another handle of this one, has it.
+        """
+        fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+        except (BlockingIOError, PermissionError):
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
+            owner = _FLOCK.unpack(answer)[4]
+            os.close(fd)
+            raise StoreLockedError(self.lock_file, owner if owner > 0 else None) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        if os.pread(fd, len(LOCK_TEXT), 0) != LOCK_TEXT:
+            os.pwrite(fd, LOCK_TEXT, 0)
+            os.fsync(fd)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        """Give the store back; idempotent."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def mark_running(self) -> None:
+        """Create the abort marker; its content is this process's id, as RocketMQ writes it."""
+        self.abort.write_text(str(os.getpid()), encoding="ascii")
+        sync_directory(self.path)
+
+    def clear_running(self) -> None:
+        """Remove the abort marker: the store was closed in order."""
+        self.abort.unlink(missing_ok=True)
+        sync_directory(self.path)
+
+    @property
+    def was_aborted(self) -> bool:
+        """True when the last writer did not close the store."""
+        return self.abort.exists()

@@ -1,0 +1,17 @@
+"""What is put and what is read: `Message`, `MessageExt` and the receipts.
+
+Floor: F1; imports _message, _get_result, _codec.
+"""
+
+from rmqcore._codec import decode_message_id, encode_message_id
+from rmqcore._get_result import GetMessageResult
+from rmqcore._message import Message, MessageExt, PutMessageResult
+
+__all__ = [
+    "GetMessageResult",
+    "Message",
+    "MessageExt",
+    "PutMessageResult",
+    "decode_message_id",
+    "encode_message_id",
+]

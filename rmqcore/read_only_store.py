@@ -1,0 +1,164 @@
+"""A store that another process writes, opened for reading.
+
+Floor: F7; imports files.*, services.* below.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rmqcore._tail import LogTail
+from rmqcore.config import StoreConfig, to_broker_conf
+from rmqcore.errors import CorruptStoreError, StoreClosedError
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.services.consume_queue_store import ConsumeQueueStore
+from rmqcore.services.geometry import fitted_config
+from rmqcore.services.index_service import IndexService
+from rmqcore.services.log_search import good_record_at
+from rmqcore.services.message_reads import MessageReads
+from rmqcore.services.store_reader import StoreReader
+from rmqcore.services.wall_clock import wall_clock_ms
+
+_HEAD = struct.Struct(">ii")
+_BLANK_MAGIC = -875286124
+
+
+class _NoFiles:
+    def take(self, path: Path, offset: int) -> MappedFile:
+        """Never called: a store opened for reading creates nothing."""
+        raise CorruptStoreError(path, offset, "a store opened for reading creates no file")
+
+
+class ReadOnlyMessageStore(MessageReads):
+    """A store opened with ``mode="r"``: takes no lock, writes nothing, follows its writer.
+
+    - Every read looks for what the writer, rmqcore or a Java broker, has added since.
+    - The end of the log is found record by record; one that is not whole yet is not handed out.
+    - Bytes are read, not mapped, so a file that its writer cuts short is an error, no crash.
+
+    Threads: any; reads take turns only where files have to be looked at anew.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
+        self.path = Path(path)
+        directory = StoreDir(self.path, config.store_path_commit_log)
+        directory.require()
+        self.config = config = fitted_config(config, directory)
+        self._closed = False
+        open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        queue = MappedFileQueue(
+            directory.commit_log, config.mapped_file_size_commit_log, open_files, writable=False
+        )
+        tail = LogTail(config.store_host, config.effective_max_message_size)
+        self.log = CommitLog(queue, tail, _NoFiles())
+        self.consume_queues = ConsumeQueueStore(
+            directory,
+            config.mapped_file_size_consume_queue,
+            config.mapper_file_size_batch_consume_queue,
+            open_files,
+            writable=False,
+        )
+        self.index = IndexService(
+            directory.index,
+            config.max_hash_slot_num,
+            config.max_index_num,
+            open_files,
+            clock_ms=wall_clock_ms,
+            writable=False,
+        )
+        self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        self._names: tuple[str, ...] = ()
+        queue.load()
+        self.consume_queues.load()
+        self.index.load()
+        self._find_end(from_start=True)
+        self.refresh()
+
+    # ---- following the writer
+
+    def refresh(self) -> None:
+        """Look for what the writer has added or removed; every read does so by itself."""
+        self._check_open()
+        self.log.queue.follow()
+        self.consume_queues.follow()
+        for queue in self.consume_queues:
+            queue.follow()
+            queue.correct_min_offset(self.log.min_offset)
+        self.index.follow()
+        self._find_end(from_start=False)
+
+    def _see_new(self) -> None:
+        self.refresh()
+
+    def _find_end(self, *, from_start: bool) -> None:
+        """Move the end of the log over the whole records that follow it."""
+        files = self.log.queue.files
+        if not files:
+            return
+        if from_start:
+            start = min(self.consume_queues.end_phy_offset(), self.log.queue.max_offset)
+            for file in files:
+                file.set_positions(max(0, min(start - file.file_from_offset, file.size)))
+        for number, file in enumerate(files):
+            if file.wrote_position < file.size and not self._walk(file):
+                for later in files[number + 1 :]:
+                    later.set_positions(0)
+                return
+
+    @staticmethod
+    def _walk(file: MappedFile) -> bool:
+        """Walk one file to its end; False when the log ends inside it."""
+        at = file.wrote_position
+        while at <= file.size - _HEAD.size:
+            size, magic = _HEAD.unpack(file.read(at, _HEAD.size))
+            if magic == _BLANK_MAGIC and size == file.size - at:
+                file.set_positions(file.size)
+                return True
+            record = good_record_at(file, at)
+            if record is None:
+                break
+            at = record.end_offset - file.file_from_offset
+        file.set_positions(at)
+        return at == file.size
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store has been closed")
+
+    # ---- what the store says of itself
+
+    def why_not_writable(self) -> str:
+        """Why puts are refused: always, here."""
+        return 'the store was opened with mode="r"'
+
+    def broker_conf(self) -> str:
+        """The ``broker.conf`` lines with which RocketMQ opens this store."""
+        return to_broker_conf(self.config, path=self.path.resolve())
+
+    def close(self) -> None:
+        """Let the files go; idempotent."""
+        self._closed = True
+        self.log.close()
+        self.consume_queues.close()
+        self.index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ReadOnlyMessageStore({str(self.path)!r})"

@@ -1,0 +1,267 @@
+"""When bytes go to the disk: group commit, real-time flush and commit, consume-queue flush.
+
+Floor: F5; imports files.commit_log, files.store_checkpoint, services.service and errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.services.service import ServiceThread
+
+STORE_PAGE_SIZE = 4096
+OnError = Callable[[BaseException], None]
+
+
+class LogFlusher:
+    """Flushes the log and then advances the checkpoint's time, never the other way round.
+
+    - After the first refusal of the disk every later flush raises the same error: pages that a
+      failed write has dropped must not be taken as stored.
+    """
+
+    def __init__(self, log: CommitLog, checkpoint: StoreCheckpoint) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._failure: OSError | None = None
+
+    def flush(self) -> int:
+        """Flush what was put before the call; the flushed offset.
+
+        Raises:
+            OSError: the disk refused, now or before.
+        """
+        if self._failure is not None:
+            raise self._failure
+        timestamp_ms = self._log.tail.last_store_timestamp_ms
+        try:
+            flushed = self._log.flush()
+        except OSError as error:
+            self._failure = error
+            raise
+        if timestamp_ms > self._checkpoint.physic_msg_timestamp_ms:
+            self._checkpoint.physic_msg_timestamp_ms = timestamp_ms
+        return flushed
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self._log.flushed_offset
+
+    @property
+    def pending(self) -> int:
+        """Bytes put and not flushed."""
+        return self._log.tail.max_offset - self._log.flushed_offset
+
+
+class GroupCommitService(ServiceThread):
+    """Makes callers wait until their record is on disk, many of them for one flush.
+
+    The first caller that finds no flush running flushes for all who have come by then; the others
+    wait. Callers of asyncio do not block: the service's thread flushes for them.
+
+    Source: RocketMQ store/CommitLog.java, GroupCommitService and FlushDiskWatcher.
+    Differs: the flush runs in the first caller's thread, which saves it two thread switches.
+    """
+
+    def __init__(self, flusher: LogFlusher, on_error: OnError) -> None:
+        super().__init__("GroupCommitService", 3600.0, on_error)
+        self._flusher = flusher
+        self._report = on_error
+        self._condition = threading.Condition()
+        self._flushing = False
+        self._failure: BaseException | None = None
+        self._futures: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def wait(self, offset: int, timeout_ms: int) -> bool:
+        """Return when everything below ``offset`` is on disk.
+
+        Returns:
+            False when the disk did not confirm it within ``timeout_ms``.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            with self._condition:
+                while self._flushing and self._flusher.flushed_offset < offset:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._condition.wait(left)
+                if self._flusher.flushed_offset >= offset:
+                    return True
+                if self._failure is not None:
+                    raise self._failure
+                self._flushing = True
+            self._lead()
+
+    def _lead(self) -> None:
+        try:
+            self._flusher.flush()
+        except BaseException as error:
+            with self._condition:
+                self._failure = error
+            if isinstance(error, OSError):
+                self._report(error)
+            raise
+        finally:
+            with self._condition:
+                self._flushing = False
+                self._condition.notify_all()
+
+    def wait_async(self, offset: int) -> asyncio.Future[None]:
+        """A future of the running loop that is done when everything below ``offset`` is on disk."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._condition:
+            self._futures.append((offset, loop, future))
+        self.wakeup()
+        return future
+
+    def run_once(self) -> None:
+        """Flush for the futures that wait."""
+        while self._futures:
+            with self._condition:
+                waiting, self._futures = self._futures, []
+            failure: BaseException | None = None
+            try:
+                self.wait(max(offset for offset, _, _ in waiting), 3_600_000)
+            except OSError as error:
+                failure = error
+            by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+            for _, loop, future in waiting:
+                by_loop.setdefault(loop, []).append(future)
+            for loop, futures in by_loop.items():
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_settle, futures, failure)
+
+
+def _settle(futures: list[asyncio.Future[None]], failure: BaseException | None) -> None:
+    for future in futures:
+        if not future.done():
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+
+class FlushRealTimeService(ServiceThread):
+    """Flushes the log every so often under ASYNC_FLUSH.
+
+    Args:
+        least_pages: flush only when so many 4 KiB pages are pending ...
+        thorough_interval_ms: ... or so long after the last flush.
+
+    Source: RocketMQ store/CommitLog.java, FlushRealTimeService.
+    """
+
+    def __init__(
+        self,
+        flusher: LogFlusher,
+        *,
+        interval_ms: int,
+        least_pages: int,
+        thorough_interval_ms: int,
+        on_error: OnError,
+    ) -> None:
+        super().__init__("FlushRealTimeService", interval_ms / 1000, on_error)
+        self._flusher = flusher
+        self._least_bytes = least_pages * STORE_PAGE_SIZE
+        self._thorough_s = thorough_interval_ms / 1000
+        self._last = time.monotonic()
+
+    def run_once(self) -> None:
+        """Flush when enough is pending or enough time has passed."""
+        pending = self._flusher.pending
+        overdue = time.monotonic() - self._last >= self._thorough_s
+        if pending and (pending >= self._least_bytes or overdue):
+            self._flusher.flush()
+            self._last = time.monotonic()
+
+
+class CommitRealTimeService(ServiceThread):
+    """Moves the transient pool's buffers into the files every so often.
+
+    Source: RocketMQ store/CommitLog.java, CommitRealTimeService.
+    """
+
+    def __init__(self, log: CommitLog, *, interval_ms: int, on_error: OnError) -> None:
+        super().__init__("CommitRealTimeService", interval_ms / 1000, on_error)
+        self._log = log
+
+    def run_once(self) -> None:
+        """Commit what is there."""
+        self._log.commit()
+
+
+class Derived(Protocol):
+    """Something derived from the log that can be written through to the disk."""
+
+    def flush(self) -> int:
+        """Write through; the store time up to which it is complete on disk, 0 when unknown."""
+        ...
+
+
+class FlushConsumeQueueService(ServiceThread):
+    """Flushes consume queues every so often, the index more seldom, and writes the checkpoint.
+
+    An index file's changes lie all over it, so it goes to the disk when it is full, when the
+    store is closed, and after ``thorough_interval_ms``.
+
+    Source: RocketMQ store/DefaultMessageStore.java, FlushConsumeQueueService.
+    Differs: the checkpoint's times are taken before the flush and written after it.
+    """
+
+    def __init__(
+        self,
+        queues: Derived,
+        index: Derived | None,
+        checkpoint: StoreCheckpoint,
+        *,
+        interval_ms: int,
+        thorough_interval_ms: int,
+        on_error: OnError,
+    ) -> None:
+        super().__init__("FlushConsumeQueueService", interval_ms / 1000, on_error)
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._thorough_s = thorough_interval_ms / 1000
+        self._last_thorough = time.monotonic()
+        self._written: tuple[int, int, int] | None = None
+
+    def run_once(self) -> None:
+        """Flush, the index too when its interval has passed."""
+        thorough = time.monotonic() - self._last_thorough >= self._thorough_s
+        self.flush(thorough=thorough)
+
+    def flush(self, *, thorough: bool = True) -> None:
+        """Flush and advance the checkpoint.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        checkpoint = self._checkpoint
+        logics = self._queues.flush()
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, logics)
+        if thorough:
+            self._last_thorough = time.monotonic()
+            if self._index is not None:
+                index = self._index.flush()
+                checkpoint.index_msg_timestamp_ms = max(checkpoint.index_msg_timestamp_ms, index)
+        times = (
+            checkpoint.physic_msg_timestamp_ms,
+            checkpoint.logics_msg_timestamp_ms,
+            checkpoint.index_msg_timestamp_ms,
+        )
+        if times != self._written:
+            checkpoint.flush()
+            self._written = times

@@ -1,0 +1,377 @@
+"""The writing half of a store's public interface.
+
+Floor: F6; imports _tail, _codec, config, files.commit_log, services.flush and services.delay_schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from rmqcore._codec import encode_batch
+from rmqcore._message import Message, MessageExt, PutMessageResult
+from rmqcore._tail import END_OF_FILE, LogTail
+from rmqcore.config import StoreConfig
+from rmqcore.errors import (
+    ConfigError,
+    DiskFullError,
+    FlushTimeoutError,
+    MessageIllegalError,
+    PutMessageError,
+    StoreNotWritableError,
+)
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.services.delay_schedule import park, requested_delay_level
+from rmqcore.services.flush import GroupCommitService
+from rmqcore.services.store_stats import StoreStatsService
+from rmqcore.status import Durability, PutMessageStatus
+
+_HOST_FLAGS = 0x30
+_TRANSACTION_MASK = 0xC
+
+
+class MessagePuts:
+    """Puts into a store, each answered with a receipt that names its durability.
+
+    A subclass sets the attributes below, and says in `_check_open` whether it is open.
+
+    Attributes:
+        visible_offset: what was put without waiting for a disk that others wait for; reads see
+            all below it.
+    """
+
+    config: StoreConfig
+    log: CommitLog
+    visible_offset: int
+    _tail: LogTail
+    _put: Callable[..., Any]
+    _waits: bool
+    _group_commit: GroupCommitService
+    _stats: StoreStatsService
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def why_not_writable(self) -> str | None:
+        """Why puts are refused at this moment; None when they are not."""
+        raise NotImplementedError
+
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        durability: Durability | str | None = None,
+    ) -> PutMessageResult:
+        """Store one message.
+
+        Args:
+            topic: 1 to 255 characters of letters, digits, ``%``, ``|``, ``_`` and ``-``.
+            body: bytes, at most ``max_message_size``.
+            queue_id: queue of the topic.
+            tags: filter tag.
+            keys: look-up keys; a str is one key.
+            properties: further pairs of str.
+            delay_level: deliver later; see ``deliver_delayed``.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            the receipt, always with status PUT_OK.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was stored.
+            StoreNotWritableError: the store takes no puts; the message says why.
+            DiskFullError: no room for the next log file.
+            FlushTimeoutError: stored, but not confirmed on disk in time.
+            StoreClosedError: the store is closed.
+
+        Durability: as the receipt says.
+        Source: RocketMQ store/DefaultMessageStore.java, putMessage.
+        """
+        if delay_level == 0 and (properties is None or "DELAY" not in properties):
+            answer = self._put(
+                topic,
+                body,
+                queue_id,
+                tags,
+                keys,
+                properties,
+                flag,
+                sys_flag,
+                born_timestamp_ms,
+                born_host,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+            )
+            if type(answer) is PutMessageResult and not self._waits and durability is None:
+                return answer
+            if type(answer) is PutMessageResult:
+                return _raised(self._await_disk(answer, durability, True))
+        return _raised(
+            self.put_message(
+                Message(
+                    topic,
+                    body,
+                    queue_id=queue_id,
+                    tags=tags,
+                    keys=keys,
+                    properties=None if properties is None else dict(properties),
+                    delay_level=delay_level,
+                    flag=flag,
+                    sys_flag=sys_flag,
+                    born_timestamp_ms=born_timestamp_ms,
+                    born_host=born_host,
+                    store_host=store_host,
+                    reconsume_times=reconsume_times,
+                    prepared_transaction_offset=prepared_transaction_offset,
+                ),
+                durability=durability,
+            )
+        )
+
+    def put_message(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    ) -> PutMessageResult:
+        """Store one `Message`, or a copy of a `MessageExt`.
+
+        Returns:
+            the receipt; its status says what went wrong when it was not the caller's mistake.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was stored.
+            StoreClosedError: the store is closed.
+        """
+        ready = self._prepared(message)
+        answer = self._append(partial(self._tail.put_message, ready))
+        return self._await_disk(answer, durability, ready.wait_store_msg_ok)
+
+    def put_messages(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        topic: str | None = None,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        durability: Durability | str | None = None,
+    ) -> PutMessageResult:
+        """Store several messages of one queue back to back, all or none.
+
+        Args:
+            messages: `Message` objects of one topic and queue, or an encoded batch body, which
+                needs ``topic``.
+            sys_flag, born_timestamp_ms, born_host, store_host, reconsume_times: of the whole
+                batch; those of the single messages are not looked at, as in RocketMQ.
+
+        Returns:
+            one receipt: offsets of the first, ids of all.
+
+        Raises:
+            MessageIllegalError: a limit, mixed queues, a transactional or delayed message.
+
+        Source: RocketMQ store/DefaultMessageStore.java, putMessages.
+        """
+        if isinstance(messages, bytes | bytearray | memoryview):
+            body: Any = messages
+        else:
+            body, topic, queue_id = _encoded(list(messages), topic, queue_id)
+        if topic is None:
+            raise MessageIllegalError("an encoded batch body needs topic=")
+        self._check_open()
+        answer = self._append(
+            partial(
+                self._tail.put_encoded,
+                topic,
+                body,
+                queue_id,
+                sys_flag,
+                born_timestamp_ms,
+                born_host,
+                store_host,
+                reconsume_times,
+            )
+        )
+        return self._await_disk(answer, durability, True)
+
+    def _prepared(self, message: Message | MessageExt) -> Message:
+        self._check_open()
+        if isinstance(message, MessageExt):
+            message = _as_message(message)
+        level = requested_delay_level(message)
+        if level > 0:
+            if not self.config.deliver_delayed:
+                raise MessageIllegalError(
+                    f"delay level {level}: this store was opened without deliver_delayed=True, so "
+                    "the message would never be delivered"
+                )
+            return park(message, level, self.config.delay_levels_ms)
+        return message
+
+    def _append(self, call: Callable[[], Any]) -> PutMessageResult:
+        """Append, rolling to the next file when the current one is full."""
+        while True:
+            full_at = self.log.attached_offset
+            answer = call()
+            if isinstance(answer, PutMessageResult):
+                return answer
+            if answer != END_OF_FILE:
+                self._check_open()
+                reason = self.why_not_writable() or "the store is being opened or closed"
+                self._stats.put_failed()
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=reason)
+            try:
+                self.log.roll(full_at)
+            except DiskFullError as error:
+                self._stats.put_failed()
+                return PutMessageResult(
+                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error)
+                )
+
+    def _wants_disk(self, durability: Durability | str | None, wait: bool) -> bool:
+        if durability is None:
+            return self._waits and wait
+        if durability not in (Durability.DISK, Durability.PAGE_CACHE, Durability.MEMORY):
+            raise ConfigError("durability", durability, '"disk", "page_cache" or None')
+        return durability == Durability.DISK
+
+    def _await_disk(
+        self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
+    ) -> PutMessageResult:
+        if not receipt.ok or not self._wants_disk(durability, wait):
+            self.visible_offset = max(
+                self.visible_offset, receipt.phy_offset + receipt.store_size
+            )
+            return receipt
+        timeout_ms = self.config.sync_flush_timeout_ms
+        try:
+            done = self._group_commit.wait(receipt.phy_offset + receipt.store_size, timeout_ms)
+        except OSError as error:
+            return _flushed(receipt, str(error), timeout_ms)
+        return _flushed(receipt, None if done else "", timeout_ms)
+
+    # ---- putting without blocking the event loop
+
+    async def put_async(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        durability: Durability | str | None = None,
+        **settings: Any,
+    ) -> PutMessageResult:
+        """As `put`, without blocking the event loop."""
+        message = Message(topic, body, **settings)
+        return _raised(await self.put_message_async(message, durability=durability))
+
+    async def put_message_async(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    ) -> PutMessageResult:
+        """As `put_message`, without blocking the event loop."""
+        ready = self._prepared(message)
+        answer = self._tail.put_message(ready)
+        if not isinstance(answer, PutMessageResult):
+            call = partial(self._append, partial(self._tail.put_message, ready))
+            answer = await asyncio.get_running_loop().run_in_executor(None, call)
+        return await self._await_disk_async(answer, durability, ready.wait_store_msg_ok)
+
+    async def put_messages_async(
+        self, messages: Iterable[Message] | bytes, **settings: Any
+    ) -> PutMessageResult:
+        """As `put_messages`, without blocking the event loop."""
+        durability = settings.pop("durability", None)
+        call = partial(self.put_messages, messages, durability=Durability.PAGE_CACHE, **settings)
+        receipt = await asyncio.get_running_loop().run_in_executor(None, call)
+        return await self._await_disk_async(receipt, durability, True)
+
+    async def _await_disk_async(
+        self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
+    ) -> PutMessageResult:
+        if not receipt.ok or not self._wants_disk(durability, wait):
+            return receipt
+        timeout_ms = self.config.sync_flush_timeout_ms
+        future = self._group_commit.wait_async(receipt.phy_offset + receipt.store_size)
+        try:
+            await asyncio.wait_for(future, timeout_ms / 1000)
+        except TimeoutError:
+            return _flushed(receipt, "", timeout_ms)
+        except OSError as error:
+            return _flushed(receipt, str(error), timeout_ms)
+        return _flushed(receipt, None, timeout_ms)
+
+
+def _flushed(receipt: PutMessageResult, failure: str | None, timeout_ms: int) -> PutMessageResult:
+    """The receipt after its flush: ``failure`` None when it is on disk, "" when time ran out."""
+    if failure is None:
+        return receipt.with_flush(PutMessageStatus.PUT_OK, Durability.DISK)
+    reason = failure or f"the disk did not confirm within {timeout_ms} ms"
+    status = PutMessageStatus.UNKNOWN_ERROR if failure else PutMessageStatus.FLUSH_DISK_TIMEOUT
+    return receipt.with_flush(status, receipt.durability, reason)
+
+
+def _raised(receipt: PutMessageResult) -> PutMessageResult:
+    """The receipt of a good put; any other becomes the exception that says what happened."""
+    if receipt.ok:
+        return receipt
+    if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+        raise FlushTimeoutError(receipt.phy_offset, receipt.reason)
+    if receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+        raise StoreNotWritableError(receipt.reason)
+    if receipt.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
+        raise DiskFullError("commit log", receipt.reason)
+    raise PutMessageError(receipt.status, receipt.reason)
+
+
+def _as_message(stored: MessageExt) -> Message:
+    """What would have to be put to store a copy of a stored message."""
+    return Message(
+        stored.topic,
+        stored.body,
+        queue_id=stored.queue_id,
+        properties=stored.properties,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+        born_timestamp_ms=stored.born_timestamp_ms,
+        born_host=stored.born_host,
+        reconsume_times=stored.reconsume_times,
+        prepared_transaction_offset=stored.prepared_transaction_offset,
+    )
+
+
+def _encoded(
+    messages: list[Message], topic: str | None, queue_id: int
+) -> tuple[bytes, str | None, int]:
+    """A list of messages as a batch body, with the queue that they share."""
+    if not messages:
+        raise MessageIllegalError("a batch has one message or more")
+    first = messages[0]
+    for number, message in enumerate(messages):
+        if (message.topic, message.queue_id) != (first.topic, first.queue_id):
+            raise MessageIllegalError(
+                f"message {number} of the batch goes to {message.topic}/{message.queue_id}, the "
+                f"first to {first.topic}/{first.queue_id}; a batch has one queue"
+            )
+        if requested_delay_level(message) > 0 or message.sys_flag & _TRANSACTION_MASK:
+            raise MessageIllegalError(
+                f"message {number} of the batch is delayed or transactional; put it by itself"
+            )
+    if topic not in (None, first.topic):
+        raise MessageIllegalError(f"topic={topic!r}, but the messages go to {first.topic!r}")
+    return encode_batch(messages), first.topic, queue_id or first.queue_id

@@ -1,0 +1,83 @@
+"""A thread that works in rounds and stops the same way everywhere.
+
+Floor: F2; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+_log = logging.getLogger("rmqcore")
+
+
+class ServiceThread:
+    """Runs `run_once` again and again until it is stopped.
+
+    - A round that raises ends the service: `on_error` gets the exception once, nothing is retried
+      as if nothing happened.
+    - `wakeup` begins the next round at once; several wake-ups before it count as one.
+
+    Args:
+        name: of the thread.
+        interval_s: seconds between two rounds, unless woken.
+        on_error: called in the service's thread with the exception that ended it.
+
+    Source: RocketMQ common/ServiceThread.java.
+    """
+
+    def __init__(
+        self, name: str, interval_s: float, on_error: Callable[[BaseException], None]
+    ) -> None:
+        self.name = name
+        self.interval_s = interval_s
+        self._on_error = on_error
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def run_once(self) -> None:
+        """One round of work."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin; a service that has been started is left alone."""
+        if self._thread is None:
+            self._stopping = False
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            self._thread.start()
+
+    def wakeup(self) -> None:
+        """Begin the next round at once."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Let the current round end and no other begin; idempotent.
+
+        Returns:
+            False when the round did not end in time.
+        """
+        thread, self._thread = self._thread, None
+        self._stopping = True
+        self._wake.set()
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    @property
+    def running(self) -> bool:
+        """True while rounds are being run."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self.run_once()
+            except BaseException as error:  # noqa: BLE001 - handed on, never swallowed
+                _log.exception("%s ended", self.name)
+                self._on_error(error)
+                return
+            self._wake.wait(self.interval_s)
+            self._wake.clear()
