@@ -92,11 +92,11 @@ class Disk:
 
     def sync(self, fd):
         os.fdatasync(fd)
-        path = os.readlink(f"/proc/self/fd/{fd}")
-        self.synced[path] = Path(path).read_bytes()
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        self.synced[path] = path.read_bytes()
 
     def cut(self, path, rng):
-        before, now = self.synced.get(str(path), b""), path.read_bytes()
+        before, now = self.synced.get(path, b""), path.read_bytes()
         size = rng.choice([len(before), len(now), rng.randint(len(before), len(now))])
         content = bytearray(size)
         for at in range(0, size, PAGE):

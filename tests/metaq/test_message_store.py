@@ -428,6 +428,17 @@ def test_reading_creates_and_changes_nothing(open_store, tmp_path):
     assert reader.segments[0].messages.path.read_bytes() == A + b"torn"
 
 
+def test_reading_notices_what_is_missing_below_the_mark(open_store):
+    store = open_store(unflush_threshold=0)
+    fill(store, 3)
+    store.close()
+    path = store.segments[-1].messages.path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptStoreError, match="were on disk"):
+        open_store(mode="r")
+    assert len(list(open_store(mode="r", repair=True).messages())) == 2
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_writes_nothing(open_store):
     store = open_store()

@@ -90,7 +90,7 @@ class Partition:
 
     def recover(self):
         """What is left after a stop: the newest segment up to its first bad record."""
-        start, content = self.segments[-1]
+        _, content = self.segments[-1]
         _, valid = recoverable(content)
         self.segments[-1][1] = content[:valid]
         self.durable = self.end
