@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .records import INNER_BATCH, Record
-from .values import SCHEDULE_TOPIC
+from .values import SCHEDULE_TOPIC, decimal
 
 UNIT_SIZE = 20
 BATCH_UNIT_SIZE = 46
@@ -113,19 +113,13 @@ class Place(NamedTuple):
     message_count: int = 1
 
 
-def number(digits: str | None) -> int | None:
-    """Read a property's decimal number; None when it is none."""
-    is_number = digits is not None and digits.isascii() and digits.isdigit() and len(digits) <= 18
-    return int(digits) if digits is not None and is_number else None
-
-
 def own_place(record: Record) -> Place:
     """Give a record's place in its own queue; an inner batch says in its properties where it is."""
     queue = (record.topic, record.queue_id)
     properties = record.properties
     if record.sys_flag & INNER_BATCH and {"INNER_NUM", "INNER_BASE"} <= properties.keys():
-        count = number(properties["INNER_NUM"]) or 1
-        return Place(queue, number(properties["INNER_BASE"]) or 0, count if count < 2**15 else 1)
+        count = decimal(properties["INNER_NUM"]) or 1
+        return Place(queue, decimal(properties["INNER_BASE"]) or 0, count if count < 2**15 else 1)
     return Place(queue, record.queue_offset)
 
 
@@ -148,7 +142,7 @@ def queue_places(record: Record) -> list[Place]:
         names = record.properties.get("INNER_MULTI_DISPATCH", "").split(",")
         offsets = record.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
         for name, digits in zip(names, offsets, strict=False):
-            offset = number(digits)
+            offset = decimal(digits)
             if offset is not None and 0 < len(name.encode()) <= 255 and "/" not in name:
                 queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else record.queue_id
                 places.append(Place((name, queue_id), offset))

@@ -116,6 +116,12 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return properties
 
 
+def decimal(digits: str) -> int | None:
+    """Read a property's number: digits only, 18 at most; None when it is none."""
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= 18
+    return int(digits) if is_number else None
+
+
 def delay_ms(level: int, levels: str = DELAY_LEVELS) -> int:
     """Give the delay of a level, 1 being the first; a level beyond the last counts as the last."""
     words = levels.split()
@@ -125,7 +131,7 @@ def delay_ms(level: int, levels: str = DELAY_LEVELS) -> int:
 
 def tags_code(topic: str, properties: Mapping[str, str], store_timestamp_ms: int) -> int:
     """Give the consume-queue unit's tags code: delivery time of a parked message, or tags hash."""
-    level = int(properties.get("DELAY", "0")) if topic == SCHEDULE_TOPIC else 0
-    if level > 0:
+    level = decimal(properties.get("DELAY", "")) if topic == SCHEDULE_TOPIC else None
+    if level:
         return store_timestamp_ms + delay_ms(level)
     return java_string_hash(properties.get("TAGS", ""))
