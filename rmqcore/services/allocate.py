@@ -21,6 +21,7 @@ class AllocateMappedFileService(ServiceThread):
     """Makes the next log files in the background: reserved, mapped, warm.
 
     - A file that is made ahead and not used is removed when the service stops.
+    - Files are used in order; one that is older than the newest taken is never made.
     - Running out of room here is no error: `take` tries again when the file is needed.
 
     Args:
@@ -58,12 +59,13 @@ class AllocateMappedFileService(ServiceThread):
         self._ready: dict[int, MappedFile] = {}
         self._wanted: dict[int, Path] = {}
         self._making = threading.Lock()
+        self._newest = -1
 
     def prepare(self, path: Path, offset: int) -> None:
         """Ask for the file that begins at ``offset``, and for those behind it."""
         for number in range(self._ahead):
             start = offset + number * self._file_size
-            if start not in self._ready:
+            if start > self._newest and start not in self._ready:
                 self._wanted.setdefault(start, path.with_name(f"{start:020d}"))
         if self._wanted:
             self.wakeup()
@@ -77,6 +79,7 @@ class AllocateMappedFileService(ServiceThread):
         with self._making:
             file = self._ready.pop(offset, None)
             self._wanted.pop(offset, None)
+            self._newest = max(self._newest, offset)
             if file is None:
                 file = self._make(path, offset)
         if self.running:
@@ -91,6 +94,8 @@ class AllocateMappedFileService(ServiceThread):
                     return
                 offset = min(self._wanted)
                 path = self._wanted.pop(offset)
+                if offset <= self._newest or offset in self._ready:
+                    continue
                 try:
                     file = self._make(path, offset)
                 except DiskFullError as error:
