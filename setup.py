@@ -35,6 +35,7 @@ LEAVES = [
     "_index",
     "_mapped",
     "_message",
+    "_putter",
     "_tail",
     "metaq._message_set",
     "metaq._segment_tail",

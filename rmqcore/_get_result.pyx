@@ -33,6 +33,10 @@ cdef struct Found:
     int32_t hold
 
 
+cdef bint is_record(bytes_t at, int32_t size, int64_t phy_offset) noexcept nogil:
+    return load_i32(at) == size and load_i64(at + PHY_OFFSET_AT) == phy_offset
+
+
 @cython.final
 cdef class GetMessageResult:
     """Messages of one queue, and where to go on.
@@ -91,8 +95,7 @@ cdef class GetMessageResult:
         cdef bytes_t base = <bytes_t>hold.view.buf
         cdef int64_t size = hold.view.len
         cdef const int64_t* codes = NULL
-        cdef Py_ssize_t code_count = 0
-        cdef Py_ssize_t index, code, before = self.count
+        cdef Py_ssize_t index = first, before = self.count, code, code_count = 0
         cdef int64_t at, tags_code
         cdef int32_t record_size
         cdef bytes_t unit
@@ -106,7 +109,6 @@ cdef class GetMessageResult:
         elif len(self.found) < <Py_ssize_t>((self.count + unit_count) * sizeof(Found)):
             self.found.extend(bytes((self.count + unit_count) * sizeof(Found) - len(self.found)))
         found = <Found*><char*>self.found
-        index = first
         while index < unit_count:
             if self.count >= max_messages:
                 stop = FULL
@@ -131,7 +133,7 @@ cdef class GetMessageResult:
             if at < 0 or record_size < RECORD_SIZE_MIN or at > size - record_size:
                 stop = ELSEWHERE
                 break
-            if load_i32(base + at) != record_size or load_i64(base + at + PHY_OFFSET_AT) != at + base_offset:
+            if not is_record(base + at, record_size, at + base_offset):
                 stop = MISMATCH
                 break
             found[self.count].at = base + at

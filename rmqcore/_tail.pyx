@@ -29,9 +29,8 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
-from rmqcore._bytes cimport (
-    load_i16, load_i32, observe_word, publish_i32, publish_word, store_i32,
-)
+from rmqcore._batch cimport measure_batch, write_batch
+from rmqcore._bytes cimport observe_word, publish_i32, publish_word, store_i32
 from rmqcore._encoder cimport NO_PROBLEM, TOO_LONG, RecordEncoder
 from rmqcore._layout cimport *
 from rmqcore._message cimport Message, PutMessageResult
@@ -74,12 +73,6 @@ cdef int64_t wall_clock_ms() noexcept nogil:
 @cython.final
 cdef class TopicEntry:
     """One topic: its encoded name and the next offset of each of its queues."""
-
-    cdef bytes name
-    cdef int64_t* near
-    cdef int32_t near_count
-    cdef dict far
-    cdef public bint batch_queue
 
     def __cinit__(self, bytes name):
         self.name = name
@@ -129,28 +122,6 @@ cdef class LogTail:
 
     Source: RocketMQ store/CommitLog.java, asyncPutMessage and DefaultAppendMessageCallback.
     """
-
-    cdef PyThread_type_lock lock
-    cdef Py_buffer view
-    cdef uint8_t* base
-    cdef int64_t file_from_offset
-    cdef int64_t file_size
-    cdef int64_t wrote
-    cdef int64_t end
-    cdef int64_t last_timestamp
-    cdef dict topics
-    cdef dict hosts
-    cdef RecordEncoder encoder
-    cdef bytes store_host
-    cdef bytes born_host
-    cdef readonly int64_t max_message_size
-    cdef readonly bint append_crc
-    cdef readonly bint multi_dispatch
-    cdef public bint writable
-    cdef public object durability
-    cdef public int64_t fixed_time_ms
-    cdef int64_t put_count
-    cdef int64_t put_size
 
     def __cinit__(self, str store_host not None, int64_t max_message_size, *,
                   bint append_crc=False, bint multi_dispatch=False):
@@ -320,30 +291,34 @@ cdef class LogTail:
 
         Durability: `self.durability`, the page cache unless the transient pool is in use.
         """
-        cdef Py_buffer held
         cdef RecordFields fields
-        cdef object answer
-        if PyBytes_CheckExact(body):
-            fields.body = <bytes_t>PyBytes_AS_STRING(body)
-            if PyBytes_GET_SIZE(body) > self.max_message_size:
-                raise too_large(PyBytes_GET_SIZE(body), self.max_message_size)
-            fields.body_size = <int32_t>PyBytes_GET_SIZE(body)
-            memset(&held, 0, sizeof(Py_buffer))
-        else:
-            fields.body_size = <int32_t>hold_body(body, &held, self.max_message_size)
-            fields.body = <bytes_t>held.buf
         fields.queue_id = queue_id
         fields.flag = flag
         fields.sys_flag = sys_flag
         fields.born_timestamp = born_timestamp
         fields.reconsume_times = reconsume_times
         fields.prepared_transaction_offset = prepared_transaction_offset
+        return self.put_fields(
+            &fields, body, topic, tags, keys, properties, born_host, store_host
+        )
+
+    cdef object put_fields(
+        self, RecordFields* fields, object body, object topic, object tags, object keys,
+        object properties, object born_host, object store_host,
+    ):
+        cdef Py_buffer held
+        if PyBytes_CheckExact(body):
+            if PyBytes_GET_SIZE(body) > self.max_message_size:
+                raise too_large(PyBytes_GET_SIZE(body), self.max_message_size)
+            fields.body = <bytes_t>PyBytes_AS_STRING(body)
+            fields.body_size = <int32_t>PyBytes_GET_SIZE(body)
+            return self.append(fields, topic, tags, keys, properties, born_host, store_host)
+        fields.body_size = <int32_t>hold_body(body, &held, self.max_message_size)
+        fields.body = <bytes_t>held.buf
         try:
-            answer = self.append(&fields, topic, tags, keys, properties, born_host, store_host)
+            return self.append(fields, topic, tags, keys, properties, born_host, store_host)
         finally:
-            if <void*>held.obj != NULL:
-                PyBuffer_Release(&held)
-        return answer
+            PyBuffer_Release(&held)
 
     def put_message(self, Message message not None):
         """Append one `Message`; answers as `put` does."""
@@ -631,13 +606,6 @@ cdef class Numbering:
     The text is made in C, so that nothing under the lock can run Python code.
     """
 
-    cdef dict properties
-    cdef list queues
-    cdef bint inner_batch
-    cdef int32_t message_count
-    cdef char* digits
-    cdef char base_digits[24]
-
     def __dealloc__(self):
         free(self.digits)
 
@@ -710,91 +678,10 @@ cdef int64_t hold_body(object body, Py_buffer* held, int64_t max_message_size) e
 
 cdef int32_t inner_batch_size(dict properties) except -1:
     text = properties.get("INNER_NUM", "")
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and 0 < int(text) <= 32767):
-        raise MessageIllegalError(f"INNER_NUM={text!r}: expected the number of messages, 1 to 32767")
-    return int(text)
+    if isinstance(text, str) and text.isascii() and text.isdigit() and 0 < int(text) <= 32767:
+        return int(text)
+    raise MessageIllegalError(f"INNER_NUM={text!r}: expected the number of messages, 1 to 32767")
 
 
 cdef bint dispatches_to_many(str topic):
-    return not (
-        topic.startswith("%RETRY%") or topic.startswith("rmq_sys_") or topic == "SCHEDULE_TOPIC_XXXX"
-    )
-
-
-cdef int64_t measure_batch(
-    bytes_t body, int64_t size, RecordFields* fields, bint append_crc, int64_t* total,
-    int32_t* count,
-) noexcept nogil:
-    """Check a batch body and sum up the records it becomes; -1, or where it is malformed."""
-    cdef int64_t at = 0
-    while at < size or count[0] == 0:
-        if not batch_item(body + at, size - at, fields, append_crc):
-            return at
-        total[0] += record_size(fields)
-        count[0] += 1
-        at += load_i32(body + at)
-    return -1
-
-
-cdef bint batch_item(
-    bytes_t item, int64_t available, RecordFields* fields, bint append_crc
-) noexcept nogil:
-    """Take flag, body and properties size from one item; False when its lengths do not add up."""
-    cdef int32_t size, body_size, properties_size
-    if available < BATCH_ITEM_SIZE_MIN:
-        return False
-    size = load_i32(item)
-    body_size = load_i32(item + 16)
-    if size < BATCH_ITEM_SIZE_MIN or size > available:
-        return False
-    if body_size < 0 or body_size > size - BATCH_ITEM_SIZE_MIN:
-        return False
-    properties_size = load_i16(item + 20 + body_size)
-    if properties_size < 0 or properties_size != size - BATCH_ITEM_SIZE_MIN - body_size:
-        return False
-    fields.flag = load_i32(item + 12)
-    fields.body = item + 20
-    fields.body_size = body_size
-    fields.properties_size = properties_size
-    if append_crc:
-        fields.properties_size += CRC_PROPERTY_SIZE + missing_separator(item + 22 + body_size, properties_size)
-        if fields.properties_size > PROPERTIES_SIZE_MAX:
-            return False
-    return True
-
-
-cdef int32_t missing_separator(bytes_t properties, int32_t size) noexcept nogil:
-    return 1 if size > 0 and properties[size - 1] != 2 else 0
-
-
-cdef int32_t write_batch(
-    uint8_t* start, bytes_t body, RecordFields* fields, bint append_crc, int64_t* offsets,
-    int32_t count,
-) noexcept nogil:
-    """Write all records of a checked batch body; the first one's size word is left to publish."""
-    cdef uint8_t* at = start
-    cdef uint8_t* properties_at
-    cdef int64_t total
-    cdef int32_t index, properties_size, first_size = 0
-    for index in range(count):
-        batch_item(body, load_i32(body), fields, append_crc)
-        total = record_size(fields)
-        offsets[index] = fields.phy_offset
-        properties_at = write_fields(at, fields)
-        properties_size = load_i16(body + 20 + fields.body_size)
-        memcpy(properties_at, body + 22 + fields.body_size, properties_size)
-        if append_crc:
-            if missing_separator(properties_at, properties_size):
-                properties_at[properties_size] = 2
-            store_i32(at, <int32_t>total)
-            write_crc_property(at, <int32_t>total)
-        if index == 0:
-            first_size = <int32_t>total
-            store_i32(at, 0)
-        else:
-            store_i32(at, <int32_t>total)
-        body += load_i32(body)
-        at += total
-        fields.phy_offset += total
-        fields.queue_offset += 1
-    return first_size
+    return topic != "SCHEDULE_TOPIC_XXXX" and not topic.startswith(("%RETRY%", "rmq_sys_"))

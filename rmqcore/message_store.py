@@ -112,7 +112,6 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             append_crc=config.enabled_append_prop_crc,
             multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
         )
-        self._put = self._tail.put
         self.flags = RunningFlags(self._flags_changed)
         self._allocate = self._allocate_service(queue)
         pool = None

@@ -45,8 +45,8 @@ class LogFlusher:
         except OSError as error:
             self._failure = error
             raise
-        if timestamp_ms > self._checkpoint.physic_msg_timestamp_ms:
-            self._checkpoint.physic_msg_timestamp_ms = timestamp_ms
+        checkpoint = self._checkpoint
+        checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, timestamp_ms)
         return flushed
 
     @property

@@ -1,18 +1,19 @@
 """The writing half of a store's public interface.
 
-Floor: F6; imports _tail, _codec, config, files.commit_log, services.flush and services.delay_schedule.
+Floor: F6; imports _tail, _codec, config, files.commit_log, services.flush and delay_schedule.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from rmqcore._codec import encode_batch
 from rmqcore._message import Message, MessageExt, PutMessageResult
-from rmqcore._tail import END_OF_FILE, LogTail
+from rmqcore._putter import MessagePutter
+from rmqcore._tail import END_OF_FILE
 from rmqcore.config import StoreConfig
 from rmqcore.errors import (
     ConfigError,
@@ -32,7 +33,7 @@ _HOST_FLAGS = 0x30
 _TRANSACTION_MASK = 0xC
 
 
-class MessagePuts:
+class MessagePuts(MessagePutter):
     """Puts into a store, each answered with a receipt that names its durability.
 
     A subclass sets the attributes below, and says in `_check_open` whether it is open.
@@ -45,9 +46,6 @@ class MessagePuts:
     config: StoreConfig
     log: CommitLog
     visible_offset: int
-    _tail: LogTail
-    _put: Callable[..., Any]
-    _waits: bool
     _group_commit: GroupCommitService
     _stats: StoreStatsService
 
@@ -58,91 +56,17 @@ class MessagePuts:
         """Why puts are refused at this moment; None when they are not."""
         raise NotImplementedError
 
-    def put(
+    def _put_slowly(
         self,
         topic: str,
         body: bytes,
         *,
-        queue_id: int = 0,
-        tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
         durability: Durability | str | None = None,
+        **settings: Any,
     ) -> PutMessageResult:
-        """Store one message.
-
-        Args:
-            topic: 1 to 255 characters of letters, digits, ``%``, ``|``, ``_`` and ``-``.
-            body: bytes, at most ``max_message_size``.
-            queue_id: queue of the topic.
-            tags: filter tag.
-            keys: look-up keys; a str is one key.
-            properties: further pairs of str.
-            delay_level: deliver later; see ``deliver_delayed``.
-            durability: wait for "disk", or only for "page_cache"; None as configured.
-
-        Returns:
-            the receipt, always with status PUT_OK.
-
-        Raises:
-            MessageIllegalError: the message breaks a limit; nothing was stored.
-            StoreNotWritableError: the store takes no puts; the message says why.
-            DiskFullError: no room for the next log file.
-            FlushTimeoutError: stored, but not confirmed on disk in time.
-            StoreClosedError: the store is closed.
-
-        Durability: as the receipt says.
-        Source: RocketMQ store/DefaultMessageStore.java, putMessage.
-        """
-        if delay_level == 0 and (properties is None or "DELAY" not in properties):
-            answer = self._put(
-                topic,
-                body,
-                queue_id,
-                tags,
-                keys,
-                properties,
-                flag,
-                sys_flag,
-                born_timestamp_ms,
-                born_host,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-            )
-            if type(answer) is PutMessageResult and not self._waits and durability is None:
-                return answer
-            if type(answer) is PutMessageResult:
-                return _raised(self._await_disk(answer, durability, True))
-        return _raised(
-            self.put_message(
-                Message(
-                    topic,
-                    body,
-                    queue_id=queue_id,
-                    tags=tags,
-                    keys=keys,
-                    properties=None if properties is None else dict(properties),
-                    delay_level=delay_level,
-                    flag=flag,
-                    sys_flag=sys_flag,
-                    born_timestamp_ms=born_timestamp_ms,
-                    born_host=born_host,
-                    store_host=store_host,
-                    reconsume_times=reconsume_times,
-                    prepared_transaction_offset=prepared_transaction_offset,
-                ),
-                durability=durability,
-            )
-        )
+        """What `put` does when the message is delayed, the file full, or the disk waited for."""
+        message = Message(topic, body, **settings)
+        return _raised(self.put_message(message, durability=durability))
 
     def put_message(
         self, message: Message | MessageExt, *, durability: Durability | str | None = None
@@ -178,8 +102,15 @@ class MessagePuts:
         Args:
             messages: `Message` objects of one topic and queue, or an encoded batch body, which
                 needs ``topic``.
-            sys_flag, born_timestamp_ms, born_host, store_host, reconsume_times: of the whole
-                batch; those of the single messages are not looked at, as in RocketMQ.
+            topic: of an encoded batch body; `Message` objects name it themselves.
+            queue_id: of an encoded batch body, or of `Message` objects that name queue 0.
+            sys_flag: of the whole batch, as all that follows; what the single messages say is
+                not looked at, as in RocketMQ.
+            born_timestamp_ms: Unix time of the producer, 0 for the store time.
+            born_host: ``address:port`` of the producer, None for 127.0.0.1:0.
+            store_host: ``address:port`` of the broker, None as configured.
+            reconsume_times: how often the messages were delivered before.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
 
         Returns:
             one receipt: offsets of the first, ids of all.
@@ -256,9 +187,7 @@ class MessagePuts:
         self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
     ) -> PutMessageResult:
         if not receipt.ok or not self._wants_disk(durability, wait):
-            self.visible_offset = max(
-                self.visible_offset, receipt.phy_offset + receipt.store_size
-            )
+            self.visible_offset = max(self.visible_offset, receipt.phy_offset + receipt.store_size)
             return receipt
         timeout_ms = self.config.sync_flush_timeout_ms
         try:

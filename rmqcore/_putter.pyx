@@ -1,0 +1,84 @@
+"""`put`, the one method of a store whose speed is a promise.
+
+The base class of the store that is open for writing. On the path of success a put is one native
+call: arguments, checks, record, receipt. Everything else is Python's `_put_slowly`.
+
+Floor: F2; imports _tail and _message.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+
+from rmqcore._message cimport PutMessageResult
+from rmqcore._record cimport RecordFields
+from rmqcore._tail cimport LogTail
+
+
+cdef class MessagePutter:
+    """Puts one message through a log tail.
+
+    A subclass sets ``_tail`` and ``_waits`` (True: receipts wait for the disk) and has the method
+    ``_put_slowly``, which takes what `put` takes and answers for every case that is not plain.
+    """
+
+    cdef public LogTail _tail
+    cdef public bint _waits
+
+    def put(
+        self, topic, body, *, int32_t queue_id=0, tags=None, keys=(), properties=None,
+        int32_t delay_level=0, int32_t flag=0, int32_t sys_flag=0, int64_t born_timestamp_ms=0,
+        born_host=None, store_host=None, int32_t reconsume_times=0,
+        int64_t prepared_transaction_offset=0, durability=None,
+    ):
+        """Store one message.
+
+        Args:
+            topic: 1 to 255 characters of letters, digits, ``%``, ``|``, ``_`` and ``-``.
+            body: bytes, at most ``max_message_size``.
+            queue_id: queue of the topic, 0 or more.
+            tags: filter tag.
+            keys: look-up keys; a str is one key.
+            properties: further pairs of str.
+            delay_level: deliver later; needs ``deliver_delayed``.
+            flag, sys_flag: application flag; RocketMQ's system flags.
+            born_timestamp_ms: 0 for the time of the put.
+            born_host, store_host: ``address:port``; None for the store's own.
+            reconsume_times, prepared_transaction_offset: stored as given.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            the receipt, always with status PUT_OK.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was stored.
+            StoreNotWritableError: the store takes no puts; the message says why.
+            DiskFullError: no room for the next log file.
+            FlushTimeoutError: stored, but not confirmed on disk in time.
+            StoreClosedError: the store is closed.
+
+        Durability: as the receipt says.
+        Source: RocketMQ store/DefaultMessageStore.java, putMessage.
+        """
+        cdef RecordFields fields
+        cdef object answer
+        if (
+            delay_level == 0 and not self._waits and durability is None
+            and (properties is None or "DELAY" not in properties)
+        ):
+            fields.queue_id = queue_id
+            fields.flag = flag
+            fields.sys_flag = sys_flag
+            fields.born_timestamp = born_timestamp_ms
+            fields.reconsume_times = reconsume_times
+            fields.prepared_transaction_offset = prepared_transaction_offset
+            answer = self._tail.put_fields(
+                &fields, body, topic, tags, keys, properties, born_host, store_host
+            )
+            if type(answer) is PutMessageResult:
+                return answer
+        return self._put_slowly(
+            topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
+            delay_level=delay_level, flag=flag, sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms, born_host=born_host, store_host=store_host,
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset, durability=durability,
+        )
