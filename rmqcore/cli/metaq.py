@@ -42,7 +42,7 @@ app = typer.Typer(no_args_is_help=True, help="MetaQ, the older store: open, serv
 
 Folder = Annotated[Path, typer.Argument(help="data path: the folder of the partitions")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-_OUT = Console()
+_OUT = Console(soft_wrap=True, highlight=False)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from cronsim import CronSim, CronSimError
 from rmqcore.errors import ConfigError
 
 _DAY_NUMBER = re.compile(r"(?<![#/\d])([1-7])(?!\d)", re.ASCII)
+_STEP_FROM = re.compile(r"(?<![-\w])(\w+)/", re.ASCII)
 _RULE = (
     "a Quartz cron expression: second minute hour day-of-month month day-of-week [*], "
     "with ? in one of the two day fields; nW, L-n, wrapping ranges and years are not supported"
@@ -40,6 +41,7 @@ class QuartzCron:
         if fields[5] == "L":
             fields[5] = "7"
         fields[5] = _DAY_NUMBER.sub(lambda match: str(int(match[1]) - 1), fields[5])
+        fields[5] = _STEP_FROM.sub(r"\1-SAT/", fields[5])  # cronsim's week also ends in day 7
         self._fields = " ".join(fields).replace("?", "*")
         try:
             next(CronSim(self._fields, datetime(2000, 1, 1)))  # noqa: DTZ001

@@ -83,7 +83,9 @@ class ArchiveDeletePolicy:
         packing = path.with_name(f"{path.name}.zip.tmp")
         try:
             with packing.open("wb") as out:
-                with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+                with zipfile.ZipFile(
+                    out, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False
+                ) as archive:
                     archive.write(path, path.name)
                 out.flush()
                 os.fsync(out.fileno())

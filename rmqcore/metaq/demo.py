@@ -22,6 +22,7 @@ from pathlib import Path
 
 from rmqcore import open_store
 from rmqcore.errors import CorruptStoreError
+from rmqcore.metaq._message_set import encode_many
 from rmqcore.metaq._segment_tail import Location
 from rmqcore.metaq.client import MetaClient
 from rmqcore.metaq.manager import MessageStoreManager
@@ -81,7 +82,11 @@ def run_demo(folder: Path, *, messages: int = 200_000, say: Say) -> DemoResult:
     """
     source, target = folder / "metaq", folder / "rocketmq"
     acknowledged = _write_and_kill(source, messages)
-    say(f"wrote    {acknowledged:,} lines of real text, each on disk; then killed the writer")
+    _tear(source)
+    say(
+        f"write    {acknowledged:,} lines of real text, each on disk; killed the writer, and tore "
+        "the tails as a power cut does: half a record, then zeros"
+    )
 
     begin = time.perf_counter()
     with MessageStoreManager(demo_config(source)) as manager:
@@ -183,6 +188,15 @@ def _write_and_kill(source: Path, messages: int) -> int:
         rest = writer.stdout.read() if writer.stdout else b""
     whole = rest.rpartition(b"\n")[0].split()
     return int(whole[-1]) if whole else acknowledged
+
+
+def _tear(source: Path) -> None:
+    """Put half a record and a page of zeros behind the newest segment of each partition."""
+    for folder in source.iterdir():
+        newest = max(folder.glob("*.meta"))
+        record = encode_many([(1, b"torn " * 100, 0)])
+        with newest.open("ab") as file:
+            file.write(record[: len(record) // 2] + bytes(4096))
 
 
 async def _serve(manager: MessageStoreManager) -> tuple[int, float]:

@@ -1,0 +1,75 @@
+"""Policies: their words, ages, archives, and what happens when packing fails."""
+
+import os
+import zipfile
+
+import pytest
+
+from rmqcore.errors import ConfigError
+from rmqcore.metaq import ArchiveDeletePolicy, DiscardDeletePolicy, parse_delete_policy
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("delete,168", DiscardDeletePolicy(168 * HOUR)),
+        ("delete,2h", DiscardDeletePolicy(2 * HOUR)),
+        ("delete,90m", DiscardDeletePolicy(90 * 60_000)),
+        ("delete,5s", DiscardDeletePolicy(5_000)),
+        ("archive,1", ArchiveDeletePolicy(HOUR)),
+        ("archive,1,true", ArchiveDeletePolicy(HOUR, compress=True)),
+        ("archive,1,false", ArchiveDeletePolicy(HOUR)),
+    ],
+)
+def test_words(text, policy):
+    assert parse_delete_policy(text) == policy
+
+
+@pytest.mark.parametrize("text", ["", "delete", "delete,", "delete,-1", "delete,1d", "burn,1"])
+def test_other_words_are_refused(text):
+    with pytest.raises(ConfigError, match="deletePolicy"):
+        parse_delete_policy(text)
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "00000000000000000000.meta"
+    path.write_bytes(b"content" * 1000)
+    os.utime(path, (1_000_000, 1_000_000))
+    return path
+
+
+def test_an_age_is_older_than(old):
+    policy = DiscardDeletePolicy(5_000)
+    assert not policy.can_delete(old, 1_000_005_000)
+    assert policy.can_delete(old, 1_000_005_001)
+
+
+def test_deleting(old):
+    DiscardDeletePolicy(0).process(old)
+    assert not old.exists()
+
+
+def test_archiving_renames(old):
+    ArchiveDeletePolicy(0).process(old)
+    assert [p.name for p in old.parent.iterdir()] == [f"{old.name}.arc"]
+
+
+def test_archiving_packs(old):
+    ArchiveDeletePolicy(0, compress=True).process(old)
+    (packed,) = old.parent.iterdir()
+    assert packed.name == f"{old.name}.zip"
+    with zipfile.ZipFile(packed) as archive:
+        assert archive.read(old.name) == b"content" * 1000
+
+
+def test_packing_that_fails_keeps_the_segment(old, monkeypatch):
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        ArchiveDeletePolicy(0, compress=True).process(old)
+    assert [p.name for p in old.parent.iterdir()] == [old.name]

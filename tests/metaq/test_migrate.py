@@ -1,0 +1,199 @@
+"""Partitions become queues: in order, complete, resumable, verified."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference import metaq as reference
+from rmqcore import open_store
+from rmqcore.errors import CorruptStoreError, StoreNotFoundError
+from rmqcore.metaq import Hole, Message, MessageStoreManager, MetaConfig, SystemConfig
+from rmqcore.metaq.migrate import MigrationError, migrate, target_topic, to_rocketmq, to_row
+
+ATTRIBUTES = [None, "", "attr", "ümläut", "a\1b", "\2", "long " * 4000, "a=b;c", " "]
+
+
+def fill(path, *, topics=("t", "odd.topic%"), count=300, **system):
+    """Partitions with every kind of attribute; returns the rows of each."""
+    settings = {"unflush_threshold": 10**6, "num_partitions": 2, "max_segment_size": 60_000}
+    config = MetaConfig(SystemConfig(data_path=str(path), **{**settings, **system}), topics)
+    rows = {}
+    with MessageStoreManager(config) as manager:
+        for topic in topics:
+            for partition in range(2):
+                store = manager.get_or_create(topic, partition)
+                for i in range(1, count + 1):
+                    attribute = ATTRIBUTES[i % len(ATTRIBUTES)]
+                    payload = b"%s-%d-%d" % (topic.encode(), partition, i) * (i % 7)
+                    message = Message(topic, payload or b"-", attribute, i * 1000 + partition)
+                    store.append(*message.row())
+                    rows.setdefault((topic, partition), []).append(message)
+    return rows
+
+
+def queue(store, topic, queue_id):
+    offset, copies = 0, []
+    while found := store.get_message(topic, queue_id, offset, max_messages=100).messages:
+        copies += found
+        offset = copies[-1].queue_offset + 1
+    return copies
+
+
+def test_every_message_arrives_in_order_with_id_and_attribute(tmp_path):
+    rows = fill(tmp_path / "metaq")
+    before = {p: p.read_bytes() for p in (tmp_path / "metaq").rglob("*") if p.is_file()}
+    reports = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert {p: p.read_bytes() for p in before} == before
+    assert [(r.topic, r.partition, r.messages, r.moved) for r in reports] == [
+        (topic, partition, 300, 300) for topic, partition in sorted(rows)
+    ]
+    with open_store(tmp_path / "rocketmq", mode="r") as store:
+        for (topic, partition), messages in rows.items():
+            copies = queue(store, target_topic(topic), partition)
+            assert [to_row(copy) for copy in copies] == [message.row() for message in messages]
+            for copy, message in zip(copies, messages, strict=True):
+                assert copy.properties["METAQ_ID"] == str(message.message_id)
+                if message.attribute in {"attr", "ümläut", "a=b;c", " "}:
+                    assert copy.properties["METAQ_ATTRIBUTE"] == message.attribute
+                    assert bytes(copy.body) == message.data
+            found = store.query_message(target_topic(topic), "150000").messages
+            assert [m.properties["METAQ_ID"] for m in found] == ["150000"]
+
+
+def test_topics_get_names_that_rocketmq_takes():
+    assert target_topic("plain-Topic_1") == "plain-Topic_1"
+    assert target_topic("a.b%c é") == "a%2Eb%25c%20%C3%A9"
+
+
+@settings(max_examples=50)
+@given(
+    st.builds(
+        Message,
+        st.just("t"),
+        st.binary(max_size=50),
+        st.none() | st.text(max_size=20) | st.just("\udcff"),
+        st.integers(-(2**63), 2**63 - 1),
+    )
+)
+def test_nothing_of_a_message_is_lost(message):
+    data, flag = message.row()[1:]
+    source = Message("t", message.data, message.attribute, message.message_id, flag, 0, 0, 20)
+    sent = to_rocketmq(source)
+    assert to_row(sent) == (message.message_id, data, flag)
+
+
+def test_again_moves_only_what_is_new(tmp_path):
+    fill(tmp_path / "metaq", topics=("t",))
+    first = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert [r.moved for r in migrate(tmp_path / "metaq", tmp_path / "rocketmq")] == [0, 0]
+    fill(tmp_path / "metaq", topics=("t",), count=7)
+    third = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert [(r.moved, r.messages) for r in third] == [(7, 307), (7, 307)]
+    assert third[0].sha256 != first[0].sha256
+
+
+MIGRATOR = """
+import os, signal, sys
+from rmqcore.metaq.migrate import migrate
+left = int(sys.argv[3])
+def progress(*_):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+migrate(sys.argv[1], sys.argv[2], progress=progress)
+"""
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_killed_migration_goes_on_where_it_stopped(tmp_path, batches):
+    fill(tmp_path / "metaq", count=400)
+    folders = [str(tmp_path / "metaq"), str(tmp_path / "rocketmq")]
+    killed = subprocess.run([sys.executable, "-c", MIGRATOR, *folders, str(batches)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    reports = migrate(*folders)
+    assert all(report.messages == 400 for report in reports)
+    assert 0 < sum(report.moved for report in reports) < 1600
+
+
+def test_a_target_that_holds_something_else_is_refused(tmp_path):
+    fill(tmp_path / "metaq", topics=("t",), count=5)
+    with open_store(tmp_path / "rocketmq") as store:
+        store.put("t", b"somebody else's", queue_id=1)
+    with pytest.raises(MigrationError, match="not from a migration") as caught:
+        migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert (caught.value.topic, caught.value.partition) == ("t", 1)
+
+
+def test_verification_notices_a_message_too_many(tmp_path):
+    fill(tmp_path / "metaq", topics=("t",), count=5)
+    migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    with open_store(tmp_path / "rocketmq") as store:
+        (last,) = store.get_message("t", 0, 4).messages
+        properties = {k: v for k, v in last.properties.items() if k.startswith("METAQ")}
+        store.put("t", bytes(last.body), flag=last.flag, properties=properties)
+    with pytest.raises(MigrationError, match="more than the 5"):
+        migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+
+
+def test_holes_torn_tails_and_empty_messages_are_reported_and_kept(tmp_path):
+    folder = tmp_path / "metaq" / "t-0"
+    folder.mkdir(parents=True)
+    first = reference.encode(1, b"first") + reference.encode(2, b"")
+    (folder / f"{0:020d}.meta").write_bytes(first)
+    (folder / f"{100:020d}.meta").write_bytes(reference.encode(3, b"third") + b"torn")
+    (report,) = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert (report.messages, report.left_behind) == (3, 4)
+    assert report.holes == (Hole(len(first), 100),)
+    assert [r.moved for r in migrate(tmp_path / "metaq", tmp_path / "rocketmq")] == [0]
+
+
+def test_damage_in_the_middle_stops_the_migration(tmp_path):
+    folder = tmp_path / "metaq" / "t-0"
+    folder.mkdir(parents=True)
+    record = reference.encode(1, b"first")
+    damaged = record[:-1] + b"!"
+    (folder / f"{0:020d}.meta").write_bytes(record + damaged)
+    (folder / f"{50:020d}.meta").write_bytes(record)
+    with pytest.raises(CorruptStoreError) as caught:
+        migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert caught.value.phy_offset == 25
+
+
+@pytest.mark.parametrize("source", ["nowhere", "."])
+def test_a_source_without_partitions_is_refused(tmp_path, source):
+    with pytest.raises(StoreNotFoundError):
+        migrate(tmp_path / source, tmp_path / "rocketmq")
+    assert not (tmp_path / "rocketmq").exists()
+
+
+def test_a_source_that_deletes_old_segments_meanwhile(tmp_path):
+    fill(tmp_path / "metaq", topics=("t",))
+    migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    oldest = min((tmp_path / "metaq" / "t-0").glob("*.meta"))
+    oldest.unlink()
+    reports = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert reports[0].messages < reports[1].messages == 300
+
+
+def test_the_demonstration(tmp_path):
+    code = (
+        "from rmqcore.cli.metaq import app\n"
+        f"app(['demo', {str(tmp_path)!r}, '--messages', '3000', '--json'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["acknowledged"] >= 3000
+    assert (result["lost"], result["found_by_id"]) == (0, True)
+    assert result["recovered"] >= result["acknowledged"]
+    assert result["truncated"] >= 2 * 4096
+    assert result["served"] == result["recovered"]
+    assert sum(report["messages"] for report in result["migrated"]) == result["served"]

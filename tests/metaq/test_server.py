@@ -1,0 +1,434 @@
+"""The text protocol over real sockets, and what hostile clients get."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference import metaq as reference
+from rmqcore.metaq import (
+    Hooks,
+    MessageStoreManager,
+    MetaClient,
+    MetaServer,
+    ResultError,
+    encode_data,
+)
+from rmqcore.metaq.protocol import (
+    Get,
+    Offset,
+    ProtocolError,
+    Put,
+    Quit,
+    Stats,
+    Version,
+    format_get,
+    format_offset,
+    format_put,
+    parse_command,
+)
+
+WORD = st.text("abc-_é.$", min_size=1, max_size=8)
+INT = st.integers(-(2**31), 2**31 - 1)
+LONG = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    st.builds(Put, WORD, INT, st.integers(0, 2**31 - 1), INT, INT, st.none() | st.just("TX:1"), INT)
+)
+def test_puts_round_trip(command):
+    assert parse_command(format_put(command)[:-2]) == command
+
+
+@given(st.builds(Get, WORD, WORD, INT, LONG, INT, INT))
+def test_gets_round_trip(command):
+    assert parse_command(format_get(command)[:-2]) == command
+
+
+@given(st.builds(Offset, WORD, WORD, INT, LONG, INT))
+def test_offset_queries_round_trip(command):
+    assert parse_command(format_offset(command)[:-2]) == command
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (b"put t 0 5 0 9", Put("t", 0, 5, 0, -1, None, 9)),
+        (b"put t 0 5 0 77 9", Put("t", 0, 5, 0, 77, None, 9)),
+        (b"put t 0 5 0 -1 9", Put("t", 0, 5, 0, -1, None, 9)),
+        (b"put t 0 5 0 TX:a:1 9", Put("t", 0, 5, 0, -1, "TX:a:1", 9)),
+        (b"put t 0 5 0 77 TX:a:1 9", Put("t", 0, 5, 0, 77, "TX:a:1", 9)),
+        (b"stats", Stats("", 2**31 - 1)),
+        (b"stats  5", Stats("", 5)),
+        (b"stats topics 5", Stats("topics", 5)),
+        (b"version", Version(2**31 - 1)),
+        (b"version 5", Version(5)),
+        (b"quit", Quit()),
+    ],
+)
+def test_forms_of_older_clients(line, command):
+    assert parse_command(line) == command
+
+
+@given(
+    st.binary(max_size=80)
+    | st.sampled_from([b"put", b"get", b"offset"]).flatmap(
+        lambda verb: st.lists(st.binary(max_size=6), max_size=8).map(
+            lambda w: b" ".join([verb, *w])
+        )
+    )
+)
+def test_any_line_is_a_command_or_a_protocol_error(line):
+    with contextlib.suppress(ProtocolError):
+        parse_command(line)
+
+
+# ---- over sockets ----
+
+
+@pytest.fixture
+def serve(config, tmp_path):
+    """`serve(test, **settings)`: run `test(server, host, port)` against a server."""
+
+    def run(test, *, settings=None, hooks=None, **options):
+        chosen = config(**{"unflush_threshold": 0, "num_partitions": 2, **(settings or {})})
+
+        async def main():
+            with MessageStoreManager(chosen, hooks=hooks or Hooks()) as manager:
+                server = MetaServer(manager, port=0, **options)
+                host, port = await server.start()
+                try:
+                    return await asyncio.wait_for(test(server, host, port), 30)
+                finally:
+                    await server.stop()
+
+        return asyncio.run(main(), debug=False)
+
+    return run
+
+
+async def talk(host, port, *parts):
+    """Send raw bytes and read until the server ends the connection."""
+    reader, writer = await asyncio.open_connection(host, port)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+    writer.write_eof()
+    answer = await reader.read(-1)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def test_put_and_get_byte_for_byte(serve):
+    data, flag = encode_data(b"hello", "attr")
+
+    async def test(_server, host, port):
+        put = b"put t 1 %d %d %d 7\r\n" % (len(data), flag, reference.checksum(data)) + data
+        first = await talk(host, port, put)
+        line, _, text = first.partition(b"\r\n")
+        assert line == b"result 200 %d 7" % len(text)
+        message_id, partition, offset = text.split()
+        assert (partition, offset) == (b"1", b"0")
+        record = reference.encode(int(message_id), data, flag)
+        second = await talk(host, port, b"get t g 1 0 1000 8\r\nquit\r\n")
+        assert second == b"value %d 8\r\n" % len(record) + record
+
+    serve(test)
+
+
+def result(code, text, opaque):
+    return f"result {code} {len(text)} {opaque}\r\n{text}".encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("get t g 5 0 9 1", result(404, "The topic `t` in partition `5` is not exists", 1)),
+        ("get t g 0 0 0 2", result(400, "Bad request,invalid max size:0", 2)),
+        ("get t g 0 25 9 3", result(404, "Could not find message at position 25", 3)),
+        ("get t g 0 9223372036854775807 9 4", result(301, "25", 4)),
+        ("get t g 0 -3 9 5", result(301, "0", 5)),
+        ("offset t g 0 24 6", result(200, "0", 6)),
+        ("offset t g 0 99 7", result(200, "25", 7)),
+        ("offset t g 7 99 8", result(404, "The topic `t` in partition `7` is not exists", 8)),
+        ("get t g 0 20 3 9", b"value 3 9\r\nhel"),
+    ],
+)
+def test_answers(serve, line, answer):
+    async def test(server, host, port):
+        server.processor.manager.get_or_create("t", 0).append(1, b"hello")
+        assert await talk(host, port, line.encode() + b"\r\n") == answer
+
+    serve(test)
+
+
+def test_consumers_beyond_the_end_are_told_where_it_is_when_asked_for(serve):
+    async def test(server, host, port):
+        server.processor.manager.get_or_create("t", 0).append(1, b"hello")
+        assert await talk(host, port, b"get t g 0 26 100 3\r\n") == b"result 301 2 3\r\n25"
+
+    serve(test, settings={"update_consumer_offsets": True})
+
+
+def test_pipelined_puts_share_flushes_and_answer_in_order(serve):
+    syncs = []
+
+    async def test(_server, host, port):
+        requests = b"".join(b"put t 0 5 0 -1 %d\r\nhello" % i for i in range(500))
+        requests += b"version 500\r\n"
+        answer = await talk(host, port, requests)
+        opaques = [
+            int(line.split()[3])
+            for line in answer.replace(b"result", b"\nresult").splitlines()
+            if line.startswith(b"result")
+        ]
+        assert opaques == list(range(501))
+
+    serve(test, hooks=Hooks(sync=lambda fd: syncs.append(fd)))
+    assert 0 < len(syncs) < 250
+
+
+def test_large_values_leave_by_sendfile_between_small_answers(serve):
+    async def test(server, host, port):
+        store = server.processor.manager.get_or_create("t", 0)
+        store.append_many([(1, bytes(range(256)) * 1000, 0)])
+        record = store.read(0, 300_000)
+        answer = await talk(host, port, b"get t g 0 0 1000000 1\r\nversion 2\r\n" * 5)
+        assert answer.count(b"value 256020 1\r\n" + record + b"result 200") == 5
+
+    serve(test)
+
+
+def test_a_record_above_the_transfer_size_is_sent_whole_if_the_client_takes_it(serve):
+    async def test(server, host, port):
+        store = server.processor.manager.get_or_create("t", 0)
+        store.append_many([(1, b"x" * 5000, 0), (2, b"y", 0)])
+        async with MetaClient(host, port) as client:
+            assert len(await client.get("t", 0, 0, max_size=10_000)) == 5020
+            assert len(await client.get("t", 0, 0, max_size=3000)) == 1000
+            assert [m.message_id async for m in client.messages("t", 0)] == [1, 2]
+
+    serve(test, settings={"max_transfer_size": 1000})
+
+
+def test_client_follows_deleted_offsets_and_holes(serve, tmp_path):
+    folder = tmp_path / "meta" / "t-0"
+    folder.mkdir(parents=True)
+    for start, message_id in ((100, 1), (200, 2)):
+        record = reference.encode(message_id, b"x" * 10)
+        (folder / f"{start:020d}.meta").write_bytes(record)
+
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            assert [m.message_id async for m in client.messages("t", 0)] == [1, 2]
+            assert await client.offset("t", 0, 150) == 200
+
+    serve(test)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (b"put x 0 5 0 -1 1\r\nhello", 400, "no configured topic"),
+        (b"put t 9 5 0 -1 1\r\nhello", 400, "which has 2"),
+        (b"put t 0 5 0 123 1\r\nhello", 400, "checksum 123"),
+        (b"put t 0 0 0 -1 1\r\n", 400, "checksum of zeros"),
+        (b"put t 0 5 1 -1 1\r\nhello", 400, "attribute"),
+        (b"put t 0 5 0 TX:1 1\r\nhello", 400, "transactions"),
+        (b"put ../t 0 5 0 -1 1\r\nhello", 400, "no topic"),
+    ],
+)
+def test_puts_that_are_refused_store_nothing(serve, command, code, words):
+    async def test(server, host, port):
+        answer = (await talk(host, port, command)).decode()
+        assert answer.startswith(f"result {code} ")
+        assert words in answer
+        assert all(s.max_offset == 0 for s in server.processor.manager.all_stores())
+
+    serve(test)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\r\n",
+        b"nonsense\r\n",
+        b"put t 0 -5 0 -1 1\r\n",
+        b"put t 0 99999999 0 -1 1\r\n",
+        b"get t\r\n",
+        b"x" * 100_000,
+        b"\xff\xfe\r\n",
+        b"put t 0 5 0 -1 1\r\nhel",
+        b"get t g 0 99999999999999999999 1 1\r\n",
+        b"transaction k s COMMIT 1\r\n",
+    ],
+)
+def test_junk_ends_its_own_connection_and_no_other(serve, junk):
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            with contextlib.suppress(ConnectionError):
+                answer = await talk(host, port, junk)
+                assert answer == b"" or answer.startswith(b"result 400 ")
+            assert (await client.put("t", b"still here", partition=0)).offset == 0
+
+    serve(test)
+
+
+def test_a_disk_that_refuses_is_an_answer(serve):
+    broken = []
+
+    def sync(_fd):
+        if broken:
+            raise OSError(5, "Input/output error")
+
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x", partition=0)
+            broken.append(1)
+            for _ in range(2):
+                with pytest.raises(ResultError) as caught:
+                    await client.put("t", b"x", partition=0)
+                assert caught.value.code == 500
+
+    serve(test, hooks=Hooks(sync=sync))
+
+
+def test_topics_that_take_no_puts_or_gets(serve):
+    async def test(server, host, port):
+        server.processor.manager.get_or_create("t", 0).append(1, b"x")
+        async with MetaClient(host, port) as client:
+            for request in (client.put("t", b"x"), client.get("t", 0, 0)):
+                with pytest.raises(ResultError) as caught:
+                    await request
+                assert caught.value.code == 403
+
+    serve(test, settings={"accept_publish": False, "accept_subscribe": False})
+
+
+def test_operators_close_open_and_reload(serve, tmp_path):
+    path = tmp_path / "admin"
+
+    async def admin(words):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(words.encode() + b"\n")
+        answer = (await reader.read(-1)).decode().strip()
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    async def test(server, host, port):
+        assert path.stat().st_mode & 0o777 == 0o600
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x", partition=1)
+            assert await admin("close t 1 1") == "closed"
+            for request in (client.put("t", b"x", partition=1), client.get("t", 1, 0)):
+                with pytest.raises(ResultError) as caught:
+                    await request
+                assert caught.value.code == 403
+            assert await admin("open t") == "opened 1"
+            await client.get("t", 1, 0)
+        assert await admin("close x 0 1") == "error: no such topic or range"
+        assert (await admin("reload")).startswith("error: path=None")
+        assert await admin("flush") == "flushed"
+        assert await admin("delete") == "deleted 0 segments"
+        assert (await admin("what")).startswith("error: reload")
+        assert server.processor.stats.connections == 0
+
+    serve(test, admin_socket=path)
+    assert not path.exists()
+
+
+def test_statistics(serve):
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            for _ in range(3):
+                await client.put("t", b"12345", partition=0)
+            await client.get("t", 0, 0)
+            broker = await client.stats()
+            assert broker.startswith("STATS\r\n")
+            assert broker.endswith("END\r\n")
+            assert "cmd_put 3\r\n" in broker
+            assert "cmd_get 1\r\n" in broker
+            assert "total_messages 3\r\n" in broker
+            assert "t partitions 1 message_count 3 message_bytes 75" in await client.stats("topics")
+            assert "t part 0 min_offset 0 max_offset 75\r\n" in await client.stats("offsets")
+            assert "topic_realtime_message_size 15\r\n" in await client.stats("t")
+            assert "resultCode 1\r\n" in await client.stats("nowhere")
+            assert "realtime_put 3\r\n" in await client.stats("realtime")
+            assert "reset ok" in await client.stats("reset")
+            assert "realtime_put 0\r\n" in await client.stats("realtime")
+            assert "help This list." in await client.stats("help")
+
+    serve(test, settings={"stat": True})
+
+
+def test_the_command_serves_until_it_is_told_to_stop(tmp_path):
+    ini = tmp_path / "server.ini"
+    ini.write_text(
+        "[system]\nbrokerId=0\nnumPartitions=1\nunflushThreshold=0\nunflushInterval=10000\n"
+        f"maxSegmentSize=1000000\nmaxTransferSize=1000\ndataPath={tmp_path}/meta\n[topic=t]\n"
+    )
+    code = f"from rmqcore.cli.metaq import app; app(['serve', {str(ini)!r}, '--port', '0'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as server:
+        line = server.stdout.readline()
+        port = int(line.rsplit(":", 1)[1])
+
+        async def put():
+            async with MetaClient("127.0.0.1", port) as client:
+                return await client.put("t", b"x")
+
+        assert asyncio.run(put()).offset == 0
+        server.terminate()
+        assert server.wait(10) == 0
+
+
+def run_command(*words):
+    code = f"from rmqcore.cli.metaq import app; app({[str(w) for w in words]!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_looking_at_a_store(config, tmp_path):
+    with MessageStoreManager(config(unflush_threshold=0)) as manager:
+        store = manager.get_or_create("t", 0)
+        for i in range(1, 6):
+            store.append(i, b"message %d" % i)
+        path = store.segments[-1].messages.path
+    folder = tmp_path / "meta"
+    code, out, _ = run_command("stat", folder, "--json")
+    assert (code, json.loads(out)[0]["max_offset"]) == (0, 145)
+    assert run_command("cat", folder, "t", "0", "-n", "2")[1] == "message 1\nmessage 2\n"
+    code, out, _ = run_command("verify", folder, "--json")
+    assert (code, json.loads(out)) == (0, {"messages": 5, "findings": []})
+    damaged = bytearray(path.read_bytes())
+    damaged[50] ^= 1
+    path.write_bytes(damaged)
+    code, out, _ = run_command("verify", folder, "--json")
+    assert code == 1
+    assert json.loads(out)["findings"][0]["offset"] == 29
+    assert path.read_bytes() == damaged
+    code, _, err = run_command("recover", folder)
+    assert code == 1
+    assert "confirmed to be on disk" in err.replace("\n", " ")
+    code, out, _ = run_command("recover", folder, "--repair", "--json")
+    assert (code, json.loads(out)[0]["messages"]) == (0, 1)
+    assert run_command("verify", folder)[0] == 0
+    assert run_command("stat", tmp_path / "nowhere")[0] == 1
+
+
+def test_checking_an_ini(tmp_path):
+    ini = tmp_path / "server.ini"
+    ini.write_text("[system]\nbrokerId=0\n")
+    code, _, err = run_command("config", ini)
+    assert code == 1
+    assert "numPartitions" in err
