@@ -192,7 +192,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def _queue_types(self) -> Iterable[tuple[str, str]]:
         yield from self.config.topic_queue_types
         for topic in self.topics:
-            yield topic.name, topic.attributes.get("queue.type", "SimpleCQ")
+            yield topic.topic_name, topic.attributes.get("queue.type", "SimpleCQ")
 
     def _start(self) -> None:
         config = self.config
@@ -237,7 +237,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
                 )
             )
         self.log.attach()
-        self._retention = retention_of(self, self._clock_ms, self._service_failed)
+        self._retention = retention_of(
+            self, self._clock_ms, self._service_failed, self._oldest_parked
+        )
         if config.retention:
             self._services.append(self._retention)
         self._delayed: DeliverDelayedMessageService | None = None
@@ -261,6 +263,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         return DeliverDelayedMessageService(
             schedule, clock=self._clock_ms, on_error=self._service_failed
         )
+
+    def _oldest_parked(self) -> int | None:
+        """Physical offset of the oldest message that has still to be delivered."""
+        return None if self._delayed is None else self._delayed.schedule.pending_from()
 
     def _abandon(self) -> None:
         """Let go of everything after opening has failed."""
@@ -396,6 +402,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         """
         if self._closed:
             return
+        if not self._forked:
+            self._stop_callers()
         self._closed = True
         _open_stores.discard(self)
         if self._forked:
@@ -408,6 +416,12 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             clean = self._write_through()
         finally:
             self._abandon_files(clean=clean)
+
+    def _stop_callers(self) -> None:
+        """Stop the services that use the store as any caller does, while it is still open."""
+        if self._delayed is not None:
+            self._delayed.stop()
+        self._retention.stop()
 
     def _write_through(self) -> bool:
         """Flush all; True when nothing is left to be done at the next open."""

@@ -399,10 +399,12 @@ class DeliverDelayedMessageService(ServiceThread):
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Let the current round end and write the offsets; see `ServiceThread.stop`.
 
-        Raises:
-            OSError: the offsets could not be written; what they do not tell is delivered again.
+        Offsets that cannot be written are logged: what they do not tell is delivered again.
         """
         ended = super().stop(timeout_s)
         if ended:
-            self.schedule.persist()
+            try:
+                self.schedule.persist()
+            except (OSError, StoreError) as error:
+                logger.warning("offsets of delayed delivery were not written: %s", error)
         return ended

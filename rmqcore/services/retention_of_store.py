@@ -5,8 +5,7 @@ Floor: F6; imports services.retention, files.commit_log and services below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Protocol
 
 from rmqcore.config import StoreConfig
@@ -17,7 +16,7 @@ from rmqcore.services.index_service import IndexService
 from rmqcore.services.retention import (
     CleanCommitLogService,
     CleanConsumeQueueService,
-    LogFileInfo,
+    CommitLogFiles,
     RetentionService,
     disk_usage,
 )
@@ -26,7 +25,6 @@ from rmqcore.services.retention import (
 class RetainedStore(Protocol):
     """The parts of a store that grow old."""
 
-    path: Path
     config: StoreConfig
     log: CommitLog
     consume_queues: ConsumeQueueStore
@@ -34,67 +32,32 @@ class RetainedStore(Protocol):
     flags: RunningFlags
 
 
-class _LogFiles:
-    def __init__(self, log: CommitLog) -> None:
-        self._log = log
-
-    def log_files(self) -> Sequence[LogFileInfo]:
-        """All files, oldest first."""
-        files = []
-        for file in self._log.queue.files:
-            stat = file.path.stat()
-            files.append(
-                LogFileInfo(
-                    file.path.name,
-                    file.file_from_offset,
-                    stat.st_size,
-                    stat.st_mtime_ns // 1_000_000,
-                )
-            )
-        return files
-
-    def delete_log_file(self, file: LogFileInfo) -> bool:
-        """Delete the oldest file; a reader's view of it stays good."""
-        first = self._log.queue.files[0]
-        if first.file_from_offset != file.file_from_offset:
-            return False
-        self._log.queue.remove_first(1)
-        return True
-
-
-class _Derived:
-    def __init__(self, store: RetainedStore) -> None:
-        self._store = store
-
-    @property
-    def min_phy_offset(self) -> int:
-        """Physical offset of the oldest byte in the log."""
-        return self._store.log.min_offset
-
-    def delete_expired_consume_queue_files(self, min_phy_offset: int) -> int:
-        """Delete consume-queue files that point only below the offset."""
-        return self._store.consume_queues.delete_before(min_phy_offset)
-
-    def delete_expired_index_files(self, min_phy_offset: int) -> int:
-        """Delete index files that point only below the offset."""
-        index = self._store.index
-        return 0 if index is None else index.delete_before(min_phy_offset)
-
-
 def retention_of(
-    store: RetainedStore, clock_ms: Callable[[], int], on_error: Callable[[BaseException], None]
+    store: RetainedStore,
+    clock_ms: Callable[[], int],
+    on_error: Callable[[BaseException], None],
+    keep_from: Callable[[], int | None] = lambda: None,
 ) -> RetentionService:
-    """The retention service of a store; nothing is deleted before it is started."""
-    directory = store.log.queue.directory
+    """The retention service of a store; nothing is deleted before it is started.
+
+    Args:
+        store: whose files are deleted.
+        clock_ms: Unix time in milliseconds.
+        on_error: called with an exception that ended the service.
+        keep_from: physical offset that still has to be read, see `CleanCommitLogService`.
+    """
+    queue = store.log.queue
+    derived = [part for part in (store.consume_queues, store.index) if part is not None]
     return RetentionService(
         CleanCommitLogService(
             store.config,
-            _LogFiles(store.log),
+            CommitLogFiles(queue),
             store.flags,
             clock=clock_ms,
-            usage=lambda: disk_usage(directory),
+            usage=lambda: disk_usage(queue.directory),
+            keep_from=keep_from,
         ),
-        CleanConsumeQueueService(_Derived(store)),
+        CleanConsumeQueueService(lambda: store.log.min_offset, *derived),
         clock=clock_ms,
         interval_s=store.config.clean_resource_interval_ms / 1000,
         on_error=on_error,

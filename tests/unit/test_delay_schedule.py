@@ -457,6 +457,17 @@ class TestThread:
         assert errors == []
         assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
 
+    def test_offsets_that_cannot_be_written_do_not_keep_it_from_stopping(self, store, tmp_path):
+        def fail():
+            raise StoreNotWritableError("no disk")
+
+        store.park(b"a")
+        service = self.start(store, tmp_path, [])
+        self.wait_for(lambda: store.bodies() == [b"a"])
+        service.schedule._offsets.commit(1, 7)
+        store.flush = fail
+        assert service.stop()
+
     def test_a_disk_that_refuses_the_offsets_does_not_end_it(self, store, tmp_path):
         def fail():
             raise OSError("no disk")
