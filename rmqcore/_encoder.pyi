@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class RecordEncoder:
+    @property
+    def culprit(self) -> object: ...

@@ -1,0 +1,41 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from typing_extensions import Buffer
+
+from rmqcore._message import MessageExt
+from rmqcore.status import GetMessageStatus
+
+@final
+class GetMessageResult:
+    status: GetMessageStatus
+    next_queue_offset: int
+    min_queue_offset: int
+    max_queue_offset: int
+    def __init__(
+        self,
+        status: GetMessageStatus,
+        next_queue_offset: int,
+        min_queue_offset: int,
+        max_queue_offset: int,
+    ) -> None: ...
+    @property
+    def buffer_total_size(self) -> int: ...
+    @property
+    def messages(self) -> list[MessageExt]: ...
+    def collect(
+        self,
+        buffer: Buffer,
+        path: str | Path | None,
+        base_offset: int,
+        units: bytes,
+        first: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: bytes | None = None,
+    ) -> tuple[int, int]: ...
+    def slices(self) -> list[memoryview]: ...
+    def sizes(self) -> list[int]: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[MessageExt]: ...

@@ -1,0 +1,30 @@
+from collections.abc import Iterable, Mapping
+
+from typing_extensions import Buffer
+
+from rmqcore._message import PutMessageResult
+from rmqcore._tail import LogTail
+from rmqcore.status import Durability
+
+class MessagePutter:
+    _tail: LogTail
+    _waits: bool
+    def put(
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        durability: Durability | str | None = None,
+    ) -> PutMessageResult: ...
