@@ -34,9 +34,9 @@ from rmqcore.metaq import (
     Verdict,
 )
 from rmqcore.metaq._message_set import scan_file
-from rmqcore.metaq.demo import run_demo
-from rmqcore.metaq.migrate import migrate as migrate_partitions
-from rmqcore.metaq.migrate import partitions
+from rmqcore.migration.metaq import migrate as migrate_partitions
+from rmqcore.migration.metaq import partitions
+from rmqcore.migration.metaq_demo import run_demo
 
 app = typer.Typer(no_args_is_help=True, help="MetaQ, the older store: open, serve, migrate.")
 

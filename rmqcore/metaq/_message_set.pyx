@@ -4,7 +4,9 @@
 
 All numbers are big-endian; the checksum is CRC-32 & 0x7FFFFFFF of the data alone. Twenty zero
 bytes, which that rule would accept as an empty message, are the end of a segment here, never a
-message, and nothing without data is written. Layout: docs/metaq.md. Source: MetaQ MessageUtils.java, FileMessageSet.java.
+message, and nothing without data is written. Layout: docs/metaq.md, "Record".
+
+Source: MetaQ MessageUtils.java, FileMessageSet.java.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -102,7 +104,7 @@ cdef int64_t read_full(int fd, uint8_t* to, int64_t size, int64_t at) noexcept n
 
 
 cdef const uint8_t* hold(Window* window, int64_t at, int64_t size) noexcept nogil:
-    """Pointer to ``size`` bytes (at most a window) of the file at ``at``; NULL when they are gone."""
+    """Point to ``size`` bytes (at most a window) of the file at ``at``; NULL when they are gone."""
     if at < window.at or at + size > window.at + window.size:
         window.at = at
         window.size = read_full(window.fd, window.bytes, WINDOW_SIZE, at)

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol, cast
 
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
 from rmqcore.metaq._message_set import encode_many, find_record, scan_file
@@ -302,8 +302,9 @@ class FileMessageSet:
 
     async def send_async(self, transport: asyncio.WriteTransport) -> int:
         """Hand this view to an asyncio transport in the kernel; return the bytes sent."""
+        file = cast("BinaryIO", self.file)  # the loop asks for its descriptor only
         loop = asyncio.get_running_loop()
-        sent = await loop.sendfile(transport, self.file, self.offset, self.size_in_bytes)  # type: ignore[arg-type]
+        sent = await loop.sendfile(transport, file, self.offset, self.size_in_bytes)
         if sent != self.size_in_bytes:
             raise CorruptRecordError(self.path, self.offset + sent, Verdict.READ_FAILED.sentence)
         return sent

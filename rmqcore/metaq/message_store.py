@@ -120,19 +120,22 @@ class MessageStore(PartitionReader):
         elif not self.path.is_dir():
             raise StoreNotFoundError(self.path, "no MetaQ partition here")
         try:
-            self._mark = HighWaterMark(self.path, writable=writable)
-            loaded = load_partition(
-                self.path,
-                writable=writable,
-                acknowledged=self._mark.read(),
-                offset_if_create=offset_if_create,
-                fast_boot=fast_boot,
-                repair=repair,
-                hooks=hooks,
-            )
+            self._load(writable, offset_if_create, fast_boot, repair)
         except BaseException:
             self._release()
             raise
+
+    def _load(self, writable: bool, offset_if_create: int, fast_boot: bool, repair: bool) -> None:
+        self._mark = HighWaterMark(self.path, writable=writable)
+        loaded = load_partition(
+            self.path,
+            writable=writable,
+            acknowledged=self._mark.read(),
+            offset_if_create=offset_if_create,
+            fast_boot=fast_boot,
+            repair=repair,
+            hooks=self._hooks,
+        )
         self._segments = loaded.segments
         self.recovery = loaded.recovery
         self.holes: tuple[Hole, ...] = loaded.holes

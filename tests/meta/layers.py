@@ -32,7 +32,7 @@ ROWS = (
     ("F6", "services.message_reads services.recovery scan/"),
     ("F7", "message_store"),
     ("F7", "__init__"),
-    ("F8", "doctor/ spark/ broker/ namesrv/ ha/"),
+    ("F8", "doctor/ migration/ spark/ broker/ namesrv/ ha/"),
     ("F9", "adapters/"),
     ("F10", "cli/"),
 )

@@ -1,6 +1,6 @@
 """Quartz expressions over cronsim."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from rmqcore.errors import ConfigError
 from rmqcore.metaq.cron import QuartzCron
 
-START = datetime(2024, 1, 1)  # a Monday
+START = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
 
 
 def runs(expression, count=3):

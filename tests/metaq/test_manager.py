@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -176,8 +176,9 @@ def test_a_shorter_interval_counts_for_what_waits(tmp_path):
 
     def text(interval):
         return (
-            "[system]\nbrokerId=0\nnumPartitions=1\nunflushThreshold=1000\nunflushInterval=3600000\n"
-            f"maxSegmentSize=1000000\nmaxTransferSize=1000\ndataPath={tmp_path}/meta\n"
+            "[system]\nbrokerId=0\nnumPartitions=1\nunflushThreshold=1000\n"
+            "unflushInterval=3600000\nmaxSegmentSize=1000000\nmaxTransferSize=1000\n"
+            f"dataPath={tmp_path}/meta\n"
             f"[topic=t]\nunflushInterval={interval}\n"
         )
 
@@ -226,9 +227,11 @@ def test_the_policies_run_topic_by_topic_and_one_failure_stops_no_other(open_man
         for segment in store.segments[:2]:
             os.utime(segment.messages.path, (1000, 1000))
     real = stores[0].run_delete_policy
-    monkeypatch.setattr(
-        stores[0], "run_delete_policy", lambda: (_ for _ in ()).throw(OSError(5, "x"))
-    )
+
+    def refuse():
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(stores[0], "run_delete_policy", refuse)
     assert len(manager.run_delete_policies()) == 2
     assert (stores[0].min_offset, stores[1].min_offset) == (0, 160)
     monkeypatch.setattr(stores[0], "run_delete_policy", real)
@@ -237,7 +240,7 @@ def test_the_policies_run_topic_by_topic_and_one_failure_stops_no_other(open_man
 
 
 def test_a_cron_job_runs_at_its_time_and_again():
-    moment = [datetime(2024, 1, 1, 5, 59, 59)]
+    moment = [datetime(2024, 1, 1, 5, 59, 59, tzinfo=UTC)]
     ran = threading.Semaphore(0)
     runs = []
 

@@ -190,7 +190,7 @@ def test_pipelined_puts_share_flushes_and_answer_in_order(serve):
         ]
         assert opaques == list(range(501))
 
-    serve(test, hooks=Hooks(sync=lambda fd: syncs.append(fd)))
+    serve(test, hooks=Hooks(sync=syncs.append))
     assert 0 < len(syncs) < 250
 
 

@@ -1,5 +1,8 @@
 """Journal entries and the replay of committed transactions."""
 
+import contextlib
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,11 +43,25 @@ def test_damage_is_an_error_or_other_entries(entries, data):
     encoded = bytearray(encode_locations(entries) + data.draw(st.binary(max_size=30)))
     if encoded:
         encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        found = decode_locations(bytes(encoded), "journal")
-        assert encode_locations(found) == encoded
-    except CorruptStoreError as error:
-        assert 0 <= error.phy_offset <= len(encoded)
+    with contextlib.suppress(CorruptStoreError):
+        assert encode_locations(decode_locations(bytes(encoded), "journal")) == encoded
+
+
+@pytest.mark.parametrize(
+    ("damaged", "at"),
+    [
+        (b"\0" * 19, 0),
+        (b"\xff" + b"\0" * 30, 0),
+        (bytes(8) + b"\xff" * 4 + bytes(8), 0),
+        (bytes(16) + b"\x7f\xff\xff\xff" + b"t-0", 0),
+        (bytes(16) + b"\0\0\0\3t-x", 0),
+        (bytes(16) + b"\0\0\0\3t-0" + b"more", 23),
+    ],
+)
+def test_each_damage_has_its_place(damaged, at):
+    with pytest.raises(CorruptStoreError) as caught:
+        decode_locations(damaged, "journal")
+    assert (str(caught.value.path), caught.value.phy_offset) == ("journal", at)
 
 
 def test_replay_restores_what_a_partition_lost_and_nothing_else(config):

@@ -1,6 +1,6 @@
 """The demonstration: real text is written, the writer killed, its store recovered, served, moved.
 
-``python -m rmqcore.metaq.demo FOLDER`` is the writer that gets killed.
+``python -m rmqcore.migration.metaq_demo FOLDER`` is the writer that gets killed.
 
 Floor: F8; stands on `migrate`.
 """
@@ -28,9 +28,9 @@ from rmqcore.metaq.client import MetaClient
 from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import IdWorker, encode_data
 from rmqcore.metaq.meta_config import MetaConfig
-from rmqcore.metaq.migrate import PartitionReport, migrate, target_topic
 from rmqcore.metaq.server import MetaServer
 from rmqcore.metaq.settings import SystemConfig
+from rmqcore.migration.metaq import PartitionReport, migrate, target_topic
 
 TOPIC = "corpus"
 PARTITIONS = 2
@@ -177,7 +177,7 @@ def write_for_ever(source: Path) -> None:
 
 def _write_and_kill(source: Path, messages: int) -> int:
     """Let a writer run until so many messages are acknowledged, then kill it without warning."""
-    command = [sys.executable, "-m", "rmqcore.metaq.demo", str(source)]
+    command = [sys.executable, "-m", "rmqcore.migration.metaq_demo", str(source)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603
         acknowledged = 0
         for line in writer.stdout or ():

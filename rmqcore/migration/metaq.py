@@ -3,7 +3,7 @@
 The target is its own journal: the last message of a queue says where the next one comes from, so
 an interrupted migration goes on where it stopped. Layout: docs/metaq.md, "Migration".
 
-Floor: F8; stands on `rmqcore.open_store`.
+Floor: F8; stands on `rmqcore.open_store` and `rmqcore.metaq`.
 """
 
 from __future__ import annotations
@@ -172,18 +172,18 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
     start = _resume_offset(origin, store, name)
     moved = 0
     for batch in _batches(origin, start):
-        if len(batch) == 1:
-            result = store.put_message(batch[0])
+        copies = [to_rocketmq(message) for message in batch]
+        if len(copies) == 1:
+            result = store.put_message(copies[0])
         else:
-            result = store.put_messages(batch, topic=name, queue_id=origin.partition)
+            result = store.put_messages(copies, topic=name, queue_id=origin.partition)
         if result.status.name != "PUT_OK":
-            at = batch[0].properties[OFFSET]
             why = store.why_not_writable() or "see its log"
-            reason = f"the target answered {result.status.name} at offset {at}: {why}"
+            reason = f"the target answered {result.status.name} at offset {batch[0].offset}: {why}"
             raise MigrationError(origin.topic, origin.partition, reason)
         moved += len(batch)
         if progress is not None:
-            done = int(batch[-1].properties[OFFSET]) - origin.min_offset
+            done = batch[-1].offset + batch[-1].stored_size - origin.min_offset
             progress(f"{origin.topic}-{origin.partition}", done, origin.size_in_bytes)
     return moved
 
@@ -259,14 +259,14 @@ def _resume_offset(origin: MessageStore, store: DefaultMessageStore, name: str) 
     return max(origin.min_offset, _offset(last) + metaq.HEADER_SIZE + len(data))
 
 
-def _batches(origin: MessageStore, start: int) -> Iterator[list[Message]]:
-    batch: list[Message] = []
+def _batches(origin: MessageStore, start: int) -> Iterator[list[metaq.Message]]:
+    batch: list[metaq.Message] = []
     size = 0
     for message in origin.messages(start, across_holes=True):
         if batch and (len(batch) >= _BATCH_COUNT or size + message.stored_size > _BATCH_SIZE):
             yield batch
             batch, size = [], 0
-        batch.append(to_rocketmq(message))
+        batch.append(message)
         size += message.stored_size
     if batch:
         yield batch

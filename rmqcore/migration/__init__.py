@@ -1,0 +1,1 @@
+"""Moving other brokers' stores into a RocketMQ store."""
