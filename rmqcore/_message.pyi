@@ -25,7 +25,7 @@ class HeldBytes:
 
 class Message:
     topic: str
-    body: Buffer
+    body: bytes | bytearray | memoryview
     queue_id: int
     tags: str | None
     keys: Iterable[str] | None
@@ -42,7 +42,7 @@ class Message:
     def __init__(
         self,
         topic: str,
-        body: Buffer = b"",
+        body: bytes | bytearray | memoryview = b"",
         *,
         queue_id: int = 0,
         tags: str | None = None,

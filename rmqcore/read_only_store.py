@@ -46,6 +46,8 @@ class ReadOnlyMessageStore(MessageReads):
     Threads: any; reads take turns only where files have to be looked at anew.
     """
 
+    index: IndexService
+
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
         self.path = Path(path)
         directory = StoreDir(self.path, config.store_path_commit_log)

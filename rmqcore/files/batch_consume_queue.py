@@ -64,17 +64,21 @@ class BatchConsumeQueue(ConsumeQueue):
         return self._base(self.queue.min_offset // self.unit_size)[0]
 
     def _count_messages(self) -> None:
-        self.min_offset = self._base(self._unit_start)[0] if self._unit_end > self._unit_start else 0
-        last = self._base(self._unit_end - 1) if self._unit_end > self._unit_start else (0, 0)
-        self.max_offset = sum(last)
+        first = last = (0, 0)
+        if self._unit_end > self._unit_start:
+            first, last = self._base(self._unit_start), self._base(self._unit_end - 1)
+        self.min_offset, self.max_offset = first[0], sum(last)
 
     def _base(self, unit: int) -> tuple[int, int]:
         data = self._read_unit(unit)
         return (0, 0) if data is None else _BASE_AND_COUNT.unpack_from(data, _BASE_AT)
 
     def append_rows(self, rows: Iterable[tuple[int, int, int, int, int, int]]) -> None:
-        """Append a unit for each (queue_offset, phy_offset, size, tags_code, store_timestamp_ms,
-        message_count); rows at or before the last one's end are there already."""
+        """Append a unit a row; rows at or before the last one's end are there already.
+
+        Args:
+            rows: (queue_offset, phy_offset, size, tags_code, store_timestamp_ms, message_count).
+        """
         for offset, phy_offset, size, tags_code, timestamp_ms, count in rows:
             if not self.queue.files:
                 self.queue.append_file(0)
@@ -101,9 +105,8 @@ class BatchConsumeQueue(ConsumeQueue):
         return low
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """The 20-byte heads of up to ``count`` units, beginning with the one that holds
-        ``offset``."""
-        units = []
+        """The 20-byte heads of up to ``count`` units, from the one that holds ``offset`` on."""
+        units: list[bytes] = []
         number = self._unit_of(offset)
         while number < self._unit_end and len(units) < count:
             data = self._read_unit(number)
@@ -136,9 +139,7 @@ class BatchConsumeQueue(ConsumeQueue):
         """Remove files all of whose batches are gone, never the last; how many went."""
         self.correct_min_offset(min_phy_offset)
         at = self._unit_start * self.unit_size
-        gone = sum(
-            1 for file in self.queue.files[:-1] if file.file_from_offset + file.size <= at
-        )
+        gone = sum(1 for file in self.queue.files[:-1] if file.file_from_offset + file.size <= at)
         self.queue.remove_first(gone)
         return gone
 

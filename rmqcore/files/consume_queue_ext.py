@@ -41,7 +41,5 @@ class ConsumeQueueExt:
         file = self._files.get(start)
         if file is None or offset - start > file.size - _UNIT.size:
             return None
-        size, tags_code, _, bit_map_size = _UNIT.unpack(
-            file.read_bytes(offset - start, _UNIT.size)
-        )
+        size, tags_code, _, bit_map_size = _UNIT.unpack(file.read_bytes(offset - start, _UNIT.size))
         return tags_code if size == _UNIT.size + bit_map_size and bit_map_size >= 0 else None

@@ -81,10 +81,9 @@ class IndexFile:
         self._file.create(whole=True)
         if before is not None:
             header = before.header
-            initial = (header.end_timestamp_ms, header.end_timestamp_ms)
-            initial += (header.end_phy_offset, header.end_phy_offset)
+            time_ms, offset = header.end_timestamp_ms, header.end_phy_offset
             view = memoryview(self._file.region)
-            for number, value in enumerate(initial):
+            for number, value in enumerate((time_ms, time_ms, offset, offset)):
                 if value > 0:
                     view[8 * number : 8 * number + 8] = value.to_bytes(8, "big")
 
@@ -108,8 +107,7 @@ class IndexFile:
                 f"slots; there is room for {self.max_index_num - 1}",
             )
         if header.index_count > 1 and not (
-            0 <= header.begin_phy_offset <= header.end_phy_offset
-            and 0 < header.begin_timestamp_ms
+            0 <= header.begin_phy_offset <= header.end_phy_offset and header.begin_timestamp_ms > 0
         ):
             raise CorruptIndexError(self.path, -1, f"the header is out of order: {header}")
 

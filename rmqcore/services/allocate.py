@@ -83,7 +83,8 @@ class AllocateMappedFileService(ServiceThread):
             if file is None:
                 file = self._make(path, offset)
         if self.running:
-            self.prepare(path.with_name(f"{offset + self._file_size:020d}"), offset + self._file_size)
+            following = offset + self._file_size
+            self.prepare(path.with_name(f"{following:020d}"), following)
         return file
 
     def run_once(self) -> None:

@@ -25,6 +25,7 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
 
     Args:
         config: sizes that are not explicit give way to those of the files.
+        directory: where the store's files lie.
 
     Raises:
         ConfigError: an explicit size contradicts the files, or the index's geometry can neither
@@ -32,7 +33,8 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     """
     sizes: dict[str, object] = {}
     log_files = numbered_files(directory.commit_log)
-    _take(config, sizes, "mapped_file_size_commit_log", [size for _, _, size in log_files], log_files)
+    lengths = [size for _, _, size in log_files]
+    _take(config, sizes, "mapped_file_size_commit_log", lengths, log_files)
     for field, root in (
         ("mapped_file_size_consume_queue", directory.consume_queue),
         ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
@@ -59,8 +61,10 @@ def _take(
     if field in config.explicit:
         if found != wanted and wanted not in lengths:
             raise ConfigError(
-                field, wanted, f"the store's files have {found} bytes ({files[0][1].parent}); "
-                "leave the setting out, or open the store that it belongs to"
+                field,
+                wanted,
+                f"the store's files have {found} bytes ({files[0][1].parent}); "
+                "leave the setting out, or open the store that it belongs to",
             )
         return
     sizes[field] = found
@@ -136,7 +140,8 @@ def _chains_fit(path: Path, slots: int, entries: int) -> bool:
         head = stream.read(HEADER_SIZE + 4 * min(slots, _SLOTS_CHECKED))
         used = 0
         for slot in range(min(slots, _SLOTS_CHECKED)):
-            number = int.from_bytes(head[HEADER_SIZE + 4 * slot : HEADER_SIZE + 4 * slot + 4], "big")
+            at = HEADER_SIZE + 4 * slot
+            number = int.from_bytes(head[at : at + 4], "big")
             if not number:
                 continue
             if number >= entries:

@@ -60,7 +60,8 @@ class MessageReads:
         """Messages of one queue from an offset on.
 
         Args:
-            topic, queue_id: the queue.
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
             queue_offset: number of the first message wanted.
             max_messages: at most so many; nothing else caps the number.
             max_bytes: at most so many bytes of records; the first message always comes.
@@ -122,8 +123,11 @@ class MessageReads:
         """The newest messages of a topic that carry a key; a UNIQ_KEY is a key too.
 
         Args:
+            topic: the messages' topic.
+            key: one of their keys, or their UNIQ_KEY.
             max_messages: at most so many, the newest.
-            begin_ms, end_ms: store times, both included; ``end_ms`` None has no end.
+            begin_ms: earliest store time.
+            end_ms: latest store time, included; None has no end.
             page: ``next_page`` of the result before, for older hits.
             explain: also say what was looked at and why candidates were dropped.
 
@@ -143,6 +147,8 @@ class MessageReads:
         """Queue offset that belongs to a store time.
 
         Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
             timestamp_ms: Unix time.
             boundary: "lower": the first message stored at or after the time, else the maximum;
                 "upper": the last one stored at or before it, else the minimum.
@@ -194,9 +200,10 @@ class MessageReads:
         """Every message there is when the iteration comes to it.
 
         Args:
-            topic, queue_id: one queue, in queue order; with neither, the whole log in log order;
-                with a topic alone, its queues one after the other.
-            start, stop: queue offsets, or physical offsets of the whole log.
+            topic: None for the whole log in log order.
+            queue_id: one queue, in queue order; None for all of the topic, one after the other.
+            start: first queue offset, or the physical offset of a record when ``topic`` is None.
+            stop: end before this offset; None ends with the last message.
 
         Raises:
             CorruptRecordError: the iteration came to a damaged record.

@@ -344,7 +344,7 @@ class Recovery:
     @staticmethod
     def _advice(reason: str, goes_on: str) -> str:
         return (
-            f"{reason}; {goes_on}. Nothing was changed. Read the store with mode=\"r\", or open it "
+            f'{reason}; {goes_on}. Nothing was changed. Read the store with mode="r", or open it '
             'with on_corruption="skip" to go on without what is damaged, or "truncate" to end the '
             "log here"
         )
@@ -371,17 +371,16 @@ class Recovery:
         self.report.units_dropped = self._queues.truncate(end)
         self._queues.correct_min_offset(self._log.min_offset)
         if self._index is not None:
-            resume = self._index.resume_offset
-            self._index.truncate(end)
-            if self._index.resume_offset < resume:
-                self._index_from(max(self._index.resume_offset, self._log.min_offset), end)
+            self._cut_index(self._index, end)
 
-    def _index_from(self, start: int, end: int) -> None:
-        """Derive the index again between two physical offsets."""
-        assert self._index is not None
-        self.report.index_from = start
-        for _ in self._scan_range(start, end):
-            self._index.dispatch(self._batch)
+    def _cut_index(self, index: IndexService, end: int) -> None:
+        """Drop the keys behind the end; derive again what went with them."""
+        resume = index.resume_offset
+        index.truncate(end)
+        if index.resume_offset < resume:
+            self.report.index_from = max(index.resume_offset, self._log.min_offset)
+            for _ in self._scan_range(self.report.index_from, end):
+                index.dispatch(self._batch)
 
     def _scan_range(self, start: int, end: int) -> Iterator[None]:
         """Scan the good records between two physical offsets, one batch at a time."""
@@ -451,4 +450,3 @@ def _count_good(files: list[MappedFile], at: int) -> int:
             break
         found = find_good_record(rest, max(0, found.end_offset - rest[0].file_from_offset))
     return count
-
