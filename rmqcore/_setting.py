@@ -27,7 +27,6 @@ def setting(
     kind: type | None = None,
     least: float | None = None,
     most: float | None = None,
-    choices: tuple[str, ...] = (),
     dynamic: bool = False,
 ) -> Any:
     """Declare a field of the configuration.
@@ -38,7 +37,6 @@ def setting(
         kind: its type.
         least: the smallest number accepted.
         most: the largest number accepted.
-        choices: the texts accepted; empty for any.
         dynamic: whether it may change while the store is open.
     """
     metadata = {
@@ -46,7 +44,6 @@ def setting(
         "kind": kind or type(default),
         "least": least,
         "most": most,
-        "choices": choices,
         "dynamic": dynamic,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -98,9 +95,6 @@ def checked_value(item: dataclasses.Field[Any], value: object) -> Any:
         raise ConfigError(name, value, f"at least {least}")
     if most is not None and converted > most:
         raise ConfigError(name, value, f"at most {most}")
-    choices = item.metadata["choices"]
-    if choices and converted not in choices:
-        raise ConfigError(name, value, f"one of {', '.join(choices)}")
     if name == "message_delay_level":
         parse_delay_levels(converted)
     elif name == "delete_when":
@@ -126,11 +120,11 @@ def _parsed(name: str, kind: type, text: str) -> object:
         return text.lower() == "true"
     if kind is int and re.fullmatch(r"[+-]?\d{1,19}", text, re.ASCII):
         return int(text)
-    if issubclass(kind, StrEnum) and text in kind.__members__:
-        return kind(text)
-    rules = {bool: "true or false", int: "a whole number"}
     if issubclass(kind, StrEnum):
-        raise ConfigError(name, text, f"one of {', '.join(kind.__members__)}")
+        if text in tuple(kind):
+            return kind(text)
+        raise ConfigError(name, text, f"one of {', '.join(kind)}")
+    rules = {bool: "true or false", int: "a whole number"}
     raise ConfigError(name, text, rules.get(kind, f"a value of type {kind.__name__}"))
 
 

@@ -115,7 +115,9 @@ class StoreConfig:
     store_path_commit_log: str | None = setting(None, "storePathCommitLog", kind=str)
     #: what opening does about damage in front of good records: "raise" an error, "skip" what is
     #: damaged, or "truncate" the log there, as RocketMQ does.
-    on_corruption: str = setting("raise", choices=("raise", "skip", "truncate"))
+    on_corruption: OnCorruption = setting(  # noqa: RUF009 - it makes a dataclass field
+        "raise", kind=OnCorruption
+    )
     #: whether recovery checks the CRC of each body it walks over.
     check_crc_on_recover: bool = setting(True, "checkCRCOnRecover")
     #: each record ends in a property with the CRC of the whole record; costs 20 bytes a record.
