@@ -238,7 +238,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             )
         self.log.attach()
         self._retention = retention_of(
-            self, self._clock_ms, self._service_failed, self._oldest_parked
+            self,
+            self._clock_ms,
+            self._service_failed,
+            needed_from=lambda: min(self._reput.offset, self.log.flushed_offset),
+            keep_from=self._oldest_parked,
         )
         if config.retention:
             self._services.append(self._retention)
@@ -390,7 +394,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
 
         Source: RocketMQ store/DefaultMessageStore.java, executeDeleteFilesManually.
         """
-        self._check_open()
+        self.flush()
         self._retention.clean_log.request_deletion()
         self._retention.run_once()
 

@@ -203,8 +203,8 @@ class MappedFile:
 
     def destroy(self) -> None:
         """Remove the file; views that were handed out stay good until they are released."""
-        self.close()
         self.path.unlink(missing_ok=True)
+        self.close()
 
     # ---- reading and writing
 

@@ -8,8 +8,10 @@ Floor: F3; imports files.mapped_file, files.store_dir and errors.
 from __future__ import annotations
 
 import re
+import threading
 from bisect import bisect_right
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +47,7 @@ def file_size_of(files: list[tuple[int, Path, int]]) -> int | None:
 
     Two neighbours tell it by their names; a single file by its length.
     """
-    steps = Counter(after[0] - before[0] for before, after in zip(files, files[1:], strict=False))
+    steps = {after[0] - before[0] for before, after in pairwise(files)}
     lengths = Counter(size for _, _, size in files if size)
     if not lengths:
         return None
@@ -66,7 +68,7 @@ class MappedFileQueue:
         open_files: the bound on descriptors and mappings.
         writable: False reads only and follows what another process does.
 
-    Threads: one thread changes the list; readers see the old or the new one.
+    Threads: one appends, another may remove the oldest; readers see the old list or the new one.
     Source: RocketMQ store/MappedFileQueue.java.
     """
 
@@ -77,7 +79,8 @@ class MappedFileQueue:
         self.file_size = file_size
         self.writable = writable
         self.files: list[MappedFile] = []
-        self._starts: list[int] = []
+        self._by_start: tuple[list[int], list[MappedFile]] = ([], [])
+        self._change = threading.Lock()
         self._open_files = open_files
 
     def load(self, *, lengthen: bool = False) -> None:
@@ -97,7 +100,7 @@ class MappedFileQueue:
             if self.writable:
                 found[-1][1].unlink()
             found.pop()
-        files = []
+        files: list[MappedFile] = []
         for number, (start, path, size) in enumerate(found):
             last = number == len(found) - 1
             if size != self.file_size and not (last and 0 < size < self.file_size):
@@ -153,7 +156,7 @@ class MappedFileQueue:
         return True
 
     def _set(self, files: list[MappedFile]) -> None:
-        self._starts = [file.file_from_offset for file in files]
+        self._by_start = [file.file_from_offset for file in files], files
         self.files = files
 
     # ---- finding
@@ -179,7 +182,7 @@ class MappedFileQueue:
 
         Differs: RocketMQ answers offset 0 with its oldest file, whatever that holds.
         """
-        starts, files = self._starts, self.files
+        starts, files = self._by_start
         number = bisect_right(starts, offset) - 1
         if number < 0 or number >= len(files):
             return None
@@ -198,6 +201,7 @@ class MappedFileQueue:
         """Create the file that begins at ``offset`` and make it the last.
 
         Args:
+            offset: of the file's first byte; the end of the last file.
             make: gives a ready file for (path, offset), for files made ahead of need.
 
         Raises:
@@ -207,7 +211,8 @@ class MappedFileQueue:
             make_directory(self.directory)
         path = self.path_of(offset)
         file = self.new_file(path, offset, whole=False) if make is None else make(path, offset)
-        self._set([*self.files, file])
+        with self._change:
+            self._set([*self.files, file])
         return file
 
     def new_file(self, path: Path, offset: int, *, whole: bool) -> MappedFile:
@@ -239,14 +244,24 @@ class MappedFileQueue:
         return len(removed)
 
     def remove_first(self, count: int) -> None:
-        """Remove the oldest files, never the last one."""
-        count = min(count, len(self.files) - 1)
-        if count <= 0:
-            return
-        gone, kept = self.files[:count], self.files[count:]
-        self._set(kept)
-        for file in gone:
-            file.destroy()
+        """Remove the oldest files, never the last one.
+
+        Raises:
+            OSError: a file could not be removed; it and those behind it stay.
+        """
+        with self._change:
+            count = min(count, len(self.files) - 1)
+            if count <= 0:
+                return
+            gone = self.files[:count]
+            self._set(self.files[count:])
+        for number, file in enumerate(gone):
+            try:
+                file.destroy()
+            except OSError:
+                with self._change:
+                    self._set([*gone[number:], *self.files])
+                raise
         sync_directory(self.directory)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ Floor: F5; imports files.index_file, files.store_dir, _index and errors.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,7 @@ class IndexService:
     ) -> None:
         self.directory = directory
         self.files: list[IndexFile] = []
+        self._change = threading.Lock()
         self.resume_offset = -1
         self.resume_keys = 0
         self._hash_slot_num = hash_slot_num
@@ -256,7 +258,8 @@ class IndexService:
             _log.warning("no room for a new index file below %s", self.directory)
             raise
         sync_directory(self.directory)
-        self.files = [*self.files, file]
+        with self._change:
+            self.files = [*self.files, file]
         return file
 
     # ---- looking
@@ -277,7 +280,8 @@ class IndexService:
                 and header.begin_timestamp_ms - CLOCK_SLACK_MS <= end_ms
                 and header.end_timestamp_ms + CLOCK_SLACK_MS >= begin_ms
             )
-            steps, found = 0, []
+            steps = 0
+            found: list[int] = []
             if inside:
                 found, steps, broken = file.select_phy_offsets(
                     answer.key_hash, max_offsets - len(answer.phy_offsets), begin_ms, end_ms
@@ -307,11 +311,12 @@ class IndexService:
     def delete_before(self, min_phy_offset: int) -> int:
         """Remove files all of whose records are gone, never the last; how many went."""
         gone = 0
-        for file in self.files[:-1]:
-            if file.header.end_phy_offset >= min_phy_offset:
-                break
-            gone += 1
-        expired, self.files = self.files[:gone], self.files[gone:]
+        with self._change:
+            for file in self.files[:-1]:
+                if file.header.end_phy_offset >= min_phy_offset:
+                    break
+                gone += 1
+            expired, self.files = self.files[:gone], self.files[gone:]
         for file in expired:
             file.destroy()
         return gone

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,8 +107,16 @@ class DerivedFiles(Protocol):
 class CommitLogFiles:
     """The files of a commit log as `CleanableLog`."""
 
-    def __init__(self, queue: MappedFileQueue) -> None:
+    def __init__(self, queue: MappedFileQueue, needed_from: Callable[[], int]) -> None:
+        """Look at the files of a log.
+
+        Args:
+            queue: the files.
+            needed_from: physical offset from which on the store itself still reads: what is not
+                dispatched or not on disk yet.
+        """
         self._queue = queue
+        self._needed_from = needed_from
 
     def log_files(self) -> list[LogFileInfo]:
         """All files, oldest first.
@@ -128,11 +137,16 @@ class CommitLogFiles:
     def delete_log_file(self, file: LogFileInfo) -> bool:
         """Delete the oldest file; its bytes stay for those who are reading them.
 
+        Returns:
+            False while the store itself has still to read the file.
+
         Raises:
             OSError: the file cannot be removed.
         """
         oldest = self._queue.files[0]
         if oldest.file_from_offset != file.file_from_offset:
+            return False
+        if oldest.file_from_offset + oldest.size > self._needed_from():
             return False
         self._queue.remove_first(1)
         return True
@@ -424,12 +438,13 @@ class RetentionService(ServiceThread):
         self.clean_log = clean_log
         self.clean_queues = clean_queues
         self._clock = clock
+        self._round_lock = threading.Lock()
 
     def run_once(self) -> None:
-        """One round of each cleaner."""
-        now_ms = self._clock()
+        """One round of each cleaner; whoever asks for one waits for the one that runs."""
         try:
-            self.clean_log.run_once(now_ms)
-            self.clean_queues.run_once()
+            with self._round_lock:
+                self.clean_log.run_once(self._clock())
+                self.clean_queues.run_once()
         except OSError as error:
             logger.warning("retention tries again in %s seconds: %s", self.interval_s, error)

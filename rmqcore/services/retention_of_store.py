@@ -36,7 +36,9 @@ def retention_of(
     store: RetainedStore,
     clock_ms: Callable[[], int],
     on_error: Callable[[BaseException], None],
-    keep_from: Callable[[], int | None] = lambda: None,
+    *,
+    needed_from: Callable[[], int],
+    keep_from: Callable[[], int | None],
 ) -> RetentionService:
     """The retention service of a store; nothing is deleted before it is started.
 
@@ -44,6 +46,7 @@ def retention_of(
         store: whose files are deleted.
         clock_ms: Unix time in milliseconds.
         on_error: called with an exception that ended the service.
+        needed_from: physical offset from which on the store reads, see `CommitLogFiles`.
         keep_from: physical offset that still has to be read, see `CleanCommitLogService`.
     """
     queue = store.log.queue
@@ -51,7 +54,7 @@ def retention_of(
     return RetentionService(
         CleanCommitLogService(
             store.config,
-            CommitLogFiles(queue),
+            CommitLogFiles(queue, needed_from),
             store.flags,
             clock=clock_ms,
             usage=lambda: disk_usage(queue.directory),

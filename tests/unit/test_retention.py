@@ -322,7 +322,7 @@ class TestLogFiles:
         queue.close()
 
     def test_files_are_described(self, queue):
-        assert CommitLogFiles(queue).log_files() == [
+        assert CommitLogFiles(queue, lambda: 3 * 4096).log_files() == [
             LogFileInfo(
                 name=f"{number * 4096:020}",
                 file_from_offset=number * 4096,
@@ -333,7 +333,7 @@ class TestLogFiles:
         ]
 
     def test_the_oldest_is_deleted_and_stays_readable_for_its_readers(self, queue):
-        log = CommitLogFiles(queue)
+        log = CommitLogFiles(queue, lambda: 3 * 4096)
         oldest, second, _ = log.log_files()
         path, reader = queue.files[0].path, queue.files[0].read(0, 4096)
         assert not log.delete_log_file(second)
@@ -342,10 +342,50 @@ class TestLogFiles:
         assert bytes(reader) == b"\x01" * 4096
         assert queue.min_offset == 4096
 
+    def test_what_the_store_has_still_to_read_is_not_deleted(self, queue):
+        for needed_from, deleted in ((0, False), (4095, False), (4096, True)):
+            log = CommitLogFiles(queue, lambda needed_from=needed_from: needed_from)
+            assert log.delete_log_file(log.log_files()[0]) is deleted
+
+    def test_a_file_that_cannot_be_removed_stays_in_the_log(self, queue, monkeypatch):
+        log = CommitLogFiles(queue, lambda: 3 * 4096)
+        denied = queue.files[0].path
+
+        def unlink(path, missing_ok=False):
+            raise PermissionError(13, "denied", str(path))
+
+        monkeypatch.setattr(Path, "unlink", unlink)
+        with pytest.raises(PermissionError):
+            log.delete_log_file(log.log_files()[0])
+        monkeypatch.undo()
+        assert queue.files[0].path == denied
+        assert bytes(queue.files[0].read(0, 1)) == b"\x01"
+        assert log.delete_log_file(log.log_files()[0])
+        assert queue.min_offset == 4096
+
+    def test_a_file_that_is_appended_meanwhile_is_not_lost(self, tmp_path):
+        queue = MappedFileQueue(tmp_path, 4096, OpenFiles())
+        queue.append_file(0)
+        done = threading.Event()
+
+        def delete() -> None:
+            while not done.is_set():
+                queue.remove_first(1)
+
+        cleaner = threading.Thread(target=delete)
+        cleaner.start()
+        for number in range(1, 300):
+            queue.append_file(number * 4096)
+            assert queue.last.file_from_offset == number * 4096
+            assert queue.find(number * 4096) is queue.last
+        done.set()
+        cleaner.join()
+        queue.close()
+
     def test_by_age_from_end_to_end(self, queue):
         service = CleanCommitLogService(
             StoreConfig(file_reserved_time_hours=2, delete_when="04"),
-            CommitLogFiles(queue),
+            CommitLogFiles(queue, lambda: 3 * 4096),
             RunningFlags(),
             clock=lambda: NOW,
             usage=lambda: DiskUsage(1, 99),

@@ -1,0 +1,144 @@
+"""Retention of a whole store: log, consume queues and index go together, and nothing else goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import rmqcore
+from rmqcore.errors import StoreNotWritableError
+from rmqcore.services import retention_of_store
+from rmqcore.services.retention import DiskUsage
+from rmqcore.status import GetMessageStatus, PutMessageStatus
+
+FILE_SIZE = 65_536
+SMALL = {
+    "mapped_file_size_commit_log": FILE_SIZE,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+    "allocate_ahead": 0,
+    "warm_mapped_file_enable": False,
+    "delete_commit_log_files_interval_ms": 0,
+}
+#: Long enough that only the test itself runs a round.
+NEVER_MS = 3_600_000
+
+
+def fill(store, count: int = 2000) -> None:
+    for number in range(count):
+        store.put("TopicA", b"x" * 300, keys=f"k{number}")
+
+
+def log_files(path: Path) -> list[Path]:
+    return sorted(file for file in (path / "commitlog").iterdir())
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    usage = {"now": DiskUsage(1, 99)}
+    monkeypatch.setattr(retention_of_store, "disk_usage", lambda path: usage["now"])
+    return usage
+
+
+def wait_for(condition) -> None:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_without_a_configuration_nothing_goes(tmp_path, disk):
+    disk["now"] = DiskUsage(99, 1)
+    with rmqcore.open_store(tmp_path, **SMALL, clean_resource_interval_ms=1) as store:
+        fill(store)
+        files = log_files(tmp_path)
+        for file in files:
+            os.utime(file, (0, 0))
+        time.sleep(0.05)
+        assert log_files(tmp_path) == files
+        assert store.why_will_be_deleted(files[0]) is None
+        assert store.why_not_writable() is None
+
+
+def test_a_quota_holds_while_messages_come(tmp_path, disk):
+    settings = SMALL | {"retention_bytes": 4 * FILE_SIZE, "clean_resource_interval_ms": 1}
+    with rmqcore.open_store(tmp_path, **settings) as store:
+        fill(store, 5000)
+        wait_for(lambda: len(log_files(tmp_path)) <= 4)
+        assert store.max_queue_offset("TopicA", 0) == 5000
+        store.delete_expired_files()
+        first = store.min_queue_offset("TopicA", 0)
+        assert first > 3000
+        found = store.get_message("TopicA", 0, first, max_messages=5000)
+        assert [message.queue_offset for message in found.messages] == list(range(first, 5000))
+        assert found.messages[0].phy_offset >= store.min_phy_offset
+        assert store.get_message("TopicA", 0, 0).status == GetMessageStatus.OFFSET_TOO_SMALL
+        assert store.query_message("TopicA", "k0").messages == []
+        assert len(store.query_message("TopicA", "k4999").messages) == 1
+        assert store.why_not_writable() is None
+    queue_files = list((tmp_path / "consumequeue" / "TopicA" / "0").iterdir())
+    assert len(queue_files) <= (5000 - first) // 100 + 2
+    with rmqcore.open_store(tmp_path) as store:
+        assert store.min_queue_offset("TopicA", 0) == first
+        assert store.max_queue_offset("TopicA", 0) == 5000
+
+
+def test_by_age_and_why(tmp_path, disk):
+    settings = SMALL | {"file_reserved_time_hours": 2, "clean_resource_interval_ms": NEVER_MS}
+    with rmqcore.open_store(tmp_path, **settings) as store:
+        fill(store)
+        files = log_files(tmp_path)
+        for file in files[:3]:
+            os.utime(file, (0, time.time() - 3 * 3600))
+        for file in files[:3]:
+            for name in (file, file.name):
+                assert "file_reserved_time_hours=2" in store.why_will_be_deleted(name)
+        assert store.why_will_be_deleted(files[3]) is None
+        assert store.why_will_be_deleted(files[-1]) is None
+        store.delete_expired_files()
+        assert log_files(tmp_path) == files[3:]
+        assert store.min_phy_offset == 3 * FILE_SIZE
+        assert store.message_at(0) is None
+
+
+def test_a_message_that_is_being_read_survives_its_file(tmp_path, disk):
+    settings = SMALL | {"retention_bytes": FILE_SIZE, "clean_resource_interval_ms": NEVER_MS}
+    with rmqcore.open_store(tmp_path, **settings) as store:
+        fill(store)
+        message = store.message_at(0)
+        store.delete_expired_files()
+        assert not (tmp_path / "commitlog" / f"{0:020}").exists()
+        assert message.body == b"x" * 300
+        assert message.check_crc()
+
+
+def test_a_nearly_full_disk_refuses_puts_and_lets_them_resume(tmp_path, disk):
+    settings = SMALL | {"disk_max_used_space_ratio": 75, "clean_resource_interval_ms": 1}
+    with rmqcore.open_store(tmp_path, **settings) as store:
+        store.put("TopicA", b"a")
+        disk["now"] = DiskUsage(95, 5)
+        wait_for(lambda: store.why_not_writable() is not None)
+        assert "95 % of the disk is in use" in store.why_not_writable()
+        with pytest.raises(StoreNotWritableError, match="95 % of the disk"):
+            store.put("TopicA", b"b")
+        receipt = store.put_message(rmqcore.Message("TopicA", b"b"))
+        assert receipt.status == PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert store.get_message("TopicA", 0, 0).messages[0].body == b"a"
+        disk["now"] = DiskUsage(50, 50)
+        wait_for(lambda: store.why_not_writable() is None)
+        store.put("TopicA", b"c")
+        assert store.max_queue_offset("TopicA", 0) == 2
+
+
+def test_parked_messages_are_not_deleted_by_quota(tmp_path, disk):
+    settings = SMALL | {"retention_bytes": FILE_SIZE, "clean_resource_interval_ms": NEVER_MS}
+    with rmqcore.open_store(tmp_path, **settings, deliver_delayed=True) as store:
+        store.put("TopicB", b"later", delay_level=18)
+        fill(store)
+        store.delete_expired_files()
+        assert store.min_phy_offset == 0
+        assert store.message_at(0).body == b"later"
