@@ -11,6 +11,9 @@ from rmqcore._dispatch import DispatchBatch
 from rmqcore._message import message_from
 from rmqcore._tail import END_OF_FILE, LogTail
 from rmqcore.errors import CorruptStoreError, MessageIllegalError
+from rmqcore.metaq import decode_locations, decode_messages
+from rmqcore.metaq._message_set import checksum, scan
+from rmqcore.metaq.protocol import parse_command
 
 INPUT_MAX = 64 * 1024
 SLOT_NUM, ENTRY_NUM = 10, 8
@@ -117,6 +120,28 @@ def index_of_any_size(data):
     _index.walk_chain(MEMORY.place(data), SLOT_NUM, ENTRY_NUM, 1)
 
 
+def scan_metaq(data):
+    buffer = MEMORY.place(data)
+    rows, end, verdict = scan(buffer)
+    assert end == sum(20 + length for _, length, _, _ in rows) <= len(data)
+    assert 0 <= checksum(buffer) < 2**31
+    if verdict:
+        raise CorruptStoreError("segment", end, "not whole")
+
+
+def read_metaq(data):
+    for message in decode_messages("t", MEMORY.place(data)):
+        assert message.offset + message.stored_size <= len(data)
+
+
+def read_transaction(data):
+    decode_locations(bytes(data))
+
+
+def read_command(data):
+    parse_command(bytes(data))
+
+
 DECODERS = (
     read_record,
     check_record,
@@ -131,6 +156,10 @@ DECODERS = (
     walk_index,
     put_index,
     index_of_any_size,
+    scan_metaq,
+    read_metaq,
+    read_transaction,
+    read_command,
 )
 
 
