@@ -350,7 +350,7 @@ def decode_message_id(str message_id not None) -> tuple:
     """
     raw = bytes.fromhex(message_id) if len(message_id) in (32, 56) else b""
     host_size = len(raw) - 8
-    if host_size not in (HOST_V4_SIZE, HOST_V6_SIZE):
+    if host_size not in (HOST_V4_SIZE, HOST_V6_SIZE) or 2 * len(raw) != len(message_id):
         raise ValueError(f"message id {message_id!r}: expected 32 or 56 hex digits")
     return decode_host(raw[:host_size]), int.from_bytes(raw[host_size:], "big", signed=True)
 

@@ -14,19 +14,21 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memset
 cimport cython
 
-from rmqcore._bytes cimport store_i32, store_i64
+from rmqcore._bytes cimport load_i32, load_i64, store_i32, store_i64
 from rmqcore._layout cimport *
 from rmqcore._message cimport BufferHold
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, index_hash_of, java_hash_step,
     named, next_property, read_head, rmq_crc32_init,
 )
+from rmqcore._tags cimport DelayLevels, decimal, tags_code_of
 
 rmq_crc32_init()
 
 # A record may carry 32,767 bytes of one-letter keys; its keys must fit into an empty batch.
 cdef int32_t KEYS_A_RECORD_MAX = 16390
-cdef int64_t UNKNOWN_LEVEL_DELAY_MS = 1000
+# A unit has 46 bytes at most, and a file name 20 digits of an int64.
+cdef int64_t QUEUE_OFFSET_MAX = 0x7FFFFFFFFFFFFFFF // 64
 
 
 cdef struct Row:
@@ -88,19 +90,6 @@ cdef void read_properties(bytes_t at, int32_t size, Properties* found) noexcept 
             found.light_offsets = value
 
 
-cdef int64_t decimal(const Slice* digits) noexcept nogil:
-    """Value of a decimal number, -1 when it is none or has more than 18 digits."""
-    cdef int64_t value = 0
-    cdef int32_t index
-    if digits.at == NULL or digits.size == 0 or digits.size > 18:
-        return -1
-    for index in range(digits.size):
-        if digits.at[index] < 48 or digits.at[index] > 57:
-            return -1
-        value = value * 10 + (digits.at[index] - 48)
-    return value
-
-
 @cython.final
 cdef class DispatchBatch:
     """What one stretch of the commit log adds to consume queues and index.
@@ -124,6 +113,7 @@ cdef class DispatchBatch:
     cdef readonly int32_t group_count
     cdef readonly int32_t key_count
     cdef readonly int64_t record_count
+    cdef readonly int64_t unaddressable_count
     cdef readonly int64_t end_offset
     cdef readonly int64_t store_timestamp
     cdef int32_t row_count_max
@@ -140,7 +130,7 @@ cdef class DispatchBatch:
     cdef int64_t* key_offset_at
     cdef int64_t* key_timestamp_at
     cdef int64_t* delays
-    cdef int32_t level_count
+    cdef DelayLevels levels
     cdef BufferHold hold
     cdef bytearray units
     cdef uint8_t* unit_at
@@ -159,13 +149,14 @@ cdef class DispatchBatch:
         self.rows = <Row*>malloc(row_count_max * sizeof(Row))
         self.groups = <Group*>malloc(row_count_max * sizeof(Group))
         self.table = <int32_t*>calloc(self.table_mask, sizeof(int32_t))
-        self.level_count = <int32_t>len(delays_ms)
-        self.delays = <int64_t*>malloc((self.level_count + 1) * sizeof(int64_t))
+        self.delays = <int64_t*>malloc((len(delays_ms) + 1) * sizeof(int64_t))
         if not self.rows or not self.groups or not self.table or not self.delays:
             raise MemoryError
         self.table_mask -= 1
-        for level in range(self.level_count):
+        for level in range(<int32_t>len(delays_ms)):
             self.delays[level] = delays_ms[level]
+        self.levels.delays = self.delays
+        self.levels.count = <int32_t>len(delays_ms)
         self.key_hashes = np.empty(self.key_count_max, np.int32)
         self.key_offsets = np.empty(self.key_count_max, np.int64)
         self.key_timestamps = np.empty(self.key_count_max, np.int64)
@@ -190,7 +181,7 @@ cdef class DispatchBatch:
         for index in range(self.group_count):
             self.table[self.groups[index].bucket] = 0
         self.row_count = self.group_count = self.key_count = 0
-        self.record_count = 0
+        self.record_count = self.unaddressable_count = 0
         self.hold = None
 
     cdef uint32_t bucket_of(self, const Group* group) noexcept nogil:
@@ -278,9 +269,13 @@ cdef class DispatchBatch:
                 base_offset = max(0, decimal(&found.inner_base))
             self.add_row(
                 record + head.topic_at, head.topic_size, head.queue_id, base_offset,
-                tags_code_of(self, record, head, &found), head, <int32_t>count,
+                tags_code_of(&self.levels, record, head, &found.tags, &found.delay), head,
+                <int32_t>count,
             )
-            if self.multi_dispatch and found.light_queues.at and found.light_offsets.at:
+            if (
+                self.multi_dispatch and found.light_queues.at and found.light_offsets.at
+                and dispatches_to_many(record + head.topic_at, head.topic_size)
+            ):
                 self.fan_out(record, head, &found)
         return OK
 
@@ -291,6 +286,9 @@ cdef class DispatchBatch:
         cdef Group* group = &self.groups[self.group_count]
         cdef Row* row = &self.rows[self.row_count]
         cdef uint32_t bucket
+        if not addressable(topic, topic_size, queue_id, queue_offset):
+            self.unaddressable_count += 1
+            return
         group.topic = topic
         group.topic_size = topic_size
         group.queue_id = queue_id
@@ -327,15 +325,15 @@ cdef class DispatchBatch:
     ) noexcept nogil:
         """One more unit for each light queue that the record names, docs/format/consume-queue.md."""
         cdef Slice names = found.light_queues, offsets = found.light_offsets, name, offset
-        cdef int64_t tags_code = tags_code_of(self, record, head, found)
+        cdef int64_t tags_code = tags_code_of(
+            &self.levels, record, head, &found.tags, &found.delay
+        )
         cdef int64_t queue_offset
         while next_item(&names, 44, &name):
             if not next_item(&offsets, 44, &offset):
                 break
             queue_offset = decimal(&offset)
-            if queue_offset < 0 or name.size > TOPIC_SIZE_MAX or name.size == 0:
-                continue
-            if memchr(name.at, 47, name.size) != NULL:
+            if queue_offset < 0 or name.size == 0:
                 continue
             self.add_row(
                 name.at, name.size,
@@ -423,30 +421,64 @@ cdef class DispatchBatch:
         return self.row_count
 
 
+def find_head(buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> int:
+    """Position from ``at`` on where a record's magic code and its own offset stand, -1 for none.
+
+    Where the chain of sizes is broken, this is where a record may begin; whether a good one does
+    is for the caller to check.
+
+    Args:
+        buffer: bytes of the commit log.
+        at, stop: positions in the buffer.
+        base_offset: physical offset of the buffer's first byte.
+    """
+    cdef BufferHold hold = BufferHold(buffer, None, base_offset)
+    cdef bytes_t base = <bytes_t>hold.view.buf
+    cdef bytes_t found
+    cdef int32_t magic
+    if at < 0 or stop > hold.view.len:
+        raise IndexError(f"{at} to {stop} lie outside the buffer")
+    with nogil:
+        while at + PHY_OFFSET_AT + 8 <= stop:
+            # both magic codes begin with the byte 0xDA
+            found = <bytes_t>memchr(base + at + MAGIC_AT, 0xDA, stop - at - PHY_OFFSET_AT - 7)
+            if found == NULL:
+                at = stop
+                break
+            at = found - base - MAGIC_AT
+            magic = load_i32(found)
+            if (magic == MAGIC_V1 or magic == MAGIC_V2) and (
+                load_i64(base + at + PHY_OFFSET_AT) == base_offset + at
+            ):
+                break
+            at += 1
+    return at if at + PHY_OFFSET_AT + 8 <= stop else -1
+
+
 cdef inline int32_t java_hash_of(bytes_t text, int32_t size) noexcept nogil:
     return java_hash_step(0, text, size)
 
 
-cdef int64_t tags_code_of(
-    DispatchBatch batch, bytes_t record, const RecordHead* head, const Properties* found
+cdef bint addressable(
+    bytes_t topic, int32_t topic_size, int32_t queue_id, int64_t queue_offset
 ) noexcept nogil:
-    """Source: RocketMQ store/CommitLog.java, checkMessageAndReturnSize."""
-    cdef int64_t level
-    if found.delay.at != NULL and named_topic(record, head, b"SCHEDULE_TOPIC_XXXX", 19):
-        level = min(decimal(&found.delay), batch.level_count)
-        if level > 0:
-            return head.store_timestamp + batch.delays[level - 1]
-        if decimal(&found.delay) > 0:
-            return head.store_timestamp + UNKNOWN_LEVEL_DELAY_MS
-    if found.tags.at == NULL:
-        return 0
-    return java_hash_of(found.tags.at, found.tags.size)
+    """True when a queue of this name can have a directory, and the offset a place in it."""
+    if topic_size < 1 or topic_size > TOPIC_SIZE_MAX or queue_id < 0:
+        return False
+    if memchr(topic, 0, topic_size) != NULL or memchr(topic, 47, topic_size) != NULL:
+        return False
+    if topic[0] == 46 and (topic_size == 1 or (topic_size == 2 and topic[1] == 46)):
+        return False
+    return 0 <= queue_offset <= QUEUE_OFFSET_MAX
 
 
-cdef bint named_topic(
-    bytes_t record, const RecordHead* head, const char* name, int32_t size
-) noexcept nogil:
-    return head.topic_size == size and memcmp(record + head.topic_at, name, size) == 0
+cdef bint dispatches_to_many(bytes_t topic, int32_t size) noexcept nogil:
+    """Source: RocketMQ store/MultiDispatchUtils.java, checkMultiDispatchQueue."""
+    return not (
+        (size >= 7 and memcmp(topic, b"%RETRY%", 7) == 0)
+        or (size >= 8 and memcmp(topic, b"rmq_sys_", 8) == 0)
+        or (size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0)
+    )
 
 
 cdef bint next_item(Slice* rest, int separator, Slice* item) noexcept nogil:

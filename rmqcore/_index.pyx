@@ -274,9 +274,9 @@ cdef int64_t walk(
     if not read_bytes(source, 0, header, INDEX_HEADER_SIZE):
         report.broken = True
         return 0
-    count = load_i32(header + INDEX_COUNT_AT)
-    if count <= 1 or count > shape.entry_count:
-        report.broken = count > shape.entry_count
+    count = max(1, load_i32(header + INDEX_COUNT_AT))
+    if count > shape.entry_count:
+        report.broken = True
         return 0
     if not read_bytes(
         source, INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE * (key_hash % shape.slot_count), word, 4

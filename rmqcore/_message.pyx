@@ -33,6 +33,7 @@ COMPRESSION_NAMES = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
 
 
 @cython.final
+@cython.no_gc_clear
 cdef class BufferHold:
     """One export of a buffer; releasing this object releases the mapping behind it."""
 

@@ -261,7 +261,7 @@ cdef inline int64_t record_size(const RecordFields* fields) noexcept nogil:
 cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexcept nogil:
     """Write all but the size word and the properties; returns where the properties begin."""
     cdef uint8_t* at = p + BORN_HOST_AT
-    cdef int32_t sys_flag = fields.sys_flag
+    cdef int32_t sys_flag = fields.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     if fields.born_host_size == HOST_V6_SIZE:
         sys_flag |= BORN_HOST_V6
     if fields.store_host_size == HOST_V6_SIZE:

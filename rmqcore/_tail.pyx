@@ -108,6 +108,7 @@ cdef class TopicEntry:
 
 
 @cython.final
+@cython.no_gc_clear
 cdef class LogTail:
     """Appends records to the mapped bytes of the last commit-log file.
 

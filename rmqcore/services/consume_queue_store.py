@@ -157,6 +157,13 @@ class ConsumeQueueStore:
                 queue.append_units(first, units)
             else:
                 self._append_one_by_one(queue, batch, number, units)
+        if batch.unaddressable_count:
+            _log.warning(
+                "%d records before %d name a topic or queue that cannot be one; they have no "
+                "consume queue and are found by their physical offset only",
+                batch.unaddressable_count,
+                batch.end_offset,
+            )
         if batch.record_count:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
@@ -167,9 +174,7 @@ class ConsumeQueueStore:
         for at, row in enumerate(batch.rows_of(number)):
             queue.append_units(row[0], units[at * size : (at + 1) * size])
 
-    def _has_hole(
-        self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int
-    ) -> bool:
+    def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:
         """True when the queue lacks units before ``first``; it is dropped then."""
         if (topic, queue_id) in self.holes:
             return True
@@ -185,9 +190,7 @@ class ConsumeQueueStore:
 
     def _create(self, topic: str, queue_id: int, inner_batch: bool) -> ConsumeQueue:
         kind = BatchConsumeQueue if inner_batch else ConsumeQueue
-        root = (
-            self._directory.batch_consume_queue if inner_batch else self._directory.consume_queue
-        )
+        root = self._directory.batch_consume_queue if inner_batch else self._directory.consume_queue
         queue = self._make(topic, queue_id, root / topic / str(queue_id), kind)
         self._queues[topic, queue_id] = queue
         return queue
