@@ -337,7 +337,8 @@ def encode_message_id(str store_host not None, int64_t phy_offset) -> str:
 
     Source: RocketMQ common/message/MessageDecoder.java, createMessageId.
     """
-    return (encode_host(store_host) + (<object>phy_offset).to_bytes(8, "big", signed=True)).hex().upper()
+    offset = (<object>phy_offset).to_bytes(8, "big", signed=True)
+    return (encode_host(store_host) + offset).hex().upper()
 
 
 def decode_message_id(str message_id not None) -> tuple:

@@ -323,7 +323,7 @@ cdef class DispatchBatch:
     cdef void fan_out(
         self, bytes_t record, const RecordHead* head, const Properties* found
     ) noexcept nogil:
-        """One more unit for each light queue that the record names, docs/format/consume-queue.md."""
+        """One more unit for each light queue that the record names."""
         cdef Slice names = found.light_queues, offsets = found.light_offsets, name, offset
         cdef int64_t tags_code = tags_code_of(
             &self.levels, record, head, &found.tags, &found.delay

@@ -110,9 +110,9 @@ cdef inline int read_head(bytes_t p, int64_t available, RecordHead* head) noexce
     return OK
 
 cdef inline int check_body_crc(bytes_t p, const RecordHead* head) noexcept nogil:
-    if head.body_size > 0 and <int32_t>java_crc32(p + head.body_at, head.body_size) != head.body_crc:
-        return BAD_CRC
-    return OK
+    if head.body_size == 0:
+        return OK
+    return OK if <int32_t>java_crc32(p + head.body_at, head.body_size) == head.body_crc else BAD_CRC
 
 cdef inline int next_property(
     bytes_t p, int32_t size, int32_t* at, Slice* name, Slice* value
@@ -160,7 +160,9 @@ cdef inline int check_crc_property(bytes_t p, const RecordHead* head) noexcept n
     cdef bytes_t at = p + head.total_size - CRC_PROPERTY_SIZE
     cdef int64_t value = 0
     cdef int digit
-    if head.properties_size < CRC_PROPERTY_SIZE or memcmp(at, b"__CRC32#\x01", 9) != 0 or at[19] != 2:
+    if head.properties_size < CRC_PROPERTY_SIZE:
+        return EMPTY
+    if memcmp(at, b"__CRC32#\x01", 9) != 0 or at[19] != 2:
         return EMPTY
     for digit in range(9, -1, -1):
         if at[9 + digit] < 48 or at[9 + digit] > 57:
