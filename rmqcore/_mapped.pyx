@@ -125,6 +125,10 @@ cdef class WarmUpResult:
         return f"WarmUpResult(pages={self.pages}, locked={self.locked}, error={self.error})"
 
 
+cdef object system_error(int failed, object path):
+    return OSError(failed, os.strerror(failed), None if path is None else str(path))
+
+
 @cython.final
 cdef class MappedRegion:
     """A shared mapping of a whole file, or anonymous memory.
@@ -162,7 +166,7 @@ cdef class MappedRegion:
             at = mmap(NULL, size, protection, flags, number, 0)
             failed = errno
         if at == MAP_FAILED:
-            raise OSError(failed, os.strerror(failed), None if path is None else str(path))
+            raise system_error(failed, path)
         self.base = <uint8_t*>at
         self.size = size
         self.writable = writable
@@ -243,7 +247,7 @@ cdef class MappedRegion:
             failed = errno if msync(self.base + start, at + length - start, MS_SYNC) != 0 else 0
         held.release()
         if failed:
-            raise OSError(failed, os.strerror(failed), None if self.path is None else str(self.path))
+            raise system_error(failed, self.path)
 
     def warm_up(
         self, *, int64_t sync_every=0, bint lock=False, str way="populate", bint expect_empty=True
@@ -284,7 +288,7 @@ cdef class MappedRegion:
                 madvise(self.base, self.size, MADV_WILLNEED)
         held.release()
         if failed:
-            raise OSError(failed, os.strerror(failed), str(self.path))
+            raise system_error(failed, self.path)
         self.locked = self.locked or (lock and error == 0)
         return WarmUpResult(
             (self.size + SYSTEM_PAGE_SIZE - 1) // SYSTEM_PAGE_SIZE, lock and error == 0, error
@@ -294,7 +298,7 @@ cdef class MappedRegion:
         cdef int64_t at
         for at in range(min(self.size, STORE_PAGE_SIZE)):
             if self.base[at]:
-                raise ValueError(f"{self.path or 'the region'} holds data; warm-up would destroy it")
+                raise ValueError(f"{self.path or 'the region'} holds data, warming destroys it")
         return 0
 
     def lock_memory(self) -> int:
