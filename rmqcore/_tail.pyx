@@ -20,7 +20,7 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from cpython.pythread cimport (
     NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock,
-    PyThread_release_lock, PyThread_type_lock, WAIT_LOCK,
+    PyThread_release_lock, WAIT_LOCK,
 )
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
