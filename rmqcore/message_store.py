@@ -261,7 +261,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self.config.delay_levels_ms,
             flush_interval_ms=self.config.flush_delay_offset_interval_ms,
             parked_queue_ids=[
-                number for topic, number in self.consume_queues.keys() if topic == SCHEDULE_TOPIC
+                queue.queue_id for queue in self.consume_queues if queue.topic == SCHEDULE_TOPIC
             ],
         )
         return DeliverDelayedMessageService(

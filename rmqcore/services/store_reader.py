@@ -208,6 +208,7 @@ class StoreReader:
     @staticmethod
     def _span(units: bytes, number: int) -> int:
         """Bytes of the log from one unit's record to the last unit's end, within reason."""
+        size: int
         first, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
         last, last_size = _HEAD.unpack_from(units, len(units) - UNIT_SIZE)
         span = last + last_size - first
