@@ -3,6 +3,7 @@ from typing import Final, Literal, Self, final
 
 PAGE_SIZE: Final[int]
 
+@final
 class WarmUpResult:
     def __init__(self, pages: int, locked: bool, error: int) -> None: ...
     @property

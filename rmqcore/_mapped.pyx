@@ -103,6 +103,7 @@ cdef extern from *:
     ctypedef unsigned char volatile_byte
 
 
+@cython.final
 cdef class WarmUpResult:
     """What a warm-up did.
 

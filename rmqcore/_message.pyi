@@ -2,7 +2,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from rmqcore.status import Durability, PutMessageStatus
 
@@ -23,6 +23,7 @@ class HeldBytes:
     def __new__(cls, hold: BufferHold, start: int, size: int) -> Self: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+@disjoint_base
 class Message:
     topic: str
     body: bytes | bytearray | memoryview
@@ -61,6 +62,7 @@ class Message:
 
 @final
 class MessageExt:
+    def __init__(self) -> None: ...
     @property
     def topic(self) -> str: ...
     @property

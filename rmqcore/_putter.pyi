@@ -1,11 +1,12 @@
 from collections.abc import Iterable, Mapping
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from rmqcore._message import PutMessageResult
 from rmqcore._tail import LogTail
 from rmqcore.status import Durability
 
+@disjoint_base
 class MessagePutter:
     _tail: LogTail
     _waits: bool
