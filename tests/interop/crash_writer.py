@@ -7,11 +7,11 @@ import itertools
 import sys
 
 import rmqcore
-from interop.writers import SIZES
+from interop.writers import CRASH_SIZES
 
 
 def main(path: str) -> None:
-    with rmqcore.open_store(path, config=SIZES) as store:
+    with rmqcore.open_store(path, config=CRASH_SIZES) as store:
         for number in itertools.count():
             result = store.put(
                 "TopicCrash",

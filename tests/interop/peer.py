@@ -9,7 +9,7 @@ from pathlib import Path
 
 RUN = Path(__file__).parent / "java" / "run"
 #: One run opens and reads a store of a few hundred kilobytes; the first one also fetches the jars.
-TIMEOUT_S = 300
+TIMEOUT_S = 180
 
 
 def missing() -> list[str]:
