@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Self, final
+from typing import Final, Never, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -62,7 +62,7 @@ class Message:
 
 @final
 class MessageExt:
-    def __init__(self) -> None: ...
+    def __init__(self, *args: Never, **settings: Never) -> None: ...
     @property
     def topic(self) -> str: ...
     @property

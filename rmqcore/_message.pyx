@@ -169,7 +169,7 @@ cdef class MessageExt:
     Source: RocketMQ common/message/MessageExt.java and MessageDecoder.java, decode.
     """
 
-    def __init__(self):
+    def __init__(self, *args, **settings):
         raise TypeError("MessageExt objects come from reads; build a Message to put one")
 
     @property
