@@ -1,0 +1,1 @@
+"""The ``rmqcore`` command; needs the extra ``[cli]``. Floor: F10."""

@@ -1,0 +1,65 @@
+"""The application: every command under its name.
+
+Floor: F10; imports the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from rmqcore.cli import put, query, read, stat
+from rmqcore.cli.demo import command as demo
+from rmqcore.cli.failures import EXIT_CODES, StoreCommand
+from rmqcore.version import __version__
+
+app = typer.Typer(
+    name="rmqcore",
+    help="Look into, write, check and repair RocketMQ message stores. No broker, no JVM.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": demo.demo,
+    "put": put.put,
+    "cat": read.cat,
+    "tail": read.tail,
+    "query": query.query,
+    "stat": stat.stat,
+}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _rmqcore(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="and exit")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+for _name, _function in _COMMANDS.items():
+    app.command(_name, cls=StoreCommand, epilog=EXIT_CODES)(_function)
+
+if find_spec("cronsim"):
+    from rmqcore.cli.metaq import app as metaq
+
+    app.add_typer(metaq, name="metaq")
+
+
+def main() -> None:
+    """Run the application and end the process."""
+    app()

@@ -1,0 +1,315 @@
+"""The steps of the demonstration; each does one thing, times it and says whether it held.
+
+A further step is a function ``(Demo) -> Step``, added to ``STEPS``.
+
+Floor: F10; imports the public names, cli.progress and the corpus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rmqcore import DefaultMessageStore, Durability, MessageExt, StoreConfig, open_store
+from rmqcore.cli.demo.corpus import QUEUES, Corpus, Entry
+from rmqcore.cli.demo.writer import ACKNOWLEDGED
+from rmqcore.cli.progress import Bars
+
+_SAMPLE_EVERY = 101
+_MISSES = 500
+_TIMES_A_QUEUE = 200
+_KILL_AT = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did.
+
+    Attributes:
+        name: its row in the table.
+        messages, size: how many, and bytes of their bodies; 0 where neither is counted.
+        seconds: time of the engine alone, without reading the corpus.
+        note: what was found, in words.
+        ok: whether everything was as it has to be.
+    """
+
+    name: str
+    messages: int
+    size: int
+    seconds: float
+    note: str
+    ok: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The step for JSON."""
+        rate = 1 / self.seconds if self.seconds else 0.0
+        return {
+            "name": self.name,
+            "messages": self.messages,
+            "bytes": self.size,
+            "seconds": round(self.seconds, 6),
+            "messages_per_s": round(self.messages * rate),
+            "mb_per_s": round(self.size * rate / 1e6, 1),
+            "note": self.note,
+            "ok": self.ok,
+        }
+
+
+@dataclass(slots=True)
+class Demo:
+    """What the steps share.
+
+    Attributes:
+        path: directory of the store.
+        config: its settings.
+        corpus: what is put.
+        bars: where progress is shown.
+        store: the open store, from the first step on.
+        messages, size: what was put.
+        sample: some of the entries that were put, for look-ups.
+    """
+
+    path: Path
+    config: StoreConfig
+    corpus: Corpus
+    bars: Bars
+    store: DefaultMessageStore = field(init=False)
+    messages: int = 0
+    size: int = 0
+    sample: list[Entry] = field(default_factory=list)
+
+    def open(self) -> None:
+        """Open the store for writing; shows the recovery."""
+        self.store = open_store(self.path, config=self.config, progress=self.bars.recovery)
+        self.bars.hide_recovery()
+
+    def close(self) -> None:
+        """Close the store when it is open."""
+        with contextlib.suppress(AttributeError):
+            self.store.close()
+
+
+def append(demo: Demo) -> Step:
+    """Put the whole corpus, one message a call."""
+    demo.open()
+    put = demo.store.put
+    seconds, level = 0.0, Durability.MEMORY
+    topics: set[str] = set()
+    for entries in demo.corpus:
+        began = time.perf_counter()
+        for topic, queue_id, key, tags, body in entries:
+            receipt = put(topic, body, queue_id=queue_id, tags=tags, keys=key)
+        seconds += time.perf_counter() - began
+        level = receipt.durability or level
+        topics.add(topic)
+        demo.sample += entries[demo.messages % _SAMPLE_EVERY :: _SAMPLE_EVERY]
+        demo.messages += len(entries)
+        demo.size += sum(len(entry.body) for entry in entries)
+        demo.bars.show("append", min(demo.size, demo.corpus.size_max), demo.corpus.size_max)
+    note = f"one put each, durability {level}, {len(topics)} topics"
+    return Step("append", demo.messages, demo.size, seconds, note, demo.messages > 0)
+
+
+def dispatch(demo: Demo) -> Step:
+    """Wait until consume queues and index have everything."""
+    began = time.perf_counter()
+    behind = demo.store.dispatch_behind_bytes
+    while demo.store.dispatch_behind_bytes:
+        time.sleep(0.001)
+    seconds = time.perf_counter() - began
+    queues = demo.store.queues()
+    units = sum(demo.store.max_queue_offset(*queue) for queue in queues)
+    note = f"{units:,} units in {len(queues)} queues; was {behind:,} bytes behind the last put"
+    return Step("dispatch", 0, 0, seconds, note, units == demo.messages)
+
+
+def flush(demo: Demo) -> Step:
+    """Write everything through to the disk."""
+    began = time.perf_counter()
+    flushed = demo.store.flush()
+    seconds = time.perf_counter() - began
+    note = f"{flushed:,} bytes of log on disk"
+    return Step("flush", 0, 0, seconds, note, flushed == demo.store.max_phy_offset)
+
+
+def read_by_queue(demo: Demo) -> Step:
+    """Read every queue and compare body, keys and tags of each message with the corpus."""
+    queues = _Queues(demo.store)
+    for entries in demo.corpus:
+        queues.compare(entries)
+        demo.bars.show("read by queue", queues.messages, demo.messages)
+    ok = queues.messages == demo.messages and queues.all_read(range(QUEUES))
+    note = "every body, key and tag as put" if ok else "NOT what was put"
+    return Step("read by queue", queues.messages, queues.size, queues.seconds, note, ok)
+
+
+def query_by_key(demo: Demo) -> Step:
+    """Look sampled keys up in the index, and some that were never put."""
+    hits = size = wrong = 0
+    began = time.perf_counter()
+    for entry in demo.bars.track("query by key", demo.sample, len(demo.sample)):
+        found = demo.store.query_message(entry.topic, entry.key).messages
+        hits += len(found)
+        size += len(entry.body)
+        wrong += [message.body for message in found] != [entry.body]
+    seconds = time.perf_counter() - began
+    misses = demo.sample[:_MISSES]
+    for entry in misses:
+        wrong += len(demo.store.query_message(entry.topic, f"{entry.key}:never"))
+    note = f"{hits:,} index hits for {len(demo.sample):,} keys, none for {len(misses)} never put"
+    if wrong:
+        note = f"{wrong} keys answered WRONG"
+    return Step("query by key", hits, size, seconds, note, not wrong)
+
+
+def query_by_time(demo: Demo) -> Step:
+    """Look store times up in every queue, and compare with the messages on both sides."""
+    wrong = count = 0
+    seconds = 0.0
+    store = demo.store
+    for topic, queue_id in store.queues():
+        end = store.max_queue_offset(topic, queue_id)
+        for offset in range(0, end, max(1, end // _TIMES_A_QUEUE)):
+            stored = _store_time(store, topic, queue_id, offset) or 0
+            began = time.perf_counter()
+            lower = store.queue_offset_by_time(topic, queue_id, stored)
+            upper = store.queue_offset_by_time(topic, queue_id, stored, boundary="upper")
+            seconds += time.perf_counter() - began
+            count += 2
+            wrong += not lower <= offset <= upper
+            for inside, outside in ((lower, lower - 1), (upper, upper + 1)):
+                wrong += _store_time(store, topic, queue_id, inside) != stored
+                wrong += _store_time(store, topic, queue_id, outside) == stored
+    note = f"{wrong} offsets WRONG" if wrong else "first and last offset of each time exact"
+    return Step("query by time", count, 0, seconds, note, not wrong)
+
+
+def close_and_reopen(demo: Demo) -> Step:
+    """Close in order and open again."""
+    end = demo.store.max_phy_offset
+    demo.close()
+    began = time.perf_counter()
+    demo.open()
+    seconds = time.perf_counter() - began
+    report = demo.store.recovery_report
+    ok = report.clean_shutdown and demo.store.max_phy_offset == end and not report.findings
+    note = "closed in order; the records agree with queues and index" if ok else "NOT in order"
+    return Step("close, reopen", report.records, 0, seconds, note, ok)
+
+
+def kill_and_recover(demo: Demo) -> Step:
+    """Kill another process in the middle of its puts; open the store that it leaves."""
+    demo.close()
+    acknowledged = _write_and_kill(demo)
+    began = time.perf_counter()
+    demo.open()
+    seconds = time.perf_counter() - began
+    report = demo.store.recovery_report
+    queues = _Queues(demo.store, first_queue=QUEUES)
+    for entries in demo.corpus:
+        if not queues.compare(entries):
+            break
+    ok = (
+        not report.clean_shutdown
+        and queues.messages >= acknowledged
+        and queues.all_read(range(QUEUES, 2 * QUEUES))
+    )
+    lost = max(0, acknowledged - queues.messages)
+    note = (
+        f"a writer killed after {acknowledged:,} receipts: {queues.messages:,} messages there "
+        f"and as put, {lost} lost"
+    )
+    return Step("kill -9, recover", report.records, 0, seconds, note, ok)
+
+
+STEPS: Final[tuple[Callable[[Demo], Step], ...]] = (
+    append,
+    dispatch,
+    flush,
+    read_by_queue,
+    query_by_key,
+    query_by_time,
+    close_and_reopen,
+    kill_and_recover,
+)
+
+
+class _Queues:
+    """Every queue of a store, read side by side in the order in which the corpus was put.
+
+    Attributes:
+        messages, size: what has been read and was right.
+        seconds: time spent.
+    """
+
+    def __init__(self, store: DefaultMessageStore, first_queue: int = 0) -> None:
+        self._store = store
+        self._first_queue = first_queue
+        self._queues: dict[tuple[str, int], Iterator[MessageExt]] = {}
+        self.messages = 0
+        self.size = 0
+        self.seconds = 0.0
+
+    def compare(self, entries: list[Entry]) -> bool:
+        """Read the messages of one file; False at the first that is not there or differs."""
+        began = time.perf_counter()
+        try:
+            for topic, queue_id, key, tags, body in entries:
+                message = next(self._queue(topic, self._first_queue + queue_id), None)
+                if message is None or message.body != body:
+                    return False
+                if message.keys != (key,) or message.tags != tags:
+                    return False
+                self.messages += 1
+                self.size += len(body)
+        finally:
+            self.seconds += time.perf_counter() - began
+        return True
+
+    def all_read(self, queue_ids: range) -> bool:
+        """True when the queues hold nothing that has not been read."""
+        return all(
+            next(self._queue(topic, queue_id), None) is None
+            for topic, queue_id in self._store.queues()
+            if queue_id in queue_ids
+        )
+
+    def _queue(self, topic: str, queue_id: int) -> Iterator[MessageExt]:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = self._store.messages(topic, queue_id)
+        return queue
+
+
+def _store_time(store: DefaultMessageStore, topic: str, queue_id: int, offset: int) -> int | None:
+    if offset < 0:
+        return None
+    found = store.get_message(topic, queue_id, offset, max_messages=1).messages
+    return found[0].store_timestamp_ms if found else None
+
+
+def _write_and_kill(demo: Demo) -> int:
+    """Let a process write, kill it in the middle; how many of its puts had returned."""
+    target = int(demo.messages * _KILL_AT)
+    acknowledged = 0
+    command = [sys.executable, "-m", "rmqcore.cli.demo.writer"]
+    command += [str(demo.path), str(demo.corpus.size_max)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603 - our own
+        if writer.stdout is None:
+            return 0
+        while data := writer.stdout.read(ACKNOWLEDGED.size):
+            if len(data) == ACKNOWLEDGED.size:
+                (acknowledged,) = ACKNOWLEDGED.unpack(data)
+            demo.bars.show("a writer, to be killed", min(acknowledged, target), target)
+            if acknowledged >= target and writer.poll() is None:
+                os.kill(writer.pid, signal.SIGKILL)
+    demo.bars.hide("a writer, to be killed")
+    return acknowledged

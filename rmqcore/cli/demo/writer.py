@@ -1,0 +1,41 @@
+"""The writer that the demonstration kills: ``python -m rmqcore.cli.demo.writer STORE SIZE``.
+
+Puts the corpus into queues of its own and says after every few puts how many have returned.
+
+Floor: F10; imports the public names and the corpus.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import BinaryIO
+
+from rmqcore import open_store
+from rmqcore.cli.demo.corpus import QUEUES, Corpus
+
+ACKNOWLEDGED = struct.Struct("<q")
+_ACKNOWLEDGE_EVERY = 100
+
+
+def write(path: str, size_max: int, acknowledged: BinaryIO) -> None:
+    """Put until killed, or until the corpus has been put."""
+    count = 0
+    with open_store(path) as store:
+        for entries in Corpus(size_max):
+            for entry in entries:
+                store.put(
+                    entry.topic,
+                    entry.body,
+                    queue_id=QUEUES + entry.queue_id,
+                    tags=entry.tags,
+                    keys=entry.key,
+                )
+                count += 1
+                if count % _ACKNOWLEDGE_EVERY == 0:
+                    acknowledged.write(ACKNOWLEDGED.pack(count))
+
+
+if __name__ == "__main__":
+    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as pipe:
+        write(sys.argv[1], int(sys.argv[2]), pipe)

@@ -1,0 +1,23 @@
+"""The entry point ``rmqcore``: says what is missing when the extra is, else runs the application.
+
+Floor: F10; imports nothing of the extra, so that it can say that it is not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+_USAGE_ERROR = 2
+
+
+def run() -> None:
+    """Run the command line; ends the process with its exit code."""
+    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"rmqcore: the command line needs {' and '.join(missing)}: pip install 'rmqcore[cli]'\n"
+        )
+        sys.exit(_USAGE_ERROR)
+    import_module("rmqcore.cli.app").main()

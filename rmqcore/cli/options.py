@@ -1,0 +1,101 @@
+"""Arguments and options that commands share, and opening a store as they say.
+
+Floor: F10; imports config, opening and cli.progress.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rmqcore import DefaultMessageStore, ReadOnlyMessageStore, StoreConfig, open_store
+from rmqcore.cli.progress import Bars
+from rmqcore.config import load_config
+from rmqcore.services.wall_clock import wall_clock_ms
+
+StorePath = Annotated[
+    Path, typer.Argument(metavar="STORE", help="the store's directory (storePathRootDir)")
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="settings from a broker.conf"),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c", metavar="NAME=VALUE", help="one setting, by RocketMQ's name or ours; repeatable"
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+Long = Annotated[
+    bool, typer.Option("--long", "-l", help="time, queue, offsets, tags and keys before each body")
+]
+
+_AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_settings(pairs: list[str] | None) -> dict[str, object]:
+    """The settings of ``-c``.
+
+    Raises:
+        typer.BadParameter: one of them is not NAME=VALUE.
+    """
+    settings: dict[str, object] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="-c")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def configured(config: Path | None, settings: list[str] | None) -> StoreConfig:
+    """The configuration of ``--config`` and ``-c``; the latter wins."""
+    return load_config(config).with_settings(parse_settings(settings))
+
+
+def open_for_reading(
+    store: Path, config: Path | None, settings: list[str] | None
+) -> ReadOnlyMessageStore:
+    """The store as its writer, if any, has it now; changes nothing."""
+    return open_store(store, mode="r", config=configured(config, settings))
+
+
+def open_for_writing(
+    store: Path, config: Path | None, settings: list[str] | None, bars: Bars
+) -> DefaultMessageStore:
+    """The store to write to, made when missing; shows how far its recovery is."""
+    opened = open_store(store, config=configured(config, settings), progress=bars.recovery)
+    bars.hide_recovery()
+    return opened
+
+
+def parse_time(text: str | None) -> int | None:
+    """A time as Unix milliseconds.
+
+    Args:
+        text: ``2024-05-01``, ``2024-05-01T10:00:00+02:00`` (local without an offset), Unix
+            milliseconds, or ``15m``: so long ago, in ms, s, m, h or d.
+
+    Raises:
+        typer.BadParameter: none of these.
+    """
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return wall_clock_ms() - int(ago[1]) * _UNIT_MS[ago[2]]
+    if text.isascii() and text.isdigit() and len(text) != len("20240501"):
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is no time; write 2024-05-01T10:00:00, Unix milliseconds, or 15m for 15 "
+            "minutes ago"
+        ) from None

@@ -1,0 +1,139 @@
+"""What commands print: tables for people, JSON for machines, messages for both.
+
+Standard output carries the answer and nothing else; progress and notes go to standard error.
+
+Floor: F10; imports message.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from rmqcore.message import MessageExt
+
+CONSOLE = Console(highlight=False)
+NOTES = Console(stderr=True, highlight=False, soft_wrap=True)
+_COMPRESSED = 1
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def print_json(value: object) -> None:
+    """Print one value as one line of JSON."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+
+
+def print_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    *,
+    title: str | None = None,
+    right: Iterable[str] = (),
+) -> None:
+    """Print rows under column heads; columns named in ``right`` hold numbers."""
+    numbers = set(right)
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    CONSOLE.print(table)
+
+
+def print_facts(facts: Mapping[str, object], *, title: str | None = None) -> None:
+    """Print names and values, one pair a line."""
+    table = Table(
+        box=None, show_header=False, title=title, title_justify="left", title_style="bold"
+    )
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, _cell(value))
+    CONSOLE.print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them: ``64.0 MiB``."""
+    value = float(size)
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """A Unix time in local time, to the millisecond; a dash for none."""
+    if timestamp_ms is None:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
+    return moment.isoformat(" ", "milliseconds")
+
+
+def _body_fields(name: str, body: bytes) -> dict[str, str]:
+    """A body for JSON: under its name where it is UTF-8 text, else ``_base64`` behind the name."""
+    try:
+        return {name: body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(body).decode("ascii")}
+
+
+def message_fields(message: MessageExt) -> dict[str, Any]:
+    """A message for JSON, under the names of its attributes."""
+    fields = {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "phy_offset": message.phy_offset,
+        "store_size": message.store_size,
+        "message_id": message.message_id,
+        "unique_key": message.unique_key,
+        "keys": list(message.keys),
+        "tags": message.tags,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "body_crc": message.body_crc,
+        "properties": message.properties,
+        **_body_fields("body", message.body),
+    }
+    if message.sys_flag & _COMPRESSED:
+        fields |= _body_fields("decompressed_body", message.decompressed_body())
+    return fields
+
+
+def print_message(message: MessageExt, *, as_json: bool, long: bool) -> None:
+    """Print one message: its body, with ``long`` behind a head, or as a line of JSON."""
+    if as_json:
+        print_json(message_fields(message))
+        return
+    if long:
+        where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
+        words = [time_text(message.store_timestamp_ms), where, f"phy={message.phy_offset}"]
+        words += [f"tags={message.tags}"] if message.tags else []
+        words += [f"keys={','.join(message.keys)}"] if message.keys else []
+        sys.stdout.write("  ".join(words) + "  ")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(message.decompressed_body() + b"\n")

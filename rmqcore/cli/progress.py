@@ -1,0 +1,83 @@
+"""Progress bars on standard error, where that is a terminal.
+
+Floor: F10; imports services.recovery and cli.output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from rmqcore.cli.output import NOTES
+from rmqcore.services.recovery import RecoveryProgress
+
+Item = TypeVar("Item")
+_EVERY = 512
+_PHASES = {"queues": "open queues", "log": "check log", "index": "index"}
+
+
+class Bars:
+    """Bars by name; each appears with its first progress and all vanish at the end."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True),
+            console=NOTES,
+            transient=True,
+            disable=not NOTES.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, name: str, done: int, total: int | None) -> None:
+        """Move one bar; without a total it only says that something happens."""
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total)
+        self._progress.update(self._tasks[name], completed=done, total=total)
+
+    def hide(self, *names: str) -> None:
+        """Take bars away."""
+        for name in self._tasks.keys() & set(names):
+            self._progress.remove_task(self._tasks.pop(name))
+
+    def hide_recovery(self) -> None:
+        """Take the bars of a recovery away: the store is open."""
+        self.hide(*_PHASES.values())
+
+    def recovery(self, progress: RecoveryProgress) -> None:
+        """Show how far the opening of a store is; pass it as ``open_store(progress=...)``."""
+        self.show(_PHASES.get(progress.phase, progress.phase), progress.done, progress.total)
+
+    def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
+        """Hand items through and count them."""
+        self.show(name, 0, total)
+        done = 0
+        for done, item in enumerate(items, 1):
+            yield item
+            if done % _EVERY == 0:
+                self.show(name, done, total)
+        self.show(name, done, total)

@@ -1,0 +1,184 @@
+"""``rmqcore cat`` and ``rmqcore tail``: messages in order, and as they come.
+
+Floor: F10; imports cli.options, cli.output, services.log_search.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from rmqcore import MessageExt, ReadOnlyMessageStore
+from rmqcore.cli.options import (
+    AsJson,
+    ConfigFile,
+    Long,
+    Settings,
+    StorePath,
+    open_for_reading,
+    parse_time,
+)
+from rmqcore.cli.output import print_message
+from rmqcore.services.log_search import first_record
+
+Topic = Annotated[str | None, typer.Argument(help="one topic; the whole log without it")]
+Queue = Annotated[int | None, typer.Option(min=0, help="one queue of the topic")]
+Tags = Annotated[str | None, typer.Option(help="only these tags: 'a' or 'a || b'")]
+
+
+def cat(
+    store: StorePath,
+    topic: Topic = None,
+    queue: Queue = None,
+    start: Annotated[
+        int | None, typer.Option(help="first queue offset; physical offset without a topic")
+    ] = None,
+    stop: Annotated[int | None, typer.Option(help="end before this offset")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="stored at or after: 2024-05-01T10:00:00, Unix ms, or 15m ago"),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="stored before or at, as --since")] = None,
+    tags: Tags = None,
+    count: Annotated[int | None, typer.Option("-n", min=0, help="at most so many")] = None,
+    long: Long = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages: the whole log in its order, or queues of a topic one after the other."""
+    begin_ms, end_ms = parse_time(since), parse_time(until)
+    with open_for_reading(store, config, settings) as opened:
+        if topic is None:
+            messages = _log_from(opened, start, stop, begin_ms)
+        else:
+            messages = opened.messages(topic, queue, start=start, stop=stop)
+        for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
+            print_message(message, as_json=as_json, long=long)
+
+
+def tail(
+    store: StorePath,
+    topic: Topic = None,
+    queue: Queue = None,
+    count: Annotated[int, typer.Option("-n", min=0, help="the last so many messages")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="and those that come")] = False,
+    tags: Tags = None,
+    interval_ms: Annotated[
+        int, typer.Option("--interval", min=1, help="milliseconds between two looks")
+    ] = 200,
+    long: Long = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last messages; with -f go on with what a writer, also a broker, adds."""
+    with open_for_reading(store, config, settings) as opened:
+        reader = _Tail(opened, topic, queue)
+        last = deque(_selected(reader.from_end(count), tags, None, None), maxlen=count)
+        _print_all(last, as_json=as_json, long=long)
+        while follow:
+            time.sleep(interval_ms / 1000)
+            _print_all(_selected(reader.new(), tags, None, None), as_json=as_json, long=long)
+
+
+def _print_all(messages: Iterable[MessageExt], *, as_json: bool, long: bool) -> None:
+    for message in messages:
+        print_message(message, as_json=as_json, long=long)
+    sys.stdout.flush()
+
+
+def _selected(
+    messages: Iterable[MessageExt], tags: str | None, begin_ms: int | None, end_ms: int | None
+) -> Iterator[MessageExt]:
+    """The messages that have one of the tags and were stored in the time, both ends included."""
+    wanted = {tag.strip() for tag in (tags or "").split("||")} - {"", "*"}
+    for message in messages:
+        if wanted and message.tags not in wanted:
+            continue
+        if begin_ms is not None and message.store_timestamp_ms < begin_ms:
+            continue
+        if end_ms is not None and message.store_timestamp_ms > end_ms:
+            continue
+        yield message
+
+
+def _log_from(
+    store: ReadOnlyMessageStore, start: int | None, stop: int | None, begin_ms: int | None
+) -> Iterator[MessageExt]:
+    """The log from an offset, or from the last file that begins before a time."""
+    end = store.max_phy_offset
+    first = store.min_phy_offset
+    if begin_ms is not None and start is None:
+        for file in store.log.queue.files:
+            record = first_record(file)
+            if record is not None and record.store_timestamp_ms < begin_ms:
+                first = file.file_from_offset
+    first = first if start is None else max(start, first)
+    return store.messages(start=first, stop=end if stop is None else min(stop, end))
+
+
+class _Tail:
+    """The end of a log, or of the queues of a topic, and what is added to it.
+
+    - Messages come in the order of the log, each once.
+    - A queue that appears later is read from its beginning.
+    """
+
+    def __init__(self, store: ReadOnlyMessageStore, topic: str | None, queue: int | None) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue = queue
+        self._log_end = store.max_phy_offset
+        self._queue_ends: dict[int, int] = {}
+
+    def _queues(self) -> list[int]:
+        return [
+            number
+            for topic, number in self._store.queues()
+            if topic == self._topic and self._queue in (None, number)
+        ]
+
+    def from_end(self, count: int) -> Iterator[MessageExt]:
+        """The last messages, ``count`` of them or more."""
+        if self._topic is not None:
+            for number in self._queues():
+                end = self._store.max_queue_offset(self._topic, number)
+                self._queue_ends[number] = max(end - count, 0)
+            return self._new_of_queues()
+        offsets = [
+            unit[0]
+            for queue in self._store.consume_queues
+            for offset in range(max(queue.min_offset, queue.max_offset - count), queue.max_offset)
+            if (unit := queue.unit_at(offset)) is not None
+        ]
+        newest = sorted(offsets)[-count:] if count else []
+        start = max(newest[0], self._store.min_phy_offset) if newest else self._log_end
+        return self._store.messages(start=start, stop=self._log_end)
+
+    def new(self) -> Iterator[MessageExt]:
+        """What has been added since the last look."""
+        return self._new_of_log() if self._topic is None else self._new_of_queues()
+
+    def _new_of_log(self) -> Iterator[MessageExt]:
+        end = self._store.max_phy_offset
+        start = max(min(self._log_end, end), self._store.min_phy_offset)
+        self._log_end = end
+        return self._store.messages(start=start, stop=end)
+
+    def _new_of_queues(self) -> Iterator[MessageExt]:
+        topic = str(self._topic)
+        parts = []
+        for number in self._queues():
+            end = self._store.max_queue_offset(topic, number)
+            start = min(self._queue_ends.get(number, 0), end)
+            self._queue_ends[number] = end
+            parts.append(self._store.messages(topic, number, start=start, stop=end))
+        return merge(*parts, key=lambda message: message.phy_offset)

@@ -1,0 +1,178 @@
+"""``rmqcore stat``: what a store holds, how big it is, how far dispatch is behind.
+
+Floor: F10; imports cli.options, cli.output, files.store_dir.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rmqcore import MessageExt, ReadOnlyMessageStore
+from rmqcore.cli.options import (
+    AsJson,
+    ConfigFile,
+    Settings,
+    StorePath,
+    configured,
+    open_for_reading,
+)
+from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
+from rmqcore.files.store_dir import StoreDir
+
+_FLOCK = struct.Struct("hhqqi4x")
+_PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config")
+
+
+def stat(
+    store: StorePath,
+    queues: Annotated[bool, typer.Option("--queues", help="one row a queue")] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a store holds: topics, queues, sizes, dispatch lag, times, broker.conf lines."""
+    with open_for_reading(store, config, settings) as opened:
+        rows = _queue_rows(opened)
+        facts = _facts(opened, len(rows)) | {
+            "ignored_settings": list(configured(config, settings).ignored)
+        }
+        broker_conf = opened.broker_conf()
+    if as_json:
+        print_json(
+            facts
+            | {
+                "topics": _topic_rows(rows),
+                "queues": rows,
+                "broker_conf": dict(
+                    line.split("=", 1) for line in broker_conf.splitlines() if "=" in line
+                ),
+            }
+        )
+        return
+    _print_facts(facts)
+    _print_rows(rows if queues else _topic_rows(rows))
+    CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
+    CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
+
+
+def _facts(store: ReadOnlyMessageStore, queue_count: int) -> dict[str, Any]:
+    low, high = store.min_phy_offset, store.max_phy_offset
+    ends = _first_and_last(store)
+    directory = StoreDir(store.path, store.config.store_path_commit_log)
+    return {
+        "path": str(store.path.resolve()),
+        "state": _state(directory),
+        "min_phy_offset": low,
+        "max_phy_offset": high,
+        "log_files": len(store.log.queue.files),
+        "dispatch_behind_bytes": max(0, high - store.consume_queues.end_phy_offset())
+        if queue_count
+        else high - low,
+        "first_store_timestamp_ms": ends[0].store_timestamp_ms if ends[0] else None,
+        "last_store_timestamp_ms": ends[1].store_timestamp_ms if ends[1] else None,
+        "index_files": len(store.index.files),
+        "index_entries": sum(max(file.entry_count, 0) for file in store.index.files),
+        "bytes": {name: _size_below(store.path / name) for name in _PARTS},
+    }
+
+
+def _state(directory: StoreDir) -> str:
+    """Whether somebody has the store open for writing, and how the last one left it."""
+    if directory.lock_file.exists():
+        fd = os.open(directory.lock_file, os.O_RDONLY)
+        try:
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, owner = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
+        finally:
+            os.close(fd)
+        if kind != fcntl.F_UNLCK:
+            return f"open for writing in process {owner}" if owner > 0 else "open for writing"
+    if directory.was_aborted:
+        return "not closed by its last writer; the next one recovers"
+    return "closed"
+
+
+def _first_and_last(store: ReadOnlyMessageStore) -> tuple[MessageExt | None, MessageExt | None]:
+    first = store.message_at(store.min_phy_offset)
+    last: MessageExt | None = None
+    for queue in store.consume_queues:
+        unit = queue.unit_at(queue.max_offset - 1)
+        if unit is not None and (last is None or unit[0] > last.phy_offset):
+            last = store.log.message_at(unit[0]) or last
+    return first, last or first
+
+
+def _size_below(folder: Path) -> dict[str, int]:
+    """Length and space on disk of all files below a folder, in bytes."""
+    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return {
+        "files": len(stats),
+        "length": sum(each.st_size for each in stats),
+        "on_disk": sum(each.st_blocks * 512 for each in stats),
+    }
+
+
+def _queue_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
+    store.refresh()
+    return [
+        {
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "min_queue_offset": queue.min_offset,
+            "max_queue_offset": queue.max_offset,
+            "messages": queue.max_offset - queue.min_offset,
+        }
+        for queue in sorted(store.consume_queues, key=lambda each: (each.topic, each.queue_id))
+    ]
+
+
+def _topic_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        topic = topics.setdefault(row["topic"], {"topic": row["topic"], "queues": 0, "messages": 0})
+        topic["queues"] += 1
+        topic["messages"] += row["messages"]
+    return list(topics.values())
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    first, last = facts["first_store_timestamp_ms"], facts["last_store_timestamp_ms"]
+    held = facts["max_phy_offset"] - facts["min_phy_offset"]
+    print_facts(
+        {
+            "store": facts["path"],
+            "state": facts["state"],
+            "log": f"{size_text(held)} in {facts['log_files']} files, physical offsets "
+            f"{facts['min_phy_offset']} to {facts['max_phy_offset']}",
+            "stored": "nothing yet" if last is None else f"{time_text(first)} to {time_text(last)}",
+            "dispatch": f"{size_text(facts['dispatch_behind_bytes'])} behind",
+            "index": f"{facts['index_entries']:,} entries in {facts['index_files']} files",
+            "on disk": ", ".join(
+                f"{name} {size_text(size['on_disk'])}"
+                for name, size in facts["bytes"].items()
+                if size["on_disk"]
+            ),
+        }
+    )
+    if facts["ignored_settings"]:
+        CONSOLE.print(
+            f"without meaning for a store: {', '.join(facts['ignored_settings'])}", style="dim"
+        )
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        CONSOLE.print("no queues\n")
+        return
+    columns = list(rows[0])
+    print_table(
+        [name.replace("_", " ") for name in columns],
+        [row.values() for row in rows],
+        right=[name.replace("_", " ") for name in columns if name != "topic"],
+    )
