@@ -153,7 +153,8 @@ class MappedFile:
         if region is None or region.retired:
             region = MappedRegion(self.handle.fd, self.size, path=self.path)
             self._region = region
-            self._open_files.opened(self, "_region")
+            if self.available:
+                self._open_files.opened(self, "_region")
         return region
 
     def let_go(self, kind: str) -> None:
@@ -202,9 +203,20 @@ class MappedFile:
         self.let_go("_handle")
 
     def destroy(self) -> None:
-        """Remove the file; views that were handed out stay good until they are released."""
+        """Remove the file; whoever has found it before reads on until they let go of it.
+
+        Raises:
+            OSError: it could not be removed, and is as it was.
+        """
+        try:
+            handle = self.handle
+        except FileNotFoundError:
+            self.close()
+            return
         self.path.unlink(missing_ok=True)
-        self.close()
+        self.available = False
+        self._open_files.closed(self)
+        self._handle = handle
 
     # ---- reading and writing
 

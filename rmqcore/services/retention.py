@@ -411,7 +411,7 @@ class CleanConsumeQueueService:
 
 
 class RetentionService(ServiceThread):
-    """Runs both cleaners in one thread.
+    """Runs both cleaners in one thread; a full batch is followed by the next one at once.
 
     A file that cannot be deleted is no reason to stop a store: it is logged and tried again.
     """
@@ -444,7 +444,9 @@ class RetentionService(ServiceThread):
         """One round of each cleaner; whoever asks for one waits for the one that runs."""
         try:
             with self._round_lock:
-                self.clean_log.run_once(self._clock())
+                report = self.clean_log.run_once(self._clock())
                 self.clean_queues.run_once()
+            if len(report.deleted) >= self.clean_log.config.delete_file_batch_max:
+                self.wakeup()
         except OSError as error:
             logger.warning("retention tries again in %s seconds: %s", self.interval_s, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -342,6 +343,28 @@ class TestLogFiles:
         assert bytes(reader) == b"\x01" * 4096
         assert queue.min_offset == 4096
 
+    def test_who_found_a_file_before_its_deletion_reads_on_and_then_it_is_gone(self, tmp_path):
+        queue = MappedFileQueue(tmp_path, 4096, OpenFiles(descriptors_max=1, mappings_max=1))
+        for number in range(4):
+            queue.append_file(number * 4096).write(0, bytes([number + 1]) * 4096)
+        found = queue.files[0]
+        queue.remove_first(1)
+        assert not found.path.exists()
+        for file in queue.files:
+            file.read_bytes(0, 1)
+        assert found.read_bytes(0, 2) == b"\x01\x01"
+        assert bytes(found.read(4095, 1)) == b"\x01"
+        found.sync()
+        descriptor = found.handle.fd
+        assert str(found.path) in str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        del found
+        assert not any(
+            str(tmp_path / f"{0:020}") in str(link.readlink())
+            for link in Path("/proc/self/fd").iterdir()
+            if link.is_symlink()
+        )
+        queue.close()
+
     def test_what_the_store_has_still_to_read_is_not_deleted(self, queue):
         for needed_from, deleted in ((0, False), (4095, False), (4096, True)):
             log = CommitLogFiles(queue, lambda needed_from=needed_from: needed_from)
@@ -407,6 +430,22 @@ class TestThread:
             if self.rounds > 1:
                 self.asked.set()
             raise OSError("busy")
+
+    def test_a_full_batch_is_followed_by_the_next_at_once(self):
+        world = World([80] * 35 + [1], hour=4)
+        service = RetentionService(
+            world.service,
+            CleanConsumeQueueService(lambda: 0),
+            clock=lambda: NOW,
+            interval_s=3600,
+            on_error=lambda error: None,
+        )
+        service.start()
+        end = time.monotonic() + 10
+        while len(world.files) > 1 and time.monotonic() < end:
+            time.sleep(0.001)
+        assert service.stop()
+        assert len(world.files) == 1
 
     def test_a_refusal_of_the_system_does_not_end_it(self):
         world, derived, errors = World([80, 1], hour=4), self.Derived(), []
