@@ -28,7 +28,9 @@ DIRECTIVES = {
 }
 
 LEAVES = [
+    "_arrow",
     "_codec",
+    "_columns",
     "_dispatch",
     "_encoder",
     "_get_result",
@@ -49,8 +51,10 @@ setup(
                 [f"rmqcore/{leaf.replace('.', '/')}.pyx"],
                 include_dirs=["rmqcore"],
                 depends=[
+                    "rmqcore/_arrow.h",
                     "rmqcore/_bytes.h",
                     "rmqcore/_crc32.h",
+                    "rmqcore/_utf8.h",
                     "rmqcore/_bytes.pxd",
                     "rmqcore/_layout.pxd",
                     "rmqcore/_record.pxd",

@@ -46,6 +46,7 @@ cdef class HeldBytes:
     cdef Py_ssize_t size
 
 
+cdef object decompress(kind, bytes body, Py_ssize_t max_size)
 cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
 
 

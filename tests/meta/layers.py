@@ -16,7 +16,7 @@ ROWS = (
     ("F0", "errors status version _bytes _layout"),
     ("F0", "_record"),
     ("F0", "_message"),
-    ("F0", "_encoder _tags"),
+    ("F0", "_encoder _tags _arrow _column_store"),
     ("F1", "_codec _dispatch _get_result _index _mapped _tail running_flags"),
     ("F1", "_java_json _java_properties _known_properties _setting"),
     ("F1", "config dispatch message _columns"),

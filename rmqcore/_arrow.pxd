@@ -1,0 +1,45 @@
+# Declarations of _arrow.h, and the batch that owns exported memory.
+from libc.stdint cimport int64_t
+
+cdef extern from "_arrow.h" nogil:
+    cdef struct ArrowSchema:
+        void (*release)(ArrowSchema*) noexcept nogil
+
+    cdef struct ArrowArray:
+        void (*release)(ArrowArray*) noexcept nogil
+
+    cdef struct ArrowArrayStream:
+        int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept
+        int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept
+        const char* (*get_last_error)(ArrowArrayStream*) noexcept
+        void (*release)(ArrowArrayStream*) noexcept
+        void* private_data
+
+    cdef struct rmq_blocks:
+        pass
+
+    cdef struct rmq_column:
+        const char* name
+        const char* format
+        int nullable
+        int buffer_count
+        int64_t length
+        int64_t null_count
+        const void* buffers[3]
+        int child_count
+        rmq_column* children
+
+    rmq_blocks* rmq_blocks_new() noexcept
+    void rmq_blocks_drop(rmq_blocks* blocks) noexcept
+    void rmq_blocks_add(rmq_blocks* blocks, void* block) noexcept
+    int rmq_export_array(ArrowArray* into, const rmq_column* column, rmq_blocks* owner) noexcept
+    int rmq_export_schema(ArrowSchema* into, const rmq_column* column) noexcept
+
+
+cdef class ColumnBatch:
+    cdef rmq_column table         # a struct column; its children are the batch's columns
+    cdef rmq_blocks* blocks       # all memory that the columns point into
+    cdef const rmq_column* column_named(self, str name) except NULL
+
+
+cdef ColumnBatch new_batch(rmq_column* columns, int count, int64_t rows, rmq_blocks* blocks)
