@@ -97,3 +97,25 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_a_file_of_zeros_holds_no_unit(tmp_path):
+    directory = tmp_path / "T" / "0"
+    directory.mkdir(parents=True)
+    (directory / f"{FILE_SIZE * 3:020d}").write_bytes(bytes(FILE_SIZE))
+    queue = ConsumeQueue(directory, "T", 0, FILE_SIZE, OpenFiles())
+    queue.load()
+    assert queue.max_offset == FILE_SIZE * 3 // 20
+    assert queue.unit_at(FILE_SIZE * 3 // 20) is None
+
+
+def test_fillers_stay_hidden_after_a_reopening(tmp_path):
+    directory = tmp_path / "T" / "0"
+    queue = ConsumeQueue(directory, "T", 0, FILE_SIZE, OpenFiles())
+    queue.append_units(8, memoryview(struct.pack(">qiq", 0, RECORD, 1)))
+    queue.close()
+    again = ConsumeQueue(directory, "T", 0, FILE_SIZE, OpenFiles())
+    again.load()
+    again.correct_min_offset(0)
+    assert (again.min_offset, again.max_offset) == (8, 9)
+    assert again.end_phy_offset == RECORD

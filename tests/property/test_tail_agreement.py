@@ -197,3 +197,49 @@ def test_light_queues_get_their_own_offsets():
         offsets.append(record.properties["INNER_MULTI_QUEUE_OFFSET"])
         at += record.store_size
     assert offsets == ["0", "1,0", "1", "2"]
+
+
+def test_store_times_do_not_step_back_with_the_clock():
+    tail, _ = attached(append_crc=False)
+    times = []
+    for now in (NOW, NOW - 1, NOW - 9_999, NOW + 5, NOW - 60_000):
+        tail.fixed_time_ms = now
+        times.append(tail.put_message(Message("T", b"")).store_timestamp_ms)
+    assert times == [NOW, NOW, NOW, NOW + 5, NOW - 60_000]
+
+
+def test_a_name_that_is_no_light_queue_is_refused():
+    tail = LogTail("10.1.2.3:10911", 1 << 20, multi_dispatch=True)
+    file = bytearray(FILE_SIZE)
+    tail.attach(file, BASE, 0)
+    tail.writable = True
+    for names in ("other", "%LMQ%a,other", "%LMQ%a,", ","):
+        with pytest.raises(MessageIllegalError):
+            tail.put_message(Message("T", b"", properties={"INNER_MULTI_DISPATCH": names}))
+    assert not any(file)
+
+
+def put_one(tail, properties_data):
+    body = records.encode_batch([BatchElement(body=b"x", properties_data=properties_data)])
+    return tail.put_encoded("T", body, 0, 0, 1, None, None, 0)
+
+
+def test_a_batch_without_room_for_its_crc_is_refused():
+    tail = LogTail("10.1.2.3:10911", 1 << 20, append_crc=True)
+    file = bytearray(1 << 17)
+    tail.attach(file, BASE, 0)
+    tail.writable = True
+    longest = b"a\x01" + b"b" * (32767 - 20 - 3) + b"\x02"
+    assert put_one(tail, longest).message_count == 1
+    at = records.decode_record(bytes(file), verify_record=True).store_size
+    with pytest.raises(MessageIllegalError):
+        put_one(tail, b"c" + longest)
+    assert not any(file[at:])
+
+
+def test_a_batch_of_an_older_producer_gets_its_last_separator():
+    tail, file = attached(append_crc=True)
+    put_one(tail, b"TAGS\x01a")
+    record = records.decode_record(bytes(file), verify_record=True)
+    assert record.tags == "a"
+    assert set(record.properties) == {"TAGS", "__CRC32#"}

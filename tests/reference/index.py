@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from .records import TRANSACTION_ROLLBACK, Record
-from .values import index_hash
+from .values import index_hash, int32
 
 HEADER_SIZE = 40
 SLOT_SIZE = 4
@@ -132,7 +132,7 @@ class IndexFile:
             store_timestamp_ms,
             phy_offset if is_first else header.begin_phy_offset,
             phy_offset,
-            header.hash_slot_count + (previous == 0),
+            int32(header.hash_slot_count + (previous == 0)),
             header.index_count + 1,
         )
         return True
