@@ -6,6 +6,15 @@ docs/metaq.md, "Record". Source: MetaQ FileMessageSet.java, append; MessageUtils
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.pythread cimport (
+    NOWAIT_LOCK,
+    WAIT_LOCK,
+    PyThread_acquire_lock,
+    PyThread_allocate_lock,
+    PyThread_free_lock,
+    PyThread_release_lock,
+    PyThread_type_lock,
+)
 from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -100,14 +109,16 @@ cdef class Location:
 cdef class SegmentTail:
     """The append position of one partition: a descriptor, a size and the counters of flushing.
 
-    One thread appends at a time (the caller's lock); a second one gets a RuntimeError.
+    Threads: any number append; each waits for the one before it. Counters change under the GIL.
 
     Attributes:
         start: logical offset of the segment's first byte.
         size: bytes in the segment.
         message_count: messages since the tail was made, and what the caller set.
         unflushed: appends since the last `flushed()`.
-        due: True when the caller has to flush or to roll before the next append.
+        due: True when the caller has to look: something became unflushed that nobody noticed, or
+            ``flush_due``.
+        noticed: set by the caller once it knows of unflushed bytes, cleared before it flushes.
     """
 
     cdef readonly int64_t start
@@ -119,8 +130,9 @@ cdef class SegmentTail:
     cdef public int64_t flush_interval_ms
     cdef public int64_t size_limit
     cdef int64_t flushed_at_ms
+    cdef public bint noticed
     cdef int fd
-    cdef bint busy
+    cdef PyThread_type_lock gate
     cdef str path
     cdef uint8_t* scratch
 
@@ -135,18 +147,22 @@ cdef class SegmentTail:
         self.flush_threshold = self.flush_interval_ms = self.size_limit = INT64_MAX
         self.flushed_at_ms = now_ms()
         self.scratch = <uint8_t*>malloc(SCRATCH_SIZE)
-        if self.scratch == NULL:
+        self.gate = PyThread_allocate_lock()
+        if self.scratch == NULL or self.gate == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.scratch)
+        if self.gate != NULL:
+            PyThread_free_lock(self.gate)
 
     cdef int begin(self) except -1:
-        if self.fd < 0:
-            raise StoreClosedError(f"{self.path}: this segment takes no appends any more")
-        if self.busy:
-            raise RuntimeError(f"{self.path}: one thread appends at a time")
-        return 0
+        if self.fd >= 0:  # a forked child may find the gate held by a thread that is not there
+            self.hold()
+            if self.fd >= 0:
+                return 0
+            self.let_go()
+        raise StoreClosedError(f"{self.path}: this segment takes no appends any more")
 
     cdef int settle(self, int failure, int64_t size, int64_t messages) except -1:
         """Count what was written; on a failure cut the file back, so that nothing half stays."""
@@ -157,21 +173,20 @@ cdef class SegmentTail:
         self.size += size
         self.message_count += messages
         self.unflushed += 1
-        self.due = (
+        self.due = not self.noticed or self.reached()
+        return 0
+
+    cdef bint reached(self):
+        return (
             self.unflushed > self.flush_threshold
             or self.size >= self.size_limit
             or now_ms() - self.flushed_at_ms > self.flush_interval_ms
         )
-        return 0
 
-    cdef Location write(self, const uint8_t* bytes, int64_t size, int64_t messages):
-        cdef int failure
-        self.busy = True
-        with nogil:
-            failure = write_full(self.fd, bytes, size, self.size)
-        self.busy = False
-        self.settle(failure, size, messages)
-        return Location(self.start + self.size - size, size)
+    @property
+    def flush_due(self):
+        """True when a threshold, an interval or the segment's size limit has been reached."""
+        return self.unflushed > 0 and self.reached()
 
     def append(self, int64_t message_id, data not None, int32_t flag=0, int32_t checksum=-1):
         """Write one record behind the last; return its `Location`.
@@ -188,52 +203,75 @@ cdef class SegmentTail:
             OSError: the write failed; the file is as before.
         """
         cdef Py_buffer view
-        cdef int64_t size
+        cdef int64_t size, at
         cdef int32_t actual = 0
         cdef int failure = 0
-        self.begin()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        self.busy = True
         try:
             if not storable(view.len):
                 raise UnstorableRecordError(message_id, view.len)
             size = HEADER_SIZE + view.len
-            with nogil:
-                actual = checksum_of(<const uint8_t*>view.buf, view.len)
-                if checksum == -1 or checksum == actual:
-                    store_header(self.scratch, <int32_t>view.len, actual, message_id, flag)
-                    if size <= SCRATCH_SIZE:
-                        memcpy(self.scratch + DATA_AT, view.buf, view.len)
-                        failure = write_full(self.fd, self.scratch, size, self.size)
-                    else:
-                        failure = write_full(self.fd, self.scratch, HEADER_SIZE, self.size)
-                        if failure == 0:
-                            failure = write_full(
-                                self.fd, <const uint8_t*>view.buf, view.len, self.size + DATA_AT
-                            )
+            self.begin()
+            try:
+                at = self.size
+                with nogil:
+                    actual = checksum_of(<const uint8_t*>view.buf, view.len)
+                    if checksum == -1 or checksum == actual:
+                        store_header(self.scratch, <int32_t>view.len, actual, message_id, flag)
+                        failure = self.write(&view, size, at)
+                if checksum != -1 and checksum != actual:
+                    raise InvalidChecksumError(checksum, actual)
+                self.settle(failure, size, 1)
+            finally:
+                self.let_go()
         finally:
-            self.busy = False
             PyBuffer_Release(&view)
-        if checksum != -1 and checksum != actual:
-            raise InvalidChecksumError(checksum, actual)
-        self.settle(failure, size, 1)
-        return Location(self.start + self.size - size, size)
+        return Location(self.start + at, size)
+
+    cdef int write(self, Py_buffer* view, int64_t size, int64_t at) noexcept nogil:
+        """Write the header in the scratch and the data: one call when both fit the scratch."""
+        cdef int failure
+        if size <= SCRATCH_SIZE:
+            memcpy(self.scratch + DATA_AT, view.buf, view.len)
+            return write_full(self.fd, self.scratch, size, at)
+        failure = write_full(self.fd, self.scratch, HEADER_SIZE, at)
+        if failure != 0:
+            return failure
+        return write_full(self.fd, <const uint8_t*>view.buf, view.len, at + DATA_AT)
 
     def append_buffer(self, buffer not None, int64_t message_count=1):
         """Write bytes that already are whole records; the caller vouches for them."""
         cdef Py_buffer view
-        self.begin()
+        cdef int64_t at
+        cdef int failure
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
-            return self.write(<const uint8_t*>view.buf, view.len, message_count)
+            self.begin()
+            try:
+                at = self.size
+                with nogil:
+                    failure = write_full(self.fd, <const uint8_t*>view.buf, view.len, at)
+                self.settle(failure, view.len, message_count)
+            finally:
+                self.let_go()
+            return Location(self.start + at, view.len)
         finally:
             PyBuffer_Release(&view)
+
+    cpdef void hold(self) noexcept:
+        """Keep appends out, and wait for the one that is in."""
+        if not PyThread_acquire_lock(self.gate, NOWAIT_LOCK):
+            with nogil:
+                PyThread_acquire_lock(self.gate, WAIT_LOCK)
+
+    cpdef void let_go(self) noexcept:
+        """Let appends in again."""
+        PyThread_release_lock(self.gate)
 
     def flushed(self, int64_t up_to):
         """Note that the bytes below ``up_to`` are on disk."""
         if up_to >= self.size:
             self.unflushed = 0
-            self.due = self.size >= self.size_limit
         self.flushed_at_ms = now_ms()
 
     def close(self):

@@ -1,7 +1,7 @@
 """MessageStore: one partition, its segments, its one writer and its flushes.
 
 Invariants:
-    - Appends are serialised by one lock and go to the newest segment alone.
+    - Appends go to the newest segment alone, one after the other; a roll keeps them out.
     - An acknowledged append is in the log: on disk with group commit, in the page cache without.
     - After a failed sync the store takes no more appends; it never retries as if nothing happened.
     - Readers see bytes below the high-water mark only, and take no lock.
@@ -107,7 +107,6 @@ class MessageStore(PartitionReader):
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._reason: StoreError | None = None
-        self._unflushed = False
         self._waiting: list[tuple[Future[Location], Location]] = []
         self._wake = threading.Event()
         self._committer: threading.Thread | None = None
@@ -167,58 +166,56 @@ class MessageStore(PartitionReader):
 
         Durability: `durability`; with group commit the call waits for the disk.
         """
-        if self._group_commit:
-            return self.append_async(message_id, data, flag, checksum).result()
-        try:
-            with self._lock:
-                location = self._tail.append(message_id, data, flag, checksum)
-                if self._tail.due:
-                    self._settle()
-        except (OSError, StoreClosedError) as error:
-            raise self._explain(error) from error
-        if not self._unflushed:
-            self._note_unflushed()
+        while True:
+            tail = self._tail
+            try:
+                location = tail.append(message_id, data, flag, checksum)
+                break
+            except (OSError, StoreClosedError) as error:
+                self._reconsider(tail, error)
+        if tail.due:
+            self._attend(tail, location)
         return location
 
     def append_async(
         self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1
     ) -> Future[Location]:
-        """Store one message; the future completes at `durability` and never blocks the caller.
+        """Store one message; the future completes at `durability`, and the call never waits for it.
 
         Raises: as `append`, before anything was stored. The future fails when the disk does.
         """
-        try:
-            with self._lock:
-                return self._promise(self._tail.append(message_id, data, flag, checksum))
-        except (OSError, StoreClosedError) as error:
-            raise self._explain(error) from error
+        while True:
+            tail = self._tail
+            try:
+                return self._promise(tail, tail.append(message_id, data, flag, checksum))
+            except (OSError, StoreClosedError) as error:
+                self._reconsider(tail, error)
 
     def append_many(self, messages: Iterable[Row]) -> Location:
         """Store ``(message_id, data, flag)`` rows as one location, all or nothing."""
         rows = list(messages)
-        if self._group_commit:
-            return self.append_many_async(rows).result()
         buffer = encode_many(rows)
-        try:
-            with self._lock:
-                location = self._tail.append_buffer(buffer, len(rows))
-                if self._tail.due:
-                    self._settle()
-        except (OSError, StoreClosedError) as error:
-            raise self._explain(error) from error
-        if not self._unflushed:
-            self._note_unflushed()
+        while True:
+            tail = self._tail
+            try:
+                location = tail.append_buffer(buffer, len(rows))
+                break
+            except (OSError, StoreClosedError) as error:
+                self._reconsider(tail, error)
+        if tail.due:
+            self._attend(tail, location)
         return location
 
     def append_many_async(self, messages: Iterable[Row]) -> Future[Location]:
         """Store rows as one location; the future completes at `durability`."""
         rows = list(messages)
         buffer = encode_many(rows)
-        try:
-            with self._lock:
-                return self._promise(self._tail.append_buffer(buffer, len(rows)))
-        except (OSError, StoreClosedError) as error:
-            raise self._explain(error) from error
+        while True:
+            tail = self._tail
+            try:
+                return self._promise(tail, tail.append_buffer(buffer, len(rows)))
+            except (OSError, StoreClosedError) as error:
+                self._reconsider(tail, error)
 
     def replay_append(
         self, offset: int, length: int, checksum: int, messages: Iterable[Row]
@@ -254,13 +251,16 @@ class MessageStore(PartitionReader):
             StoreNotWritableError: the disk refused, now or before.
         """
         with self._lock:
-            if self._reason is None and self._unflushed:
+            if self._reason is None:
                 self._settle()
+            elif self.unflushed:
+                raise self._reason
 
     @property
     def unflushed(self) -> bool:
         """True while appended bytes wait for `flush`."""
-        return self._unflushed
+        last = self._segments[-1].messages
+        return last.size_in_bytes > last.high_water_mark
 
     def why_not_writable(self) -> str | None:
         """Why appends are refused; None while they are taken."""
@@ -340,27 +340,48 @@ class MessageStore(PartitionReader):
         own = self._config.topic_config(self.topic)
         self._tail = segment.messages.tail
         self._tail.size_limit = self._config.system.max_segment_size
-        if not self._group_commit:
+        if self._group_commit:
+            self._tail.flush_threshold = -1
+        else:
             self._tail.flush_threshold = max(0, own.unflush_threshold)
             self._tail.flush_interval_ms = max(0, own.unflush_interval_ms)
 
-    def _promise(self, location: Location) -> Future[Location]:
-        """Hand out a future for what was just written; the caller holds the lock."""
-        future: Future[Location] = Future()
-        if self._reason is not None:
-            raise self._reason
+    def _reconsider(self, tail: SegmentTail, error: Exception) -> None:
+        """Return when the next segment has taken over from this tail, else raise the reason."""
+        with self._lock:
+            if self._reason is None and self._tail is not tail:
+                return
+            raise self._explain(error) from error
+
+    def _attend(self, tail: SegmentTail, location: Location) -> None:
+        """Do what an append has made due."""
         if self._group_commit:
-            self._waiting.append((future, location))
-        else:
+            self._promise(tail, location).result()
+            return
+        self._notice(tail)
+        if tail.flush_due:
+            with self._lock:
+                if self._reason is None:
+                    self._settle()
+
+    def _promise(self, tail: SegmentTail, location: Location) -> Future[Location]:
+        """Hand out the future of what was just written."""
+        future: Future[Location] = Future()
+        if not self._group_commit:
             future.set_result(location)
-            if not self._unflushed:
-                self._note_unflushed()
-        if self._group_commit or self._tail.due:
+            self._notice(tail)
+            if not tail.flush_due:
+                return future
+        with self._lock:
+            if self._reason is not None:
+                raise self._reason
+            if self._group_commit:
+                self._waiting.append((future, location))
             if self._committer is None:
                 name = f"metaq-commit-{self.topic}-{self.partition}"
                 self._committer = threading.Thread(target=self._commit_loop, name=name, daemon=True)
                 self._committer.start()
-            self._wake.set()
+        self._wake.set()
         return future
 
     def _commit_loop(self) -> None:
@@ -371,19 +392,19 @@ class MessageStore(PartitionReader):
             with self._lock:
                 closing = self._reason is not None
                 waiting, self._waiting = self._waiting, []
-                roll = self._reason is None and self._tail.size >= self._tail.size_limit
-            self._commit(waiting, roll)
+            self._commit(waiting)
             if closing:
                 return
 
-    def _commit(self, waiting: list[tuple[Future[Location], Location]], roll: bool) -> None:
+    def _commit(self, waiting: list[tuple[Future[Location], Location]]) -> None:
         try:
-            if roll:
+            if self._reason is None and self._tail.size >= self._tail.size_limit:
                 with self._lock:
                     self._settle()
             else:
                 self._sync()
-            if waiting and self.max_offset < waiting[-1][1].offset + waiting[-1][1].length:
+            end = max((where.offset + where.length for _, where in waiting), default=0)
+            if self.max_offset < end:
                 raise StoreNotWritableError(f"{self.path}: the disk did not confirm the append")
         except (OSError, StoreError) as error:
             for future, _ in waiting:
@@ -401,27 +422,33 @@ class MessageStore(PartitionReader):
 
     def _roll(self, last: Segment) -> None:
         """Begin the next segment; while that fails, the full one grows on."""
-        self._hooks.failpoint("before_roll")
-        path = self.path / segment_name(last.stop)
+        tail = last.messages.tail
+        tail.hold()
         try:
-            following = create_segment(self.path, last.stop, hooks=self._hooks)
-            self._sync_names()
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
-            return
-        self._hooks.failpoint("after_roll")
-        last.messages.abandon()
-        self._segments = (*self._segments, following)
-        self._adopt(following)
+            self._sync()
+            self._hooks.failpoint("before_roll")
+            path = self.path / segment_name(last.stop)
+            try:
+                following = create_segment(self.path, last.stop, hooks=self._hooks)
+                self._sync_names()
+            except OSError as error:
+                path.unlink(missing_ok=True)
+                _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
+                return
+            self._hooks.failpoint("after_roll")
+            last.messages.abandon()
+            self._segments = (*self._segments, following)
+            self._adopt(following)
+        finally:
+            tail.let_go()
 
     def _sync(self) -> None:
         """One sync at a time; the first that fails ends all appends."""
         with self._sync_lock:
             if self._reason is not None and not isinstance(self._reason, StoreClosedError):
                 raise self._reason
-            self._unflushed = False
             last = self._segments[-1]
+            self._tail.noticed = False
             if last.messages.size_in_bytes == last.messages.high_water_mark:
                 return
             try:
@@ -431,18 +458,24 @@ class MessageStore(PartitionReader):
                     f"{self.path}: the disk refused a flush ({error.strerror}); what was not "
                     "confirmed may be lost; open the store again once the disk is well"
                 )
-                last.messages.tail.close()
-                raise
+                self._tail.close()
+                raise self._reason from error
             self._note_mark()
 
     def _note_mark(self) -> None:
+        """Remember what is on disk; an older mark is right too, so a failure is no failure."""
         if self._mark is not None:
-            self._mark.note(self.max_offset)
+            try:
+                self._mark.note(self.max_offset)
+            except OSError as error:
+                _LOG.warning("%s: not written (%s)", self._mark.path, error)
 
-    def _note_unflushed(self) -> None:
-        self._unflushed = True
-        if self._on_unflushed is not None:
-            self._on_unflushed(self)
+    def _notice(self, tail: SegmentTail) -> None:
+        """Tell, once a flush, that something waits for the next one."""
+        if not tail.noticed:
+            tail.noticed = True
+            if self._on_unflushed is not None:
+                self._on_unflushed(self)
 
     def _sync_names(self) -> None:
         if self._directory_lock is not None:

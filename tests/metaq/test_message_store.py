@@ -144,6 +144,39 @@ def test_a_refused_flush_ends_appends_for_good(open_store):
     assert [m.message_id for m in store.messages()] == [1]
 
 
+def test_a_refused_flush_of_a_threshold_is_told_to_the_append_that_reached_it(open_store):
+    def sync(_fd):
+        raise OSError(5, "Input/output error")
+
+    store = open_store(unflush_threshold=2, hooks=Hooks(sync=sync))
+    store.append(1, b"x")
+    store.append(2, b"x")
+    for _ in range(2):
+        with pytest.raises(StoreNotWritableError, match="refused a flush"):
+            store.append(3, b"x")
+    with pytest.raises(StoreNotWritableError):
+        store.flush()
+
+
+def test_a_roll_that_fails_lets_the_full_segment_grow(open_store, monkeypatch, caplog):
+    store = open_store(max_segment_size=100)
+    fill(store, 1)
+    real = os.open
+
+    def full(path, flags, *args, **options):
+        if str(path).endswith(".meta") and flags & os.O_CREAT:
+            raise OSError(28, "No space left on device")
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", full)
+    fill(store, 3)
+    assert "the full one grows on" in caplog.text
+    assert (len(store.segments), store.max_offset) == (2, 120 + 360)
+    monkeypatch.undo()
+    fill(store, 1)
+    assert [s.start for s in store.segments] == [0, 120, 600]
+
+
 def test_a_refused_flush_fails_every_waiting_future(open_store):
     go_on = threading.Event()
 
