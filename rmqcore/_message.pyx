@@ -14,9 +14,10 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memchr, memcmp
 cimport cython
 
-from rmqcore._bytes cimport load_i32, store_i64
+from rmqcore._bytes cimport load_i32, load_i64, store_i64
 from rmqcore._layout cimport *
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
@@ -325,6 +326,26 @@ cdef class MessageExt:
             ) from error
         return body
 
+    def has_key(self, str topic not None, str key not None) -> bool:
+        """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
+        cdef int32_t at = 0
+        cdef Slice name, value
+        cdef bytes wanted = key.encode()
+        cdef bytes_t text_at = <bytes_t>PyBytes_AS_STRING(wanted)
+        cdef int32_t size = <int32_t>len(wanted)
+        cdef bint in_keys = False, is_unique = False
+        if self.topic != topic:
+            return False
+        while next_property(
+            self.record_at + self.head.properties_at, self.head.properties_size, &at, &name, &value
+        ):
+            # of a property given twice the later one counts
+            if named(&name, b"KEYS", 4):
+                in_keys = has_word(&value, text_at, size)
+            elif named(&name, b"UNIQ_KEY", 8):
+                is_unique = value.size == size and memcmp(value.at, text_at, size) == 0
+        return in_keys or is_unique
+
     def check_crc(self) -> bool:
         """True when the stored body agrees with its CRC."""
         return check_body_crc(self.record_at, &self.head) == OK
@@ -335,6 +356,21 @@ cdef class MessageExt:
             f"queue_offset={self.queue_offset}, phy_offset={self.phy_offset}, "
             f"{self.head.body_size} bytes, tags={self.tags!r}, keys={self.keys!r})"
         )
+
+
+cdef bint has_word(const Slice* words, bytes_t wanted, int32_t size) noexcept:
+    """True when a list separated by spaces has the word."""
+    cdef bytes_t at = words.at
+    cdef bytes_t end = words.at + words.size
+    cdef bytes_t space
+    while size and end - at >= size:
+        space = <bytes_t>memchr(at, 32, end - at)
+        if space == NULL:
+            space = end
+        if space - at == size and memcmp(at, wanted, size) == 0:
+            return True
+        at = space + 1
+    return False
 
 
 cdef object decompress(kind, bytes body, Py_ssize_t max_size):
@@ -474,6 +510,41 @@ def message_from(buffer, int64_t at=0, *, path=None, int64_t base_offset=0, bint
     if status != OK:
         raise CorruptRecordError(path or "buffer", base_offset + at, status_text(status))
     return make_message(hold, <bytes_t>hold.view.buf + at, &head)
+
+
+def find_message(buffer, int64_t at, int64_t end, *, path, int64_t base_offset):
+    """The message whose record begins at byte ``at``, when one begins there.
+
+    Args:
+        buffer: bytes of a log; it stays exported while the message lives.
+        at, end: where to look, and how many bytes of the buffer may be read.
+        path, base_offset: file and physical offset of the buffer's first byte.
+
+    Returns:
+        MessageExt; None when no record begins there; or the record's size in bytes, when ``end``
+        comes before its own.
+
+    Raises:
+        CorruptRecordError: a record begins there, but its bytes contradict each other.
+    """
+    cdef BufferHold hold = BufferHold(buffer, path, base_offset)
+    cdef bytes_t record = <bytes_t>hold.view.buf + at
+    cdef RecordHead head
+    cdef int status
+    if at < 0 or end > hold.view.len or end - at < BORN_TIMESTAMP_AT:
+        return None
+    if load_i64(record + PHY_OFFSET_AT) != base_offset + at:
+        return None
+    status = read_head(record, end - at, &head)
+    if status in (BLANK, EMPTY, BAD_MAGIC):
+        return None
+    if status == TRUNCATED:
+        return head.total_size
+    if status == OK:
+        status = check_body_crc(record, &head)
+    if status != OK:
+        raise CorruptRecordError(path, base_offset + at, status_text(status))
+    return make_message(hold, record, &head)
 
 
 cpdef str status_text(int status):

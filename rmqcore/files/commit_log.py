@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from rmqcore._message import message_from
+from rmqcore._message import find_message, status_text
+from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SIZE_AND_OFFSET = 36
 RECORD_SIZE_MIN = 91
+#: bytes read at first for one record of another process's file
+LIKELY_RECORD_SIZE = 65536
 
 
 class View(NamedTuple):
@@ -271,16 +274,23 @@ class CommitLog:
 
         Source: RocketMQ store/DefaultMessageStore.java, lookMessageByOffset.
         """
-        size = self.record_size(offset) if offset >= 0 else None
-        record = None if size is None else self.read(offset, size)
-        if record is None:
-            return None
-        file = self.queue.find(offset)
-        path = file.path if file else self.queue.directory
-        message = message_from(record, 0, path=path, base_offset=offset)
-        if message.phy_offset != offset:
-            raise CorruptRecordError(path, offset, "the record names another physical offset")
-        return message
+        size = LIKELY_RECORD_SIZE
+        while True:
+            view = self.view(offset, size)
+            if view is None:
+                return None
+            found = find_message(
+                view.buffer,
+                offset - view.base_offset,
+                view.end,
+                path=view.path,
+                base_offset=view.base_offset,
+            )
+            if not isinstance(found, int):
+                return found
+            if found <= size or found > self.queue.file_size:
+                raise CorruptRecordError(view.path, offset, status_text(ScanStatus.TRUNCATED))
+            size = found
 
     # ---- shrinking and closing
 

@@ -69,6 +69,7 @@ class IndexFile:
         self.path = path
         self.hash_slot_num = hash_slot_num
         self.max_index_num = max_index_num
+        self._final_header: IndexHeader | None = None
         size = index_file_size(hash_slot_num, max_index_num)
         self._file = MappedFile(path, size, 0, open_files, writable=writable)
 
@@ -113,8 +114,13 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """The header as it stands now."""
-        return IndexHeader(*read_header(self._file.read(0, _HEADER_FIELDS)))
+        """The header as it stands now; that of a full file does not change any more."""
+        if self._final_header is not None:
+            return self._final_header
+        header = IndexHeader(*read_header(self._file.read(0, _HEADER_FIELDS)))
+        if header.index_count >= self.max_index_num:
+            self._final_header = header
+        return header
 
     @property
     def full(self) -> bool:

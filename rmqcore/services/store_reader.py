@@ -253,6 +253,16 @@ class StoreReader:
         limit = max(64, 2 * wanted)
         while True:
             answer = self._query_index(topic, key, limit, begin_ms, last_ms)
+            hits, misses = self._true_hits(
+                topic, key, begin_ms, last_ms, answer.phy_offsets, wanted, page
+            )
+            if len(hits) >= wanted or len(answer.phy_offsets) < limit or limit >= _PAGE_MAX:
+                break
+            limit *= 4
+        more = len(hits) > max_messages
+        hits = hits[:max_messages][::-1]
+        explanation = None
+        if explain:
             explanation = QueryExplanation(
                 f"{topic}#{key}",
                 answer.key_hash,
@@ -260,18 +270,9 @@ class StoreReader:
                 last_ms,
                 answer.files,
                 answer.phy_offsets,
+                [(offset, _why_no_hit(message, topic, key)) for offset, message in misses],
             )
-            hits = self._true_hits(topic, key, answer.phy_offsets, wanted, page, explanation)
-            if len(hits) >= wanted or len(answer.phy_offsets) < limit or limit >= _PAGE_MAX:
-                break
-            limit *= 4
-        more = len(hits) > max_messages
-        hits = hits[:max_messages][::-1]
-        return QueryMessageResult(
-            hits,
-            hits[0].phy_offset if more and hits else None,
-            explanation if explain else None,
-        )
+        return QueryMessageResult(hits, hits[0].phy_offset if more else None, explanation)
 
     def _query_index(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
@@ -284,25 +285,32 @@ class StoreReader:
         self,
         topic: str,
         key: str,
+        begin_ms: int,
+        end_ms: int,
         offsets: list[int],
         wanted: int,
         page: int | None,
-        explanation: QueryExplanation,
-    ) -> list[MessageExt]:
-        """Hits in descending order of their offset, at most ``wanted``."""
+    ) -> tuple[list[MessageExt], list[tuple[int, MessageExt | None]]]:
+        """Hits in descending order of their offset, at most ``wanted``, and what is no hit."""
         hits: list[MessageExt] = []
-        for offset in sorted(set(offsets), reverse=True):
+        misses: list[tuple[int, MessageExt | None]] = []
+        if len(offsets) > 1:
+            offsets = sorted(set(offsets), reverse=True)
+        for offset in offsets:
             if page is not None and offset >= page:
                 continue
-            message = self.message_at(offset)
-            reason = _why_no_hit(message, topic, key, explanation)
-            if reason is not None:
-                explanation.dropped.append((offset, reason))
-            elif message is not None:
-                hits.append(message)
-                if len(hits) >= wanted:
-                    break
-        return hits
+            message = self._log.message_at(offset)
+            if (
+                message is None
+                or not message.has_key(topic, key)
+                or not begin_ms <= message.store_timestamp_ms <= end_ms
+            ):
+                misses.append((offset, message))
+                continue
+            hits.append(message)
+            if len(hits) >= wanted:
+                break
+        return hits, misses
 
     # ---- by time
 
@@ -380,15 +388,11 @@ def packed_tags(tags: str) -> bytes | None:
     return struct.pack(f"={len(words)}q", *(tags_code(word) for word in words))
 
 
-def _why_no_hit(
-    message: MessageExt | None, topic: str, key: str, explanation: QueryExplanation
-) -> str | None:
+def _why_no_hit(message: MessageExt | None, topic: str, key: str) -> str:
     if message is None:
         return "the log has no record there any more"
     if message.topic != topic:
         return f"it is of topic {message.topic!r} (hash collision)"
-    if key not in message.keys and key != message.unique_key:
+    if not message.has_key(topic, key):
         return f"it has keys {message.keys} (hash collision)"
-    if not explanation.begin_ms <= message.store_timestamp_ms <= explanation.end_ms:
-        return f"it was stored at {message.store_timestamp_ms}"
-    return None
+    return f"it was stored at {message.store_timestamp_ms}, outside the time asked for"
