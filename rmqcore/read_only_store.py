@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,7 +77,7 @@ class ReadOnlyMessageStore(MessageReads):
             writable=False,
         )
         self._reader = StoreReader(self.log, self.consume_queues, self.index)
-        self._names: tuple[str, ...] = ()
+        self._following = threading.Lock()
         queue.load()
         self.consume_queues.load()
         self.index.load()
@@ -88,13 +89,20 @@ class ReadOnlyMessageStore(MessageReads):
     def refresh(self) -> None:
         """Look for what the writer has added or removed; every read does so by itself."""
         self._check_open()
-        self.log.queue.follow()
-        self.consume_queues.follow()
+        with self._following:
+            self.consume_queues.follow()
+            self.index.follow()
+            self.log.queue.follow()
+            self._find_end(from_start=False)
+            self._fit_queues()
+
+    def _fit_queues(self) -> None:
+        """Let the queues show exactly what the log has; a writer may have gone on meanwhile."""
+        begin, end = self.log.min_offset, self.log.max_offset
         for queue in self.consume_queues:
-            queue.follow()
-            queue.correct_min_offset(self.log.min_offset)
-        self.index.follow()
-        self._find_end(from_start=False)
+            if queue.end_phy_offset > end:
+                queue.truncate(end)
+            queue.correct_min_offset(begin)
 
     def _see_new(self) -> None:
         self.refresh()
@@ -105,7 +113,7 @@ class ReadOnlyMessageStore(MessageReads):
         if not files:
             return
         if from_start:
-            start = min(self.consume_queues.end_phy_offset(), self.log.queue.max_offset)
+            start = self._known_end()
             for file in files:
                 file.set_positions(max(0, min(start - file.file_from_offset, file.size)))
         for number, file in enumerate(files):
@@ -113,6 +121,16 @@ class ReadOnlyMessageStore(MessageReads):
                 for later in files[number + 1 :]:
                     later.set_positions(0)
                 return
+
+    def _known_end(self) -> int:
+        """The end of the newest record that a queue knows and the log has."""
+        for queue in sorted(self.consume_queues, key=lambda queue: -queue.end_phy_offset):
+            unit = queue.unit_at(queue.max_offset - 1)
+            file = self.log.queue.find(unit[0]) if unit else None
+            record = good_record_at(file, unit[0] - file.file_from_offset) if unit and file else None
+            if record is not None and record.end_offset == queue.end_phy_offset:
+                return record.end_offset
+        return self.log.min_offset
 
     @staticmethod
     def _walk(file: MappedFile) -> bool:

@@ -28,6 +28,9 @@ FILLER = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
 #: units that a hole between two messages may have before it counts as corruption
 HOLE_UNITS_MAX = 1 << 20
 RESERVE_STEP = 65536
+#: the topic whose units carry a time of delivery in place of a tags code
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_TAGS_CODE_AT = 12
 _FIRST_LOOK = 4096
 _FILES_CHECKED = 3
 _UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -129,17 +132,33 @@ class ConsumeQueue:
         return file.read_bytes(at - file.file_from_offset, self.unit_size)
 
     def _extend(self) -> None:
-        """Move the end over the good units that follow it."""
+        """Move the end over the good units that follow it.
+
+        Raises:
+            CorruptConsumeQueueError: of another process's files: units follow a bad one.
+        """
+        broken_at = -1
         while (file := self.queue.find(self.max_offset * self.unit_size)) is not None:
             at = self.max_offset * self.unit_size - file.file_from_offset
-            count = self._good_units(file, at)
+            count, broken = self._good_units(file, at)
+            end = file.file_from_offset + at + count * self.unit_size
             if count:
-                self._set_end(file.file_from_offset + at + count * self.unit_size)
-            if at + count * self.unit_size < file.size - file.size % self.unit_size:
+                self._set_end(end)
+            if broken and not self.queue.writable and end != broken_at:
+                # a writer may have come between two of our reads: what is still so is damage
+                broken_at = end
+            elif broken and not self.queue.writable:
+                raise CorruptConsumeQueueError(
+                    file.path,
+                    end - file.file_from_offset,
+                    "no unit can look like the one here, and more follow; open the store for "
+                    "writing, which derives it again from the log",
+                )
+            elif end < file.file_from_offset + file.size - file.size % self.unit_size:
                 return
 
-    def _good_units(self, file: MappedFile, at: int) -> int:
-        """How many good units follow byte ``at`` of a file without a break."""
+    def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool]:
+        """How many good units follow byte ``at`` of a file; True when more follow a bad one."""
         count, look = 0, _FIRST_LOOK - _FIRST_LOOK % self.unit_size
         floor = self.end_phy_offset
         while at < file.size:
@@ -154,14 +173,14 @@ class ConsumeQueue:
             good = filler | ((sizes > 0) & (phy_offsets >= before) & (phy_offsets >= 0))
             bad = np.flatnonzero(~good)
             if bad.size:
-                return count + int(bad[0])
+                return count + int(bad[0]), bool(sizes[bad[0] :].any())
             count += len(units)
             floor = int(max(floor, ends[-1])) if len(ends) else floor
             at += size
             look = min(look * 4, 1 << 20)
             if size < self.unit_size:
                 break
-        return count
+        return count, False
 
     @staticmethod
     def _dtype() -> np.dtype[np.void]:
@@ -202,6 +221,46 @@ class ConsumeQueue:
         self.end_phy_offset = phy_offset + size
         self.max_offset += len(units) // self.unit_size
         return len(units) // self.unit_size
+
+    def mend_units(self, first_offset: int, units: memoryview) -> int:
+        """Compare units that are there with what the log says, and write those anew that differ.
+
+        A tags code that is the address of an extension unit is left as it is, and so is one that
+        is a time of delivery: it follows the delays that were configured when it was written.
+
+        Args:
+            first_offset: queue offset of the first one.
+            units: 20 bytes each, as they are derived from the log.
+
+        Returns:
+            how many were written anew.
+        """
+        start = max(first_offset, self.first_unit_offset)
+        skipped = (start - first_offset) * self.unit_size
+        there = self.read_units(start, (len(units) - skipped) // self.unit_size)
+        wanted = bytes(units[skipped : skipped + len(there)])
+        if there == wanted:
+            return 0
+        size = self.unit_size
+        mended = 0
+        for at in range(0, len(there), size):
+            if self._differ(there[at : at + size], wanted[at : at + size]):
+                position = start * size + at
+                file = self.queue.find(position)
+                if file is not None:
+                    file.write(position - file.file_from_offset, wanted[at : at + size])
+                    self._mark_dirty(file)
+                    mended += 1
+        self._set_end(self.max_offset * size)
+        return mended
+
+    def _differ(self, there: bytes, wanted: bytes) -> bool:
+        if there[:_TAGS_CODE_AT] != wanted[:_TAGS_CODE_AT]:
+            return True
+        tags_code = int.from_bytes(there[_TAGS_CODE_AT:UNIT_SIZE], "big", signed=True)
+        if self.topic == SCHEDULE_TOPIC or (self.ext is not None and tags_code < EXT_ADDRESS_BELOW):
+            return False
+        return there != wanted
 
     def _begin(self, first_offset: int) -> None:
         """Create the first file; what lies before the first message becomes fillers."""

@@ -6,6 +6,7 @@ Floor: F5; imports files.consume_queue, files.batch_consume_queue, files.store_d
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ class ConsumeQueueStore:
       whole log has to be dispatched again.
     - While recovery sets ``look_for_holes``, a queue that lacks units before the ones derived is
       dropped and noted in ``holes``; the whole log has to be dispatched again for it.
+    - While recovery sets ``compare``, units that are there already are held against the log;
+      `mended` counts those that were wrong and written anew.
 
     Args:
         directory: where the store's files lie.
@@ -61,6 +64,8 @@ class ConsumeQueueStore:
         self.dispatched_timestamp_ms = 0
         self.holes: set[tuple[str, int]] = set()
         self.look_for_holes = False
+        self.compare = False
+        self.mended: Counter[tuple[str, int]] = Counter()
 
     # ---- opening
 
@@ -112,7 +117,9 @@ class ConsumeQueueStore:
         queue.load()
 
     def follow(self) -> None:
-        """Take in queues that another process has created meanwhile."""
+        """Take in what another process has written meanwhile, new queues too."""
+        for queue in self:
+            queue.follow()
         for topic, queue_id, directory, kind in self._queue_directories():
             if (topic, queue_id) not in self._queues:
                 queue = self._make(topic, queue_id, directory, kind)
@@ -154,7 +161,7 @@ class ConsumeQueueStore:
             if isinstance(queue, BatchConsumeQueue):
                 queue.append_rows(batch.rows_of(number))
             elif contiguous and not inner_batch:
-                queue.append_units(first, units)
+                self._append(queue, first, units)
             else:
                 self._append_one_by_one(queue, batch, number, units)
         if batch.unaddressable_count:
@@ -172,7 +179,14 @@ class ConsumeQueueStore:
     ) -> None:
         size = queue.unit_size
         for at, row in enumerate(batch.rows_of(number)):
-            queue.append_units(row[0], units[at * size : (at + 1) * size])
+            self._append(queue, row[0], units[at * size : (at + 1) * size])
+
+    def _append(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
+        if self.compare and first < queue.max_offset:
+            mended = queue.mend_units(first, units)
+            if mended:
+                self.mended[queue.topic, queue.queue_id] += mended
+        queue.append_units(first, units)
 
     def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:
         """True when the queue lacks units before ``first``; it is dropped then."""

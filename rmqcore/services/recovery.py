@@ -213,7 +213,8 @@ class Recovery:
     def _walk_log(self, clean_shutdown: bool) -> None:
         checked_from = self._checked_from(clean_shutdown)
         walked_from = self._walked_from(checked_from)
-        self._queues.look_for_holes = walked_from > 0
+        self._queues.compare = True
+        self._queues.look_for_holes = True
         end = self._walk(walked_from, checked_from, clean_shutdown)
         self._queues.look_for_holes = False
         if self._queues.holes:
@@ -224,6 +225,8 @@ class Recovery:
             self._queues.holes.clear()
             self.report.records = 0
             end = self._walk(0, checked_from, clean_shutdown)
+        self._queues.compare = False
+        self._tell_mended()
         known = self._queues.end_phy_offset()
         if clean_shutdown and known > end and self._config.on_corruption is OnCorruption.RAISE:
             raise CorruptStoreError(
@@ -233,6 +236,13 @@ class Recovery:
                 'on_corruption="truncate" to go on without them, or mode="r" to read what is there',
             )
         self._cut(end)
+
+    def _tell_mended(self) -> None:
+        for (topic, queue_id), count in sorted(self._queues.mended.items()):
+            finding = f"consume queue {topic}/{queue_id} had {count} units that contradict the log"
+            _log.warning("%s; they were written anew", finding)
+            self.report.findings.append(f"{finding}; they were written anew")
+        self._queues.mended.clear()
 
     def _walk(self, first: int, checked_from: int, clean_shutdown: bool) -> int:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""
