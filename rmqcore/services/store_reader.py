@@ -201,6 +201,8 @@ class StoreReader:
             if why == _MISMATCH:
                 self._check_unit(queue, units, number)
             if why == _ELSEWHERE and number == before:
+                if view is not None or not 0 <= phy_offset < self._log.max_offset:
+                    self._check_unit(queue, units, number)
                 gone = gone or units[number * UNIT_SIZE : (number + 1) * UNIT_SIZE] != FILLER
                 number += 1
         return number, gone, False
