@@ -13,7 +13,7 @@ import typer
 
 from rmqcore.cli import put, query, read, stat
 from rmqcore.cli.demo import command as demo
-from rmqcore.cli.failures import EXIT_CODES, StoreCommand
+from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.version import __version__
 
 app = typer.Typer(
@@ -58,6 +58,12 @@ if find_spec("cronsim"):
     from rmqcore.cli.metaq import app as metaq
 
     app.add_typer(metaq, name="metaq")
+else:
+
+    @app.command("metaq", help="Not installed: pip install 'rmqcore[metaq]'.")
+    def _metaq() -> None:
+        typer.echo("rmqcore: metaq needs pip install 'rmqcore[metaq]'", err=True)
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def main() -> None:

@@ -20,8 +20,17 @@ from rich.table import Table
 
 from rmqcore.message import MessageExt
 
-CONSOLE = Console(highlight=False)
-NOTES = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class _Console(Console):
+    """Leaves it to the command what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while a BrokenPipeError is handled; rich would end the process with code 1."""
+        raise BrokenPipeError
+
+
+CONSOLE = _Console(highlight=False)
+NOTES = _Console(stderr=True, highlight=False, soft_wrap=True)
 _COMPRESSED = 1
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -81,7 +90,7 @@ def time_text(timestamp_ms: int | None) -> str:
     if timestamp_ms is None:
         return "-"
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+        moment = datetime.fromtimestamp(timestamp_ms / 1000)  # noqa: DTZ006 - for people
     except (ValueError, OverflowError, OSError):
         return f"{timestamp_ms} ms"
     return moment.isoformat(" ", "milliseconds")

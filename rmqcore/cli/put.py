@@ -64,9 +64,12 @@ class Input:
         read_bytes, total_bytes: how far it is; the total is None for standard input.
     """
 
-    def __init__(self, paths: list[Path], kind: Kind, fields: dict[str, Any]) -> None:
+    def __init__(
+        self, paths: list[Path], kind: Kind, queue_ids: Iterator[int], fields: dict[str, Any]
+    ) -> None:
         self._paths = paths
         self._kind = kind
+        self._queue_ids = queue_ids
         self._fields = fields
         self.name = "standard input"
         self.line = 0
@@ -93,14 +96,14 @@ class Input:
         if self._kind is Kind.FILES:
             body = stream.read()
             self.read_bytes += len(body)
-            yield Message(topic, body, **self._fields)
+            yield Message(topic, body, queue_id=next(self._queue_ids), **self._fields)
             return
         for line in stream:
             self.line += 1
             self.read_bytes += len(line)
             text = line.removesuffix(b"\n").removesuffix(b"\r")
             if self._kind is Kind.LINES:
-                yield Message(topic, text, **self._fields)
+                yield Message(topic, text, queue_id=next(self._queue_ids), **self._fields)
             elif text.strip():
                 yield Message(topic, **(self._fields | self._parsed(text)))
 
@@ -113,6 +116,8 @@ class Input:
         if not isinstance(given, dict):
             raise InputError(self.name, self.line, "not a JSON object")
         fields: dict[str, Any] = {"body": self._body(given)}
+        if "queue_id" not in given:
+            fields["queue_id"] = next(self._queue_ids)
         if isinstance(given.get("keys"), str):
             given["keys"] = [given["keys"]]
         for name, value in given.items():
@@ -146,10 +151,10 @@ class Input:
 
 def put(
     store: StorePath,
-    topic: Annotated[str, typer.Argument(help="topic to put into")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to put into")],
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="input; standard input when there is none"),
+        typer.Argument(metavar="FILE", help="input; standard input when there is none"),
     ] = None,
     kind: Annotated[
         Kind, typer.Option("--as", help="a message is: a line, a JSON object a line, a whole file")
@@ -172,12 +177,12 @@ def put(
     With --as jsonl a line is {"body": "...", "keys": [...], "tags": "...", "properties": {...},
     "queue_id": 0, ...}; body_base64 takes the place of body for bytes that are no text.
     """
-    source = Input(paths or [], kind, {"tags": tags, "keys": tuple(keys or ())})
     queue_ids = cycle([queue] if queue is not None else range(queues))
+    source = Input(paths or [], kind, queue_ids, {"tags": tags, "keys": tuple(keys or ())})
     wanted = Durability(durability.value) if durability else None
     with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
         began = time.monotonic()
-        done = _put_all(opened, source, topic, queue_ids, wanted, bars)
+        done = _put_all(opened, source, topic, wanted, bars)
         elapsed = time.monotonic() - began
     _print_receipt(done | {"topic": topic, "elapsed_s": round(elapsed, 6)}, as_json)
 
@@ -196,7 +201,6 @@ def _put_all(
     store: DefaultMessageStore,
     source: Input,
     topic: str,
-    queue_ids: Iterator[int],
     durability: Durability | None,
     bars: Bars,
 ) -> dict[str, Any]:
@@ -206,8 +210,6 @@ def _put_all(
     level: str | None = None
     try:
         for message in source.messages(topic):
-            if message.queue_id == 0:
-                message.queue_id = next(queue_ids)
             receipt = _put_one(store, message, durability)
             first = receipt.phy_offset if count == 0 else first
             last, level = receipt.phy_offset, receipt.durability

@@ -236,7 +236,7 @@ def _print_offsets(rows: list[dict[str, Any]], as_json: bool) -> None:
         NOTES.print("nothing found: no such queue")
         return
     print_table(
-        ["topic", "queue", "queue offset", "stored", "physical offset"],
+        ["topic", "queue", "offset", "stored", "physical"],
         [
             (
                 row["topic"],
@@ -247,5 +247,5 @@ def _print_offsets(rows: list[dict[str, Any]], as_json: bool) -> None:
             )
             for row in rows
         ],
-        right=["queue", "queue offset", "physical offset"],
+        right=["queue", "offset", "physical"],
     )

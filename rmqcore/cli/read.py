@@ -28,7 +28,9 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import print_message
 from rmqcore.services.log_search import first_record
 
-Topic = Annotated[str | None, typer.Argument(help="one topic; the whole log without it")]
+Topic = Annotated[
+    str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")
+]
 Queue = Annotated[int | None, typer.Option(min=0, help="one queue of the topic")]
 Tags = Annotated[str | None, typer.Option(help="only these tags: 'a' or 'a || b'")]
 
