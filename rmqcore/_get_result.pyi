@@ -27,6 +27,7 @@ class GetMessageResult:
     def collect(
         self,
         buffer: Buffer,
+        end: int,
         path: str | Path | None,
         base_offset: int,
         units: bytes,

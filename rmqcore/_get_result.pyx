@@ -73,13 +73,13 @@ cdef class GetMessageResult:
         self.found = None
 
     def collect(
-        self, buffer, path, int64_t base_offset, bytes units not None, Py_ssize_t first,
-        Py_ssize_t max_messages, int64_t max_bytes, tags_codes=None,
+        self, buffer, int64_t end, path, int64_t base_offset, bytes units not None,
+        Py_ssize_t first, Py_ssize_t max_messages, int64_t max_bytes, tags_codes=None,
     ):
         """Take records out of one buffer of the commit log, in the order of the units.
 
         Args:
-            buffer: bytes of the log that may be read.
+            buffer: bytes of the log, of which the first ``end`` may be read.
             path, base_offset: its file, and the physical offset of its first byte.
             units: consume-queue units, 20 bytes each.
             first: number of the unit to begin with.
@@ -93,7 +93,7 @@ cdef class GetMessageResult:
         cdef BufferHold hold = BufferHold(buffer, path, base_offset)
         cdef Py_ssize_t unit_count = PyBytes_GET_SIZE(units) // UNIT_SIZE
         cdef bytes_t base = <bytes_t>hold.view.buf
-        cdef int64_t size = hold.view.len
+        cdef int64_t size = min(end, hold.view.len)
         cdef const int64_t* codes = NULL
         cdef Py_ssize_t index = first, before = self.count, code, code_count = 0
         cdef int64_t at, tags_code

@@ -195,6 +195,11 @@ FIELDS_ONLY = """
     timerStopDequeue timerWarmEnable
 """
 
+# In RocketMQ's own examples of a broker.conf, though no release reads them.
+EXAMPLES_ONLY = """
+    abortFile storeCheckpoint storePathConsumeQueue storePathIndex
+"""
+
 KNOWN_PROPERTIES: frozenset[str] = frozenset(
     name
     for names in (
@@ -206,6 +211,7 @@ KNOWN_PROPERTIES: frozenset[str] = frozenset(
         NETTY_CLIENT,
         NETTY_SERVER,
         FIELDS_ONLY,
+        EXAMPLES_ONLY,
     )
     for name in names.split()
 )

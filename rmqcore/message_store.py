@@ -49,7 +49,7 @@ from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.retention_of_store import retention_of
 from rmqcore.services.service import ServiceThread
 from rmqcore.services.store_reader import StoreReader
-from rmqcore.services.store_stats import StoreStatsService
+from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.services.transient_store_pool import TransientStorePool
 from rmqcore.services.wall_clock import wall_clock_ms
 from rmqcore.status import Durability
@@ -137,7 +137,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
         self.consumer_offsets = ConsumerOffsetTable(directory.config, clock=self._clock_ms)
         self._reader = StoreReader(self.log, self.consume_queues, self.index)
-        self._stats = StoreStatsService(clock=self._clock_ms, put_counts=lambda: self._tail.counts)
+        self._stats = StoreStatsService(
+            clock=self._clock_ms,
+            put_counts=lambda: self._tail.counts,
+            get_counts=lambda: self._reader.counts,
+        )
 
     def _allocate_service(self, queue: MappedFileQueue) -> AllocateMappedFileService:
         config = self.config
@@ -216,6 +220,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             on_error=self._service_failed,
         )
         self._services: list[ServiceThread] = [
+            SampleStatsService(self._stats, self._clock_ms, self._service_failed),
             self._allocate,
             self._group_commit,
             self._flush_queues,

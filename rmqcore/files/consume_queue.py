@@ -332,6 +332,10 @@ class ConsumeQueue:
             at += size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def offset_after(self, offset: int, units: int) -> int:
+        """Queue offset behind ``units`` units from the one that holds ``offset``."""
+        return offset + units
+
     def with_tags_codes(self, units: bytes) -> bytes:
         """The same units, addresses of the extension file replaced by the tags codes there."""
         tags_codes = np.frombuffer(units, _UNITS)["tags_code"]

@@ -6,6 +6,7 @@ Floor: F6; imports _tail, _codec, config, files.commit_log, services.flush and d
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -190,10 +191,12 @@ class MessagePuts(MessagePutter):
             self.visible_offset = max(self.visible_offset, receipt.phy_offset + receipt.store_size)
             return receipt
         timeout_ms = self.config.sync_flush_timeout_ms
+        began = time.perf_counter()
         try:
             done = self._group_commit.wait(receipt.phy_offset + receipt.store_size, timeout_ms)
         except OSError as error:
             return _flushed(receipt, str(error), timeout_ms)
+        self._stats.put_took((time.perf_counter() - began) * 1000)
         return _flushed(receipt, None if done else "", timeout_ms)
 
     # ---- putting without blocking the event loop

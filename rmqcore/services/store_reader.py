@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore._get_result import GetMessageResult
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
-from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
 from rmqcore.status import BoundaryType, GetMessageStatus
 
@@ -101,6 +100,14 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._index = index
+        self.found_count = 0
+        self.missed_count = 0
+        self.transferred_count = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Gets that found messages, gets that found none, messages handed out."""
+        return self.found_count, self.missed_count, self.transferred_count
 
     # ---- by queue
 
@@ -134,6 +141,12 @@ class StoreReader:
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         codes = None if tags is None else packed_tags(tags)
         self._collect(queue, result, max_messages, max_bytes, codes)
+        found = len(result)
+        if found:
+            self.found_count += 1
+            self.transferred_count += found
+        else:
+            self.missed_count += 1
         return result
 
     def _collect(
@@ -156,19 +169,13 @@ class StoreReader:
                 units = queue.with_tags_codes(units)
             taken, gone, enough = self._take(queue, result, units, max_messages, max_bytes, codes)
             removed = removed or gone
-            result.next_queue_offset = self._offset_after(queue, offset, taken)
+            result.next_queue_offset = queue.offset_after(offset, taken)
             if enough:
                 break
         if len(result):
             result.status = GetMessageStatus.FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-
-    @staticmethod
-    def _offset_after(queue: ConsumeQueue, offset: int, units: int) -> int:
-        if isinstance(queue, BatchConsumeQueue):
-            return queue.offset_after(offset, units)
-        return offset + units
 
     def _take(
         self,
@@ -181,13 +188,15 @@ class StoreReader:
     ) -> tuple[int, bool, bool]:
         """Collect the records of some units: (units looked at, some were gone, enough)."""
         number, count, gone = 0, len(units) // UNIT_SIZE, False
+        whole = self._log.queue.writable
         while number < count:
             phy_offset, _ = _HEAD.unpack_from(units, number * UNIT_SIZE)
-            view = self._log.view(phy_offset, self._span(units, number))
+            view = self._log.view(phy_offset, 0 if whole else self._span(units, number))
             before, why = number, _ELSEWHERE
             if view is not None:
                 number, why = result.collect(
-                    memoryview(view.buffer)[: view.end],
+                    view.buffer,
+                    view.end,
                     view.path,
                     view.base_offset,
                     units,

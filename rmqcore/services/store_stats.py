@@ -1,9 +1,9 @@
 """What a store has done: counts, rates and sampled latencies, under RocketMQ's names.
 
 The path of a put costs nothing here: the log's tail counts puts and bytes itself, and
-`StoreStatsService` looks at its counters once a second.
+`StoreStatsService` looks at the counters once a second.
 
-Floor: F2; imports nothing of rmqcore.
+Floor: F3; imports services.service.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from rmqcore.services.service import ServiceThread
 
 _RATE_WINDOWS_S: Final = (10, 60, 600)
 _LATENCY_SAMPLES: Final = 4096
@@ -55,32 +57,34 @@ class StatsSnapshot:
 
 
 class StoreStatsService:
-    """Counters of gets, samples of latencies, and rates over 10, 60 and 600 seconds.
+    """Samples of latencies, and rates over 10, 60 and 600 seconds.
 
     Threads: any may count; ``run_once`` is for one.
     Source: RocketMQ store/StoreStatsService.java.
-    Differs: latencies are the last 4096 samples; RocketMQ empties its buckets once a minute.
+    Differs: the time of a get is not taken (it would cost a tenth of it); latencies are the last 4096 samples; RocketMQ empties its buckets once a minute.
     """
 
     def __init__(
-        self, *, clock: Callable[[], int], put_counts: Callable[[], tuple[int, int]]
+        self,
+        *,
+        clock: Callable[[], int],
+        put_counts: Callable[[], tuple[int, int]],
+        get_counts: Callable[[], tuple[int, int, int]],
     ) -> None:
         """Begin at zero.
 
         Args:
             clock: Unix time in milliseconds.
             put_counts: messages and bytes put so far; asked about once a second.
+            get_counts: gets that found messages, gets that found none, messages handed out.
         """
         self._clock = clock
         self._put_counts = put_counts
+        self._get_counts = get_counts
         self._lock = threading.Lock()
         self._boot_timestamp_ms = clock()
         self._put_failed_count = 0
-        self._get_found_count = 0
-        self._get_miss_count = 0
-        self._transferred_count = 0
         self._dispatch_max_buffer = 0
-        self._get_max_ms = 0.0
         self._put_max_ms = 0.0
         self._put_latencies_ms: deque[float] = deque(maxlen=_LATENCY_SAMPLES)
         self._snapshots: deque[StatsSnapshot] = deque(maxlen=max(_RATE_WINDOWS_S) + 1)
@@ -97,21 +101,6 @@ class StoreStatsService:
             self._put_latencies_ms.append(elapsed_ms)
             self._put_max_ms = max(self._put_max_ms, elapsed_ms)
 
-    def got(self, message_count: int, elapsed_ms: float = 0.0) -> None:
-        """Count one get.
-
-        Args:
-            message_count: messages handed out; 0 is a miss.
-            elapsed_ms: how long it took.
-        """
-        with self._lock:
-            if message_count:
-                self._get_found_count += 1
-                self._transferred_count += message_count
-            else:
-                self._get_miss_count += 1
-            self._get_max_ms = max(self._get_max_ms, elapsed_ms)
-
     def dispatch_lagged(self, size: int) -> None:
         """Note how many bytes of log wait for their dispatch."""
         with self._lock:
@@ -124,16 +113,7 @@ class StoreStatsService:
 
     def snapshot(self) -> StatsSnapshot:
         """The counters now."""
-        put_count, put_size = self._put_counts()
-        with self._lock:
-            return StatsSnapshot(
-                self._clock(),
-                put_count,
-                put_size,
-                self._get_found_count,
-                self._get_miss_count,
-                self._transferred_count,
-            )
+        return StatsSnapshot(self._clock(), *self._put_counts(), *self._get_counts())
 
     def put_latency_ms(self, quantile: float) -> float:
         """A quantile of the sampled put latencies.
@@ -174,7 +154,6 @@ class StoreStatsService:
             "putMessageDistributeTime": self._format_distribution(),
             "putMessageAverageSize": str(now.put_size / total),
             "dispatchMaxBuffer": str(self._dispatch_max_buffer),
-            "getMessageEntireTimeMax": str(round(self._get_max_ms)),
             "putTps": self._format_rates(lambda at: at.put_count),
             "getFoundTps": self._format_rates(lambda at: at.get_found_count),
             "getMissTps": self._format_rates(lambda at: at.get_miss_count),
@@ -195,6 +174,24 @@ class StoreStatsService:
                 buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1
         pairs = zip(_BUCKET_NAMES, buckets, strict=True)
         return "".join(f"{name}:{count} " for name, count in pairs)
+
+
+class SampleStatsService(ServiceThread):
+    """Takes a sample of the counters once a second."""
+
+    def __init__(
+        self,
+        stats: StoreStatsService,
+        clock: Callable[[], int],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__("StoreStatsService", 1.0, on_error)
+        self._stats = stats
+        self._clock = clock
+
+    def run_once(self) -> None:
+        """Sample."""
+        self._stats.run_once(self._clock())
 
 
 def _rate(
