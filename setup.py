@@ -34,6 +34,7 @@ LEAVES = [
     "_dispatch",
     "_encoder",
     "_get_result",
+    "_hold",
     "_index",
     "_mapped",
     "_message",

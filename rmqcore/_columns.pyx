@@ -21,14 +21,14 @@ from rmqcore._column_store cimport (
     HostText, Pair, Store, add_pair, end_value, put_bytes, put_host, put_message_id, put_optional,
     put_text, put_time, room,
 )
+from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
-from rmqcore._message cimport BufferHold, decompress
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
 )
 from rmqcore._tags cimport DelayLevels, tags_code_of
 
-from rmqcore._message import COMPRESSION_NAMES
+from rmqcore._compression import decompress
 from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
@@ -478,10 +478,9 @@ cdef class ColumnDecoder:
 
 
 cdef bytes plain_body(bytes body, int32_t sys_flag, int64_t phy_offset):
-    kind = COMPRESSION_NAMES.get(sys_flag & COMPRESSION_MASK)
     try:
-        return decompress(kind, body, PLAIN_BODY_MAX)
-    except Exception as error:
+        return decompress(body, sys_flag, PLAIN_BODY_MAX)
+    except ValueError as error:
         raise CorruptRecordError(
-            "commit log", phy_offset, f"the {kind} body does not decompress: {error}"
+            "commit log", phy_offset, f"the body does not decompress: {error}"
         ) from error

@@ -15,8 +15,8 @@ from libc.string cimport memchr, memcmp, memset
 cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64, store_i32, store_i64
+from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
-from rmqcore._message cimport BufferHold
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, index_hash_of, java_hash_step,
     named, next_property, read_head, rmq_crc32_init,

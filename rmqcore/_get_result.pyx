@@ -10,8 +10,9 @@ from libc.stdint cimport int32_t, int64_t
 cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64
+from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._layout cimport *
-from rmqcore._message cimport BufferHold, HeldBytes, make_message
+from rmqcore._message cimport make_message
 from rmqcore._record cimport RecordHead, bytes_t, check_body_crc, read_head, rmq_crc32_init
 
 from rmqcore._message import status_text

@@ -1,14 +1,8 @@
 # Message objects for the other native modules.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
+from rmqcore._hold cimport BufferHold
 from rmqcore._record cimport RecordHead, bytes_t
-
-
-cdef class BufferHold:
-    # Keeps a buffer exported, and with it the mapping behind it, for as long as this object lives.
-    cdef Py_buffer view
-    cdef readonly object path            # the file, for error messages; None when there is none
-    cdef readonly int64_t base_offset    # physical offset of the buffer's first byte
 
 
 cdef class Message:
@@ -39,14 +33,6 @@ cdef class MessageExt:
     cdef object property_text(self, const char* wanted, int32_t size)
 
 
-cdef class HeldBytes:
-    # A read-only part of a held buffer; the buffer lives as long as a view of this does.
-    cdef BufferHold hold
-    cdef Py_ssize_t start
-    cdef Py_ssize_t size
-
-
-cdef object decompress(kind, bytes body, Py_ssize_t max_size)
 cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
 
 

@@ -1,27 +1,10 @@
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Never, Self, final
+from typing import Never, final
 
 from typing_extensions import Buffer, disjoint_base
 
 from rmqcore.status import Durability, PutMessageStatus
-
-COMPRESSION_NAMES: Final[dict[int, str]]
-
-@final
-class BufferHold:
-    def __new__(
-        cls, buffer: Buffer, path: str | Path | None = None, base_offset: int = 0
-    ) -> Self: ...
-    @property
-    def path(self) -> str | Path | None: ...
-    @property
-    def base_offset(self) -> int: ...
-
-@final
-class HeldBytes:
-    def __new__(cls, hold: BufferHold, start: int, size: int) -> Self: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @disjoint_base
 class Message:

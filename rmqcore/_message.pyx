@@ -1,16 +1,13 @@
 """Message objects: what is put, what a read hands out, and the receipts.
 
-Owns the lifetime of bytes that were handed out: a `MessageExt` or a slice of it keeps the mapping
-that it lies in alive (`BufferHold`). Never opens, maps or writes a file.
+A `MessageExt` or a slice of it keeps the mapping that it lies in alive (`BufferHold`). Never opens,
+maps or writes a file.
 
-Floor: F0; imports errors and status only.
+Floor: F0; imports _hold, _compression, errors and status only.
 """
 
 import socket
-import zlib
-from importlib import import_module
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -18,34 +15,19 @@ from libc.string cimport memchr, memcmp
 cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64, store_i64
+from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._layout cimport *
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
 )
 
-from rmqcore.errors import CorruptRecordError, MessageIllegalError, RmqCoreError
+from rmqcore._compression import decompress
+from rmqcore.errors import CorruptRecordError, MessageIllegalError
 from rmqcore.status import PutMessageStatus
 
 rmq_crc32_init()
 
 cdef object PUT_OK = PutMessageStatus.PUT_OK
-
-COMPRESSION_NAMES = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
-
-
-@cython.final
-@cython.no_gc_clear
-cdef class BufferHold:
-    """One export of a buffer; releasing this object releases the mapping behind it."""
-
-    def __cinit__(self, buffer, path=None, int64_t base_offset=0):
-        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
-        self.path = path
-        self.base_offset = base_offset
-
-    def __dealloc__(self):
-        if <void*>self.view.obj != NULL:
-            PyBuffer_Release(&self.view)
 
 
 cdef str host_text(bytes_t at, int32_t size):
@@ -316,15 +298,13 @@ cdef class MessageExt:
         """
         if not self.head.sys_flag & COMPRESSED:
             return self.body
-        kind = COMPRESSION_NAMES.get(self.head.sys_flag & COMPRESSION_MASK)
         try:
-            body = decompress(kind, self.body, max_size)
-        except (zlib.error, ValueError, RuntimeError, EOFError) as error:
+            return decompress(self.body, self.head.sys_flag, max_size)
+        except ValueError as error:
             raise CorruptRecordError(
                 self.hold.path or "message", self.head.phy_offset,
-                f"the {kind} body does not decompress: {error}",
+                f"the body does not decompress: {error}",
             ) from error
-        return body
 
     def has_key(self, str topic not None, str key not None) -> bool:
         """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
@@ -371,51 +351,6 @@ cdef bint has_word(const Slice* words, bytes_t wanted, int32_t size) noexcept:
             return True
         at = space + 1
     return False
-
-
-cdef object decompress(kind, bytes body, Py_ssize_t max_size):
-    if kind == "zlib":
-        stream = zlib.decompressobj()
-        plain = stream.decompress(body, max_size)
-        if stream.unconsumed_tail or not stream.eof:
-            raise ValueError(f"it is cut short, or longer than {max_size} bytes")
-        return plain
-    if kind is None:
-        raise ValueError("its compression type is unknown")
-    package, name = ("lz4.frame", "lz4") if kind == "lz4" else ("zstandard", "zstandard")
-    try:
-        module = import_module(package)
-    except ImportError:
-        raise RmqCoreError(f"the body is compressed with {kind}: install {name}") from None
-    if kind == "lz4":
-        stream = module.LZ4FrameDecompressor()
-        plain = stream.decompress(body, max_length=max_size)
-        if not stream.eof:
-            raise ValueError(f"it is cut short, or longer than {max_size} bytes")
-        return plain
-    return module.ZstdDecompressor().decompress(body, max_output_size=max_size)
-
-
-@cython.final
-cdef class HeldBytes:
-    """A read-only part of a held buffer; the buffer lives as long as a view of this does."""
-
-    def __cinit__(self, BufferHold hold, Py_ssize_t start, Py_ssize_t size):
-        if start < 0 or size < 0 or start > hold.view.len - size:
-            raise IndexError("the part lies outside the buffer")
-        self.hold = hold
-        self.start = start
-        self.size = size
-
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        from_bytes = <char*>self.hold.view.buf + self.start
-        PyBuffer_FillInfo(buffer, self, from_bytes, self.size, 1, flags)
-
-
-cdef extern from "Python.h":
-    int PyBuffer_FillInfo(
-        Py_buffer* view, object exporter, void* buf, Py_ssize_t len, int readonly, int flags
-    ) except -1
 
 
 @cython.final

@@ -13,8 +13,8 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
 ROWS = (
-    ("F0", "errors status version _bytes _layout"),
-    ("F0", "_record"),
+    ("F0", "errors status version _bytes _hold _layout"),
+    ("F0", "_compression _record"),
     ("F0", "_message"),
     ("F0", "_encoder _tags _arrow _batch _column_store"),
     ("F1", "_codec _dispatch _get_result _index _mapped _tail running_flags services.wall_clock"),
