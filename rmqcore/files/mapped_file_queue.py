@@ -174,8 +174,10 @@ class MappedFileQueue:
     @property
     def max_offset(self) -> int:
         """Offset behind the last readable byte; 0 without files."""
-        last = self.last
-        return last.file_from_offset + last.read_position if last else 0
+        for file in reversed(self.files):
+            if file.read_position:
+                return file.file_from_offset + file.read_position
+        return self.min_offset
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the byte at ``offset``, or None.
