@@ -138,6 +138,26 @@ class DiskFullError(StoreError, OSError):
         OSError.__init__(self, errno.ENOSPC, reason, str(path))
 
 
+class RecordsGoneError(StoreError):
+    """The log no longer has what was planned to be read: retention has deleted it meanwhile.
+
+    Attributes:
+        path: the file that is gone.
+        phy_offset: the first byte that was wanted.
+    """
+
+    def __init__(self, path: str | Path, phy_offset: int) -> None:
+        self.path = Path(path)
+        self.phy_offset = phy_offset
+        super().__init__(
+            f"{path} at {phy_offset}: the file has been deleted since the read was planned; plan "
+            "again to read what is left"
+        )
+
+    def __reduce__(self) -> tuple[type[RecordsGoneError], tuple[Path, int]]:
+        return type(self), (self.path, self.phy_offset)
+
+
 class CorruptStoreError(StoreError):
     """Bytes of the store contradict its format.
 
@@ -153,6 +173,9 @@ class CorruptStoreError(StoreError):
         self.reason = reason
         at = f" at {phy_offset}" if phy_offset >= 0 else ""
         super().__init__(f"{path}{at}: {reason}")
+
+    def __reduce__(self) -> tuple[type[CorruptStoreError], tuple[Path, int, str]]:
+        return type(self), (self.path, self.phy_offset, self.reason)
 
 
 class CorruptRecordError(CorruptStoreError):

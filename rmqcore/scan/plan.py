@@ -1,0 +1,268 @@
+"""Planning: where the published log ends, and how it is cut into splits.
+
+A cut is where a record begins: the start of a file, or what a consume-queue unit points at and the
+log confirms. Nothing is guessed.
+
+Floor: F6; imports _codec, config, files.*, services.geometry and scan.*.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from rmqcore._codec import check_record
+from rmqcore._dispatch import DispatchBatch
+from rmqcore.config import StoreConfig, load_config
+from rmqcore.dispatch import ScanStatus
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan.log_walk import Damage, LogWalk
+from rmqcore.scan.split import Split
+from rmqcore.services.geometry import fitted_config
+
+SPLIT_SIZE = 256 << 20
+#: how many of the longest consume queues are looked into for places to cut
+_QUEUES_CUT_AT = 4
+_ConfigSource = StoreConfig | str | Path | None
+
+
+def plan(
+    store_path: str | os.PathLike[str],
+    *,
+    split_size: int = SPLIT_SIZE,
+    start_phy_offset: int | None = None,
+    end_phy_offset: int | None = None,
+    topics: Iterable[str] | None = None,
+    config: _ConfigSource = None,
+) -> list[Split]:
+    """Cut the published log of a store, cold or live, into splits in log order.
+
+    Args:
+        store_path: the store's directory; only read.
+        split_size: bytes that a split should have; it has fewer at the end of a file, and more
+            where nothing tells where a record begins.
+        start_phy_offset: plan only from here on; a record must begin there.
+        end_phy_offset: plan only what lies before; a record must begin there.
+        topics: leave out what lies before the first message of these topics, as their consume
+            queues know it.
+        config: settings of the store, as for `open_store`.
+
+    Returns:
+        the splits; none when there is nothing to read.
+
+    Raises:
+        StoreNotFoundError: no store is there.
+        ConfigError: a setting contradicts the files.
+        CorruptStoreError: a log file has another length, or is missing between two.
+    """
+    directory = StoreDir(store_path)
+    directory.require()
+    fitted = fitted_config(load_config(config), directory)
+    return LogPlan(directory, fitted).splits(split_size, start_phy_offset, end_phy_offset, topics)
+
+
+class LogPlan:
+    """The log files of a store, and what the consume queues tell about them.
+
+    Attributes:
+        directory, config: of the store.
+        start, end: physical offsets between which the log is published.
+        files: (physical offset, path, bytes) of each log file.
+    """
+
+    def __init__(self, directory: StoreDir, config: StoreConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.file_size = config.mapped_file_size_commit_log
+        self.files = [file for file in numbered_files(directory.commit_log) if file[2]]
+        self._check_files()
+        self._cut_queues = list(self._long_queues())
+        self.start = self.files[0][0] if self.files else 0
+        self.end = self._published_end()
+
+    def _check_files(self) -> None:
+        for number, (start, path, size) in enumerate(self.files):
+            if number and start != self.files[number - 1][0] + self.file_size:
+                raise CorruptStoreError(
+                    self.directory.commit_log,
+                    self.files[number - 1][0] + self.file_size,
+                    f"a file is missing before {path.name}",
+                )
+            if size > self.file_size:
+                raise CorruptStoreError(
+                    path, -1, f"the file has {size} bytes, files here have {self.file_size}"
+                )
+
+    def _long_queues(self) -> Iterable[ConsumeQueue]:
+        """The longest consume queues: their units say where records begin."""
+        found = []
+        for topic in _directories(self.directory.consume_queue):
+            for queue in _directories(topic):
+                starts = [start for start, _, _ in numbered_files(queue)]
+                if starts:
+                    found.append((starts[-1], queue))
+        for _, path in sorted(found, reverse=True)[:_QUEUES_CUT_AT]:
+            opened = self._opened(path)
+            if opened is not None:
+                yield opened
+
+    def _opened(self, path: Path) -> ConsumeQueue | None:
+        """The consume queue in a directory; None when it is of no use."""
+        if not (path.name.isascii() and path.name.isdigit()):
+            return None
+        queue = ConsumeQueue(
+            path,
+            path.parent.name,
+            int(path.name),
+            self.config.mapped_file_size_consume_queue,
+            OpenFiles(),
+            writable=False,
+        )
+        try:
+            queue.load()
+        except (CorruptStoreError, OSError):
+            return None
+        return queue
+
+    # ---- the end
+
+    def _published_end(self) -> int:
+        """Physical offset behind the last good record."""
+        for number in range(len(self.files) - 1, -1, -1):
+            start, _, size = self.files[number]
+            if self._record_at(start) or number == 0:
+                known = max((self._known_end(queue) for queue in self._cut_queues), default=0)
+                begin = known if start < known <= start + size else start
+                return self._walk_to_end(begin, start + size)
+        return 0
+
+    def _known_end(self, queue: ConsumeQueue) -> int:
+        """Where the last record that a queue knows ends, when the log has it."""
+        unit = queue.unit_at(queue.max_offset - 1)
+        if unit is None or self._record_at(unit[0]) != unit[1]:
+            return 0
+        return unit[0] + unit[1]
+
+    def _walk_to_end(self, begin: int, stop: int) -> int:
+        """The end of the last good record between two offsets of one file."""
+        last_damage: list[Damage] = []
+        batch = DispatchBatch()
+
+        def kernel(
+            buffer: memoryview, at: int, end: int, /, *, base_offset: int
+        ) -> tuple[int, int]:
+            return batch.scan(buffer, at, end, base_offset=base_offset, verify_crc=True)
+
+        end = begin
+        walk = LogWalk(self.split(begin, stop), on_damage=last_damage.append)
+        for status in walk.run(kernel):
+            if batch.record_count or status is ScanStatus.BLANK:
+                end = batch.end_offset
+            batch.clear()
+            if status is ScanStatus.EMPTY:
+                break
+        return end
+
+    def _record_at(self, phy_offset: int) -> int:
+        """Size of the good record at a physical offset, 0 for none."""
+        file = self._file_at(phy_offset)
+        if file is None:
+            return 0
+        start, path, size = file
+        with path.open("rb", buffering=0) as stream:
+            head = os.pread(stream.fileno(), 36, phy_offset - start)
+            length = int.from_bytes(head[:4], "big", signed=True)
+            own = int.from_bytes(head[28:36], "big", signed=True)
+            if len(head) < 36 or own != phy_offset or not 0 < length <= start + size - phy_offset:
+                return 0
+            record = os.pread(stream.fileno(), length, phy_offset - start)
+        try:
+            return max(0, check_record(record))
+        except CorruptRecordError:
+            return 0
+
+    def _file_at(self, phy_offset: int) -> tuple[int, Path, int] | None:
+        if not self.files or phy_offset < self.files[0][0]:
+            return None
+        number = (phy_offset - self.files[0][0]) // self.file_size
+        return self.files[number] if number < len(self.files) else None
+
+    # ---- cutting
+
+    def split(self, start: int, end: int) -> Split:
+        """The split between two physical offsets."""
+        origin = self.files[0][0] if self.files else 0
+        return Split(
+            str(self.directory.path),
+            str(self.directory.commit_log),
+            start,
+            end,
+            start - (start - origin) % self.file_size,
+            self.file_size,
+        )
+
+    def splits(
+        self,
+        split_size: int = SPLIT_SIZE,
+        start: int | None = None,
+        end: int | None = None,
+        topics: Iterable[str] | None = None,
+    ) -> list[Split]:
+        """Cut the log; arguments as those of `plan`."""
+        low = self.start if start is None else max(start, self.start)
+        high = self.end if end is None else min(end, self.end)
+        if topics is not None:
+            low = self._first_message(low, high, set(topics))
+        cuts = [low]
+        while cuts[-1] < high:
+            cuts.append(self._cut_behind(cuts[-1], max(1, split_size), high))
+        return [self.split(a, b) for a, b in pairwise(cuts)]
+
+    def _cut_behind(self, start: int, split_size: int, high: int) -> int:
+        """Where the split that begins at ``start`` ends."""
+        origin = self.files[0][0]
+        target = start + split_size
+        file_end = start - (start - origin) % self.file_size + self.file_size
+        if target >= high:
+            return high
+        if target >= file_end:
+            return min(high, target - (target - origin) % self.file_size)
+        found = [self._first_unit(queue, target) for queue in self._cut_queues]
+        cut = min((offset for offset in found if offset is not None), default=file_end)
+        return min(cut, file_end, high)
+
+    def _first_unit(self, queue: ConsumeQueue, target: int) -> int | None:
+        """The first record of a queue at or behind ``target`` that the log confirms."""
+        queue.correct_min_offset(target)
+        unit = queue.unit_at(queue.min_offset)
+        if unit is None or unit[0] < target or self._record_at(unit[0]) != unit[1]:
+            return None
+        return unit[0]
+
+    def _first_message(self, low: int, high: int, topics: set[str]) -> int:
+        """Where the first message of some topics lies that their consume queues know."""
+        first = max((self._known_end(queue) for queue in self._cut_queues), default=low)
+        for topic in sorted(topics):
+            for path in _directories(self.directory.consume_queue / topic):
+                queue = self._opened(path)
+                if queue is None:
+                    return low
+                unit = self._first_unit(queue, low)
+                if unit is not None:
+                    first = min(first, unit)
+                elif queue.end_phy_offset > low:
+                    return low
+        return max(low, min(first, high))
+
+
+def _directories(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    with os.scandir(path) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir())
