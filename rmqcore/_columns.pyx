@@ -5,7 +5,7 @@
 message's attributes; times are microseconds UTC and so lose their ``_ms``. Text is made valid
 UTF-8 in the way that message objects show it.
 
-Floor: F1; imports _arrow and _message.
+Floor: F1; imports _arrow, _hold, _compression and errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

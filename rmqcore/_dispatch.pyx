@@ -4,7 +4,7 @@
 units in order, and for the index one (hash, offset, time) triple a key. Python then appends each
 queue's units in one copy and inserts the keys in one call; no loop over records runs in Python.
 
-Floor: F1; imports _message.
+Floor: F1; imports _hold.
 """
 
 import numpy as np

@@ -4,7 +4,7 @@
 the bytes to where they belong. Between the two the objects must stay alive and unchanged. Nothing
 here raises or allocates Python objects, so both may run under the tail's lock.
 
-Floor: F0.
+Floor: F0; imports nothing of rmqcore.
 """
 
 from cpython.dict cimport PyDict_Next

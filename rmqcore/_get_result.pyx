@@ -2,7 +2,7 @@
 
 Walks consume-queue units beside the log bytes they point at. Never reads a file by itself.
 
-Floor: F1; imports _message, errors.
+Floor: F1; imports _hold, _message and errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
