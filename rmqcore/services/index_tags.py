@@ -1,20 +1,29 @@
 """Which rule wrote an existing index: RocketMQ 5.4 and later also index a message's tags.
 
-Floor: F6; imports services.index_service, files.commit_log, _index.
+Floor: F6; imports services.index_service, _index.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from rmqcore._index import index_hash
 from rmqcore.errors import CorruptRecordError
-from rmqcore.files.commit_log import CommitLog
 from rmqcore.services.index_service import IndexService
+
+if TYPE_CHECKING:
+    from rmqcore._message import MessageExt
 
 _ENTRIES_LOOKED_AT = 1024
 
 
-def index_has_tags(index: IndexService, log: CommitLog) -> bool:
+def index_has_tags(index: IndexService, message_at: Callable[[int], MessageExt | None]) -> bool:
     """True when tagged messages have an entry ``topic#T#TAGS``, or when nothing tells.
+
+    Args:
+        index: the index.
+        message_at: finds the message at a physical offset.
 
     Source: RocketMQ store/index/IndexService.java, buildIndex (5.5.0 and 4.9.7).
     """
@@ -27,7 +36,7 @@ def index_has_tags(index: IndexService, log: CommitLog) -> bool:
         # the newest and the oldest record may have entries in a neighbouring file
         for phy_offset in sorted(hashes)[1:-1]:
             try:
-                message = log.message_at(phy_offset)
+                message = message_at(phy_offset)
             except CorruptRecordError:
                 continue
             if message is not None and message.tags:

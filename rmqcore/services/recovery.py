@@ -158,7 +158,7 @@ class Recovery:
         if self._index is not None:
             trusted = None if clean_shutdown else self._checkpoint.index_msg_timestamp_ms
             found += self._index.load(trusted)
-            self._batch.index_tags = index_has_tags(self._index, self._log)
+            self._batch.index_tags = index_has_tags(self._index, self._log.message_at)
             self._index.check_holes(self._keys_between)
         self.report.findings += [str(error) for error in found]
 
