@@ -387,3 +387,32 @@ def sync_data(int fd) -> None:
         failed = errno if rmq_sync_data(fd) != 0 else 0
     if failed:
         raise OSError(failed, os.strerror(failed))
+
+
+cdef extern from *:
+    """
+    #include <linux/fs.h>
+    #include <sys/syscall.h>
+    static int rmq_exchange(const char *one, const char *other) {
+        return (int)syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE);
+    }
+    """
+    int rmq_exchange(const char* one, const char* other) nogil
+
+
+def exchange_paths(one, other) -> bool:
+    """Let two files or directories of one file system change places in one step.
+
+    Returns:
+        False where the file system cannot; nothing was changed.
+
+    Raises:
+        OSError: the system refused.
+    """
+    cdef bytes first = os.fsencode(one), second = os.fsencode(other)
+    cdef const char* first_at = first
+    cdef const char* second_at = second
+    cdef int failed
+    with nogil:
+        failed = errno if rmq_exchange(first_at, second_at) != 0 else 0
+    return failed != error_numbers.EINVAL and supported(failed)
