@@ -136,7 +136,7 @@ class LogPlan:
         """Physical offset behind the last good record."""
         for number in range(len(self.files) - 1, -1, -1):
             start, _, size = self.files[number]
-            if self._record_at(start) or number == 0:
+            if self.record_at(start) is not None or number == 0:
                 known = max((self._known_end(queue) for queue in self._cut_queues), default=0)
                 begin = known if start < known <= start + size else start
                 return self._walk_to_end(begin, start + size)
@@ -145,7 +145,7 @@ class LogPlan:
     def _known_end(self, queue: ConsumeQueue) -> int:
         """Where the last record that a queue knows ends, when the log has it."""
         unit = queue.unit_at(queue.max_offset - 1)
-        if unit is None or self._record_at(unit[0]) != unit[1]:
+        if unit is None or not self._confirms(unit):
             return 0
         return unit[0] + unit[1]
 
@@ -169,23 +169,28 @@ class LogPlan:
                 break
         return end
 
-    def _record_at(self, phy_offset: int) -> int:
-        """Size of the good record at a physical offset, 0 for none."""
+    def record_at(self, phy_offset: int) -> bytes | None:
+        """The good record at a physical offset, None for none."""
         file = self._file_at(phy_offset)
         if file is None:
-            return 0
+            return None
         start, path, size = file
         with path.open("rb", buffering=0) as stream:
             head = os.pread(stream.fileno(), 36, phy_offset - start)
             length = int.from_bytes(head[:4], "big", signed=True)
             own = int.from_bytes(head[28:36], "big", signed=True)
             if len(head) < 36 or own != phy_offset or not 0 < length <= start + size - phy_offset:
-                return 0
+                return None
             record = os.pread(stream.fileno(), length, phy_offset - start)
         try:
-            return max(0, check_record(record))
+            return record if check_record(record) == length else None
         except CorruptRecordError:
-            return 0
+            return None
+
+    def _confirms(self, unit: tuple[int, int]) -> bool:
+        """True when the log has the record that a consume-queue unit speaks of."""
+        record = self.record_at(unit[0])
+        return record is not None and len(record) == unit[1]
 
     def _file_at(self, phy_offset: int) -> tuple[int, Path, int] | None:
         if not self.files or phy_offset < self.files[0][0]:
@@ -241,7 +246,7 @@ class LogPlan:
         """The first record of a queue at or behind ``target`` that the log confirms."""
         queue.correct_min_offset(target)
         unit = queue.unit_at(queue.min_offset)
-        if unit is None or unit[0] < target or self._record_at(unit[0]) != unit[1]:
+        if unit is None or unit[0] < target or not self._confirms(unit):
             return None
         return unit[0]
 
