@@ -1,6 +1,6 @@
 """`open_store`: the way in.
 
-Floor: F8; imports config, message_store and read_only_store.
+Floor: F8.
 """
 
 from __future__ import annotations

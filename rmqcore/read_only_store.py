@@ -1,6 +1,6 @@
 """A store that another process writes, opened for reading.
 
-Floor: F7; imports files.*, services.* below.
+Floor: F7.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Appends through the native tail and reads slices; it does not recover, dispatch or decide when to
 flush. A `View` is a stretch of readable bytes of one file.
 
-Floor: F4; imports files.mapped_file_queue, _tail, _message and errors.
+Floor: F4.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each table is read whole, changed in memory, and written whole in RocketMQ's own shape. Fields that
 this release does not know are kept and written back.
 
-Floor: F3, on files/config_file.
+Floor: F3.
 """
 
 from __future__ import annotations

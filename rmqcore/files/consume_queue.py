@@ -3,7 +3,7 @@
 Unit n is 20 bytes at byte 20 n of the queue's files. It is written and read through descriptors,
 so ten thousand queues need no ten thousand mappings. Everything here can be derived from the log.
 
-Floor: F4; imports files.consume_queue_ext, files.mapped_file_queue and errors.
+Floor: F4.
 """
 
 from __future__ import annotations

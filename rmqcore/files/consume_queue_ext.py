@@ -2,7 +2,7 @@
 
 Written by brokers with ``enableConsumeQueueExt``; read here, never written.
 
-Floor: F3; imports files.mapped_file_queue.
+Floor: F3.
 """
 
 from __future__ import annotations

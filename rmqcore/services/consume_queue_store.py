@@ -1,6 +1,6 @@
 """The table of consume queues, and the dispatcher that fills them.
 
-Floor: F5; imports files.consume_queue, files.batch_consume_queue, files.store_dir and errors.
+Floor: F5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """File sizes of an existing store, taken from its files and compared with the configuration.
 
-Floor: F5; imports config, files.*, _index and errors.
+Floor: F5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The index files of a store in time order, and the dispatcher that fills them.
 
-Floor: F5; imports files.index_file, files.store_dir, _index and errors.
+Floor: F5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which rule wrote an existing index: RocketMQ 5.4 and later also index a message's tags.
 
-Floor: F6; imports services.index_service, _index.
+Floor: F6.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A record counts as found when it is whole, names its own physical offset and has a right CRC:
 nothing else looks like that by chance.
 
-Floor: F5; imports files.mapped_file, _message and errors.
+Floor: F5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reading half of a store's public interface, shared by both kinds of store.
 
-Floor: F6; imports services.store_reader and status.
+Floor: F6.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The log is walked record by record from a file that is known to be good. Three e
 apart: zeros, where nothing was written yet; a torn tail, which was never acknowledged as on disk
 and is cut off; and damage in front of records that are good, which is never cut off silently.
 
-Floor: F6; imports files.*, services.consume_queue_store, services.index_service, dispatch, errors.
+Floor: F6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reput service: reads the log behind the writers and feeds the dispatchers.
 
-Floor: F5; imports files.commit_log, services.service, dispatch and errors.
+Floor: F5.
 """
 
 from __future__ import annotations

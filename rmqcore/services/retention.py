@@ -4,7 +4,7 @@
 queues and index. Both decide only; the store's own objects delete. A store whose configuration
 names no retention has neither.
 
-Floor: F6, on config, running_flags, files/mapped_file_queue and services/service.
+Floor: F6.
 """
 
 from __future__ import annotations

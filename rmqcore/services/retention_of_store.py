@@ -1,6 +1,6 @@
 """Retention's view of a store: its log files, and what is derived from them.
 
-Floor: F6; imports services.retention, files.commit_log and services below.
+Floor: F6.
 """
 
 from __future__ import annotations
