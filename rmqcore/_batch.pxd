@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from rmqcore._bytes cimport load_i16, load_i32, store_i32
+from rmqcore._bytes cimport load_i16, load_i32, publish_i32
 from rmqcore._layout cimport *
 from rmqcore._record cimport RecordFields, bytes_t, record_size, write_crc_property, write_fields
 
@@ -70,13 +70,11 @@ cdef inline int32_t write_batch(
         if append_crc:
             if missing_separator(properties_at, properties_size):
                 properties_at[properties_size] = 2
-            store_i32(at, <int32_t>total)
             write_crc_property(at, <int32_t>total)
         if index == 0:
             first_size = <int32_t>total
-            store_i32(at, 0)
         else:
-            store_i32(at, <int32_t>total)
+            publish_i32(at, <int32_t>total)
         body += load_i32(body)
         at += total
         fields.phy_offset += total

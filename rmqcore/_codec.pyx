@@ -29,6 +29,9 @@ rmq_crc32_init()
 # Buffers from this size are summed without the GIL (bench/bench_codec.py measures the threshold).
 cdef Py_ssize_t RELEASE_GIL_SIZE = 65536
 
+# A record's size is an int32, and what is not body takes less than 64 KiB.
+cdef Py_ssize_t BODY_SIZE_MAX = 0x7FFFFFFF - RECORD_OVERHEAD_MAX
+
 LAYOUT = {
     "record_head": {
         "total_size": (TOTAL_SIZE_AT, 4), "magic": (MAGIC_AT, 4), "body_crc": (BODY_CRC_AT, 4),
@@ -135,12 +138,14 @@ def encode_record(
     cdef RecordFields fields
     cdef RecordEncoder encoder = RecordEncoder()
     cdef bytes topic = message.topic.encode()
-    cdef bytes body = bytes(message.body)
+    cdef bytes body = body_of(message)
     cdef bytes born_host = encode_host(message.born_host or "127.0.0.1:0")
     cdef bytes store_host = encode_host(message.store_host or "127.0.0.1:10911")
     cdef bytes record
     cdef uint8_t* at
     cdef int64_t total
+    if not 0 < len(topic) <= TOPIC_SIZE_MAX:
+        raise MessageIllegalError(f"topic {message.topic[:80]!r}: expected 1 to 255 bytes")
     gather(encoder, message, append_crc)
     fields.topic = <bytes_t>PyBytes_AS_STRING(topic)
     fields.topic_size = <int32_t>len(topic)
@@ -172,12 +177,32 @@ def encode_record(
     return record
 
 
+cdef bytes body_of(Message message):
+    """The body as bytes.
+
+    Raises:
+        MessageIllegalError: it is no buffer of bytes, or larger than any record can be.
+    """
+    if isinstance(message.body, str) or isinstance(message.body, int):
+        raise MessageIllegalError(f"the body is a {type(message.body).__name__}; give bytes")
+    try:
+        body = bytes(message.body)
+    except TypeError as error:
+        raise MessageIllegalError(f"the body is no buffer of bytes: {error}") from None
+    if len(body) > BODY_SIZE_MAX:
+        raise MessageIllegalError(f"the body has {len(body)} bytes, a record holds {BODY_SIZE_MAX}")
+    return body
+
+
 cdef int gather(RecordEncoder encoder, Message message, bint append_crc) except -1:
     cdef int problem
-    keys = message.keys
+    keys, properties = message.keys, message.properties
     if keys is not None and type(keys) not in (str, tuple):
         keys = tuple(keys)
-    problem = encoder.gather(message.tags, keys, message.properties, append_crc)
+    if properties is not None and type(properties) is not dict:
+        properties = dict(properties)
+    encoder.kept = (keys, properties)
+    problem = encoder.gather(message.tags, keys, properties, append_crc)
     if problem != NO_PROBLEM:
         raise MessageIllegalError(encoder.describe(problem))
     return 0
@@ -241,8 +266,10 @@ def encode_properties(properties) -> bytes:
     Source: RocketMQ common/message/MessageDecoder.java, messageProperties2String.
     """
     cdef RecordEncoder encoder = RecordEncoder()
-    cdef int problem = encoder.gather(None, None, dict(properties), False)
     cdef bytes encoded
+    cdef int problem
+    pairs = dict(properties)
+    problem = encoder.gather(None, None, pairs, False)
     if problem != NO_PROBLEM:
         raise MessageIllegalError(encoder.describe(problem))
     encoded = PyBytes_FromStringAndSize(NULL, encoder.properties_size)
@@ -284,7 +311,7 @@ def encode_batch(messages) -> bytes:
     items = []
     for message in messages:
         gather(encoder, message, False)
-        body = bytes(message.body)
+        body = body_of(message)
         body_size = <int32_t>PyBytes_GET_SIZE(body)
         item = PyBytes_FromStringAndSize(
             NULL, BATCH_ITEM_SIZE_MIN + body_size + encoder.properties_size

@@ -27,6 +27,7 @@ rmq_crc32_init()
 
 # A record may carry 32,767 bytes of one-letter keys; its keys must fit into an empty batch.
 cdef int32_t KEYS_A_RECORD_MAX = 16390
+cdef int64_t INNER_BATCH_MAX = 32767
 # A unit has 46 bytes at most, and a file name 20 digits of an int64.
 cdef int64_t QUEUE_OFFSET_MAX = 0x7FFFFFFFFFFFFFFF // 64
 
@@ -265,7 +266,9 @@ cdef class DispatchBatch:
             self.add_keys(record, head, &found)
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             if head.sys_flag & INNER_BATCH and found.inner_num.at and found.inner_base.at:
-                count = max(1, decimal(&found.inner_num))
+                count = decimal(&found.inner_num)
+                if count < 1 or count > INNER_BATCH_MAX:
+                    count = 1
                 base_offset = max(0, decimal(&found.inner_base))
             self.add_row(
                 record + head.topic_at, head.topic_size, head.queue_id, base_offset,

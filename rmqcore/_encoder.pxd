@@ -28,6 +28,8 @@ cdef class RecordEncoder:
     cdef bint append_crc
     # what was refused, for the error that the caller raises
     cdef readonly object culprit
+    # objects made for this record only, which the pieces point into
+    cdef object kept
 
     cdef int add(self, const void* at, Py_ssize_t size) noexcept
     cdef int add_text(self, object value, bint is_key) noexcept

@@ -271,19 +271,20 @@ cdef int64_t walk(
     cdef uint8_t entry[ENTRY_SIZE]
     cdef int32_t count, number, previous, diff
     cdef int64_t count_found = 0, time
-    if not read_bytes(source, 0, header, INDEX_HEADER_SIZE):
-        report.broken = True
-        return 0
-    count = max(1, load_i32(header + INDEX_COUNT_AT))
-    if count > shape.entry_count:
-        report.broken = True
-        return 0
     if not read_bytes(
         source, INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE * (key_hash % shape.slot_count), word, 4
     ):
         report.broken = True
         return 0
-    number = load_i32(word)
+    number = observe_i32(word)
+    # the slot before the count: what was added in between is then counted, and nothing is missed
+    if not read_bytes(source, 0, header, INDEX_HEADER_SIZE):
+        report.broken = True
+        return 0
+    count = max(1, observe_i32(header + INDEX_COUNT_AT))
+    if count > shape.entry_count:
+        report.broken = True
+        return 0
     while 0 < number <= count and number < shape.entry_count and count_found < found_max:
         report.steps += 1
         if not read_bytes(source, entry_at(shape, number), entry, ENTRY_SIZE):

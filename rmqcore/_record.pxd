@@ -145,10 +145,17 @@ cdef inline int named(const Slice* name, const char* wanted, int32_t size) noexc
     return name.size == size and memcmp(name.at, wanted, size) == 0
 
 cdef inline void write_crc_property(uint8_t* record, int32_t total_size) noexcept nogil:
-    """Fill the 20 bytes kept free at the end of the record: ten digits, least significant first."""
+    """Fill the 20 bytes kept free at the end of the record: ten digits, least significant first.
+
+    The CRC covers the size word, which need not be in its place yet.
+    """
     cdef uint8_t* at = record + total_size - CRC_PROPERTY_SIZE
-    cdef uint32_t crc = java_crc32(record, total_size - CRC_PROPERTY_SIZE)
+    cdef uint8_t size_word[4]
+    cdef uint32_t crc
     cdef int digit
+    store_i32(size_word, total_size)
+    crc = rmq_crc32(0, size_word, 4)
+    crc = rmq_crc32(crc, record + 4, total_size - CRC_PROPERTY_SIZE - 4) & 0x7FFFFFFF
     memcpy(at, b"__CRC32#\x01", 9)
     for digit in range(10):
         at[9 + digit] = <uint8_t>(48 + crc % 10)
@@ -196,8 +203,6 @@ cdef inline int32_t java_hash_step(int32_t hash, bytes_t text, int32_t size) noe
             more = 2
             if point == 0xE0:
                 low = 0xA0
-            elif point == 0xED:
-                high = 0x9F
             point &= 0x0F
         elif 0xF0 <= point <= 0xF4:
             more = 3
@@ -218,6 +223,9 @@ cdef inline int32_t java_hash_step(int32_t hash, bytes_t text, int32_t size) noe
             high = 0xBF
             at += 1
             more -= 1
+        if 0xD800 <= point <= 0xDFFF:
+            # an encoded surrogate is one malformed character
+            point = 0xFFFD
         if point >= 0x10000:
             h = 31 * h + (0xD7C0 + (point >> 10))
             h = 31 * h + (0xDC00 + (point & 0x3FF))

@@ -425,10 +425,7 @@ cdef class LogTail:
             self.seal_record(at, total)
 
     cdef void seal_record(self, uint8_t* at, int64_t total) noexcept nogil:
-        # the CRC covers the size word; it is taken back until the record is published
-        store_i32(at, <int32_t>total)
         write_crc_property(at, <int32_t>total)
-        store_i32(at, 0)
 
     cdef void advance(self, int64_t size, int64_t messages) noexcept:
         self.wrote += size
@@ -508,6 +505,9 @@ cdef class LogTail:
         fields.reconsume_times = reconsume_times
         fill_hosts(&fields, entry, born, stored_by)
         entry.set_next(queue_id, entry.next_offset(queue_id))
+        if not PyBytes_CheckExact(batch_body):
+            # a buffer that another thread may change between measuring and writing
+            batch_body = bytes(batch_body)
         size = hold_body(batch_body, &held, self.max_message_size)
         try:
             problem_at = measure_batch(

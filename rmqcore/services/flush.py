@@ -76,7 +76,6 @@ class GroupCommitService(ServiceThread):
         self._report = on_error
         self._condition = threading.Condition()
         self._flushing = False
-        self._failure: BaseException | None = None
         self._futures: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def wait(self, offset: int, timeout_ms: int) -> bool:
@@ -89,33 +88,28 @@ class GroupCommitService(ServiceThread):
             OSError: the disk refused.
         """
         deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            with self._condition:
-                while self._flushing and self._flusher.flushed_offset < offset:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return False
-                    self._condition.wait(left)
-                if self._flusher.flushed_offset >= offset:
-                    return True
-                if self._failure is not None:
-                    raise self._failure
-                self._flushing = True
-            self._lead()
-
-    def _lead(self) -> None:
-        try:
-            self._flusher.flush()
-        except BaseException as error:
-            with self._condition:
-                self._failure = error
-            if isinstance(error, OSError):
+        while self._flusher.flushed_offset < offset:
+            leading = False
+            try:
+                with self._condition:
+                    if self._flushing:
+                        left = deadline - time.monotonic()
+                        if left <= 0:
+                            return False
+                        self._condition.wait(left)
+                        continue
+                    self._flushing = leading = True
+                self._flusher.flush()
+            except OSError as error:
                 self._report(error)
-            raise
-        finally:
-            with self._condition:
-                self._flushing = False
-                self._condition.notify_all()
+                raise
+            finally:
+                # also after an interrupt: the others must not wait for a flush that has ended
+                if leading:
+                    with self._condition:
+                        self._flushing = False
+                        self._condition.notify_all()
+        return True
 
     def wait_async(self, offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below ``offset`` is on disk."""

@@ -81,6 +81,7 @@ class IndexService:
         self._clock_ms = clock_ms
         self._writable = writable
         self._dirty: set[IndexFile] = set()
+        self._dirty_lock = threading.Lock()
 
     # ---- opening
 
@@ -214,7 +215,8 @@ class IndexService:
         """Insert the keys of one stretch of the log; those that are there already are left out.
 
         Raises:
-            DiskFullError: no room for a new file; nothing else was changed.
+            DiskFullError: no room for a new file; the keys before it are in, and dispatching the
+                same stretch again goes on behind them.
         """
         start, stop = self._not_yet_indexed(batch), batch.key_count
         while start < stop:
@@ -225,13 +227,17 @@ class IndexService:
                 batch.key_hashes, batch.key_offsets, batch.key_timestamps, start, stop
             )
             if inserted:
-                self._dirty.add(file)
-            start += inserted
-        if stop:
-            last = int(batch.key_offsets[stop - 1])
-            if last > self.resume_offset:
-                self.resume_offset = last
-                self.resume_keys = int((batch.key_offsets[:stop] == last).sum())
+                with self._dirty_lock:
+                    self._dirty.add(file)
+                start += inserted
+                self._note_resume(batch, start)
+
+    def _note_resume(self, batch: DispatchBatch, stop: int) -> None:
+        """Remember the last record that has entries, and how many of its keys are in."""
+        last = int(batch.key_offsets[stop - 1])
+        if last >= self.resume_offset:
+            self.resume_offset = last
+            self.resume_keys = int((batch.key_offsets[:stop] == last).sum())
 
     def _not_yet_indexed(self, batch: DispatchBatch) -> int:
         count = batch.key_count
@@ -248,7 +254,8 @@ class IndexService:
         timestamp_ms = self._clock_ms()
         if full is not None:
             full.flush()
-            self._dirty.discard(full)
+            with self._dirty_lock:
+                self._dirty.discard(full)
         while (name := file_name_at(timestamp_ms)) <= (full.path.name if full else ""):
             timestamp_ms += 1
         file = self._open(name)
@@ -303,7 +310,8 @@ class IndexService:
             OSError: the disk refused.
         """
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
-        dirty, self._dirty = self._dirty, set()
+        with self._dirty_lock:
+            dirty, self._dirty = self._dirty, set()
         for file in dirty:
             file.flush()
         return end_ms
