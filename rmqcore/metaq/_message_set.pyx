@@ -215,7 +215,7 @@ cdef int fill(list messages, uint8_t* to, int64_t left) except -1:
 cdef int64_t size_of(list messages) except -1:
     cdef int64_t total = 0
     cdef int64_t size
-    for number, data, bits in messages:
+    for number, data, _ in messages:
         if not isinstance(data, bytes):
             raise TypeError(f"data is bytes, not {type(data).__name__}")
         size = len(<bytes>data)

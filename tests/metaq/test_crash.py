@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,9 +120,21 @@ def forget(store):
 @pytest.mark.parametrize("threshold", [0, 7])
 @pytest.mark.parametrize("_case", range(12))
 def test_power_cut_loses_nothing_that_was_on_disk(tmp_path, rng, threshold, _case):
+    cut_the_power(tmp_path, rng, threshold)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [0, 7])
+def test_many_power_cuts(tmp_path, rng, threshold):
+    for case in range(2000):
+        cut_the_power(tmp_path / str(case), rng, threshold)
+        shutil.rmtree(tmp_path / str(case))
+
+
+def cut_the_power(path, rng, threshold):
     disk = Disk()
     config = MetaConfig(
-        SystemConfig(data_path=str(tmp_path), unflush_threshold=threshold, max_segment_size=60_000)
+        SystemConfig(data_path=str(path), unflush_threshold=threshold, max_segment_size=60_000)
     )
     durable, written, message_id = [], [], 0
     for _ in range(3):
