@@ -3,7 +3,7 @@
 Owns the names, defaults and checks of every setting. It opens no store and knows no file sizes
 of an existing one. Constants of the file formats are not settings.
 
-Floor: F1; imports errors and its own tables.
+Floor: F1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
+from rmqcore._index import index_file_size
 from rmqcore._java_properties import format_property, parse_properties
 from rmqcore._known_properties import KNOWN_PROPERTIES
 from rmqcore._setting import checked_value, parse_delay_levels, parse_delete_when, setting
@@ -27,9 +28,6 @@ _SMALLEST_RECORD_SIZE: Final = 92
 _BLANK_RECORD_SIZE: Final = 8
 _CONSUME_QUEUE_UNIT_SIZE: Final = 20
 _BATCH_CONSUME_QUEUE_UNIT_SIZE: Final = 46
-_INDEX_HEADER_SIZE: Final = 40
-_INDEX_SLOT_SIZE: Final = 4
-_INDEX_ENTRY_SIZE: Final = 20
 
 
 class FlushDiskType(StrEnum):
@@ -368,11 +366,7 @@ class StoreConfig:
                 f"at most {self._largest_body}, so that a record fits into a log file of "
                 f"mapped_file_size_commit_log={self.mapped_file_size_commit_log} bytes",
             )
-        index_size = (
-            _INDEX_HEADER_SIZE
-            + _INDEX_SLOT_SIZE * self.max_hash_slot_num
-            + _INDEX_ENTRY_SIZE * self.max_index_num
-        )
+        index_size = index_file_size(self.max_hash_slot_num, self.max_index_num)
         if index_size > INT32_MAX:
             raise ConfigError(
                 "max_index_num",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rmqcore._codec import BLANK_MAGIC
 from rmqcore._tail import LogTail
 from rmqcore.config import StoreConfig, to_broker_conf
 from rmqcore.errors import CorruptStoreError, StoreClosedError
@@ -28,7 +29,6 @@ from rmqcore.services.store_reader import StoreReader
 from rmqcore.services.wall_clock import wall_clock_ms
 
 _HEAD = struct.Struct(">ii")
-_BLANK_MAGIC = -875286124
 
 
 class _NoFiles:
@@ -138,7 +138,7 @@ class ReadOnlyMessageStore(MessageReads):
         at = file.wrote_position
         while at <= file.size - _HEAD.size:
             size, magic = _HEAD.unpack(file.read(at, _HEAD.size))
-            if magic == _BLANK_MAGIC and size == file.size - at:
+            if magic == BLANK_MAGIC and size == file.size - at:
                 file.set_positions(file.size)
                 return True
             record = good_record_at(file, at)

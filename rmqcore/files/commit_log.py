@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from rmqcore._codec import RECORD_SIZE_LEAST
 from rmqcore._message import find_message, status_text
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from rmqcore._tail import LogTail
 
 SIZE_AND_OFFSET = 36
-RECORD_SIZE_MIN = 91
 #: bytes read at first for one record of another process's file
 LIKELY_RECORD_SIZE = 65536
 
@@ -262,7 +262,7 @@ class CommitLog:
         if head is None:
             return None
         size = int.from_bytes(head[:4], "big", signed=True)
-        if size < RECORD_SIZE_MIN or int.from_bytes(head[28:36], "big", signed=True) != offset:
+        if size < RECORD_SIZE_LEAST or int.from_bytes(head[28:36], "big", signed=True) != offset:
             return None
         return size
 

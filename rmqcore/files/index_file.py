@@ -11,7 +11,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from rmqcore._index import HEADER_SIZE, index_file_size, put_keys, read_header, walk_chain
+from rmqcore._index import (
+    HEADER_SIZE,
+    INDEX_ENTRY_SIZE,
+    INDEX_SLOT_SIZE,
+    index_file_size,
+    put_keys,
+    read_header,
+    walk_chain,
+)
 from rmqcore.errors import CorruptIndexError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
@@ -20,8 +28,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-
-_HEADER_FIELDS = 40
 
 
 class IndexHeader(NamedTuple):
@@ -117,7 +123,7 @@ class IndexFile:
         """The header as it stands now; that of a full file does not change any more."""
         if self._final_header is not None:
             return self._final_header
-        header = IndexHeader(*read_header(self._file.read(0, _HEADER_FIELDS)))
+        header = IndexHeader(*read_header(self._file.read(0, HEADER_SIZE)))
         if header.index_count >= self.max_index_num:
             self._final_header = header
         return header
@@ -171,17 +177,16 @@ class IndexFile:
         """How many of the last entries belong to the last record indexed."""
         header = self.header
         count = 0
-        base = HEADER_SIZE + 4 * self.hash_slot_num
         for number in range(header.index_count - 1, 0, -1):
-            entry = self._file.read(base + 20 * number, 20)
-            if int.from_bytes(entry[4:12], "big", signed=True) != header.end_phy_offset:
+            if self.entry(number)[1] != header.end_phy_offset:
                 break
             count += 1
         return count
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """(key_hash, phy_offset, time_diff_s, previous_entry) of an entry."""
-        data = self._file.read(HEADER_SIZE + 4 * self.hash_slot_num + 20 * number, 20)
+        at = HEADER_SIZE + INDEX_SLOT_SIZE * self.hash_slot_num + INDEX_ENTRY_SIZE * number
+        data = self._file.read(at, INDEX_ENTRY_SIZE)
         return (
             int.from_bytes(data[0:4], "big", signed=True),
             int.from_bytes(data[4:12], "big", signed=True),

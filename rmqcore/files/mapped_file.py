@@ -68,11 +68,6 @@ class OpenFiles:
             for held in self._open.values():
                 held.pop(file, None)
 
-    @property
-    def mapping_count(self) -> int:
-        """Mappings counted right now."""
-        return len(self._open["_region"])
-
 
 class MappedFile:
     """A file of fixed size with its positions.
@@ -219,10 +214,6 @@ class MappedFile:
         self._handle = handle
 
     # ---- reading and writing
-
-    def view(self) -> MappedRegion:
-        """A buffer of the whole file that keeps the mapping alive."""
-        return self.region
 
     def read(self, position: int, size: int) -> memoryview:
         """``size`` bytes from ``position``: zero-copy where the file is ours, else read.

@@ -60,7 +60,7 @@ class MappedFileQueue:
 
     - Files are contiguous: each begins where the one before ends.
     - All files have one size; only the last is written to.
-    - A name that is not 20 digits belongs to somebody else and is left alone (`foreign`).
+    - A name that is not 20 digits belongs to somebody else and is left alone.
 
     Args:
         directory: where the files lie.

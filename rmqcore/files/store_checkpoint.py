@@ -111,8 +111,3 @@ class StoreCheckpoint:
         """Store time up to which log and consume queues surely agree on disk."""
         agreed = min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
         return max(0, agreed - SAFETY_MARGIN_MS)
-
-    @property
-    def min_timestamp_index_ms(self) -> int:
-        """The same, the index included."""
-        return min(self.min_timestamp_ms, self.index_msg_timestamp_ms)

@@ -4,7 +4,7 @@ A message with a delay level is stored in ``SCHEDULE_TOPIC_XXXX``, queue ``level
 consume-queue unit carries the delivery time in place of the tags code. `ScheduleMessageService`
 copies it to its real topic when that time has come.
 
-Floor: F6, on config, message, errors and files/config_tables.
+Floor: F6.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final, Protocol
 from rmqcore._message import Message, MessageExt, PutMessageResult
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
 
 logger = logging.getLogger(__name__)
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _DELAY: Final = "DELAY"
 _REAL_TOPIC: Final = "REAL_TOPIC"
@@ -297,7 +297,11 @@ class ScheduleMessageService:
         if committed is not None and offset != committed:
             logger.warning(
                 "delay level %d: offset %d is outside %d to %d, going on at %d",
-                *(level, committed, least, most, offset),
+                level,
+                committed,
+                least,
+                most,
+                offset,
             )
             self._offsets.commit(level, offset)
         return offset

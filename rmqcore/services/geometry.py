@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmqcore._index import HEADER_SIZE, index_file_size
+from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
@@ -109,11 +109,11 @@ def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
         )
     rest = length - HEADER_SIZE
     if "max_hash_slot_num" in given:
-        entries = (rest - 4 * slots) // 20
+        entries = (rest - INDEX_SLOT_SIZE * slots) // INDEX_ENTRY_SIZE
     elif "max_index_num" in given:
-        slots = (rest - 20 * entries) // 4
+        slots = (rest - INDEX_ENTRY_SIZE * entries) // INDEX_SLOT_SIZE
     else:
-        slots = rest // (4 + 20 * _ENTRIES_A_SLOT)
+        slots = rest // (INDEX_SLOT_SIZE + INDEX_ENTRY_SIZE * _ENTRIES_A_SLOT)
         entries = _ENTRIES_A_SLOT * slots
     if slots < 1 or entries < 2 or index_file_size(slots, entries) != length:
         raise _unknown_geometry(directory, length)
@@ -137,16 +137,16 @@ def _unknown_geometry(directory: Path, length: int) -> ConfigError:
 def _chains_fit(path: Path, slots: int, entries: int) -> bool:
     """True when used slots lead to entries whose hash belongs to them."""
     with path.open("rb") as stream:
-        head = stream.read(HEADER_SIZE + 4 * min(slots, _SLOTS_CHECKED))
+        head = stream.read(HEADER_SIZE + INDEX_SLOT_SIZE * min(slots, _SLOTS_CHECKED))
         used = 0
         for slot in range(min(slots, _SLOTS_CHECKED)):
-            at = HEADER_SIZE + 4 * slot
-            number = int.from_bytes(head[at : at + 4], "big")
+            at = HEADER_SIZE + INDEX_SLOT_SIZE * slot
+            number = int.from_bytes(head[at : at + INDEX_SLOT_SIZE], "big")
             if not number:
                 continue
             if number >= entries:
                 return False
-            stream.seek(HEADER_SIZE + 4 * slots + 20 * number)
+            stream.seek(HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * number)
             if int.from_bytes(stream.read(4), "big") % slots != slot:
                 return False
             used += 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rmqcore._codec import BLANK_MAGIC, BLANK_SIZE
 from rmqcore._message import status_text
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
@@ -241,8 +242,8 @@ class MessageReads:
 
     def _behind_blank(self, offset: int) -> int:
         file_size = self.log.queue.file_size
-        head = self.log.read(offset, 8)
-        if head is not None and bytes(head[4:]) == b"\xcb\xd4\x31\x94":
+        head = self.log.read(offset, BLANK_SIZE)
+        if head is not None and int.from_bytes(head[4:], "big", signed=True) == BLANK_MAGIC:
             return offset - offset % file_size + file_size
         file = self.log.queue.find(offset)
         raise CorruptRecordError(

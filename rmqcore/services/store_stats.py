@@ -61,7 +61,8 @@ class StoreStatsService:
 
     Threads: any may count; ``run_once`` is for one.
     Source: RocketMQ store/StoreStatsService.java.
-    Differs: the time of a get is not taken (it would cost a tenth of it); latencies are the last 4096 samples; RocketMQ empties its buckets once a minute.
+    Differs: the time of a get is not taken (it would cost a tenth of it); latencies are the last
+        4096 samples; RocketMQ empties its buckets once a minute.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ class TransientStorePool:
     def __init__(self, count: int, buffer_size: int) -> None:
         self._lock = threading.Lock()
         self._free = [MappedRegion(None, buffer_size) for _ in range(count)]
-        self._count = count
         refused = sum(1 for buffer in self._free if buffer.lock_memory())
         if refused:
             _log.warning("%d of %d pool buffers could not be locked in memory", refused, count)
@@ -37,8 +36,3 @@ class TransientStorePool:
         """Take a buffer back."""
         with self._lock:
             self._free.append(buffer)
-
-    @property
-    def available_buffer_count(self) -> int:
-        """Buffers that can be borrowed now."""
-        return len(self._free)
