@@ -29,6 +29,7 @@ DIRECTIVES = {
 
 LEAVES = [
     "_arrow",
+    "_chains",
     "_codec",
     "_columns",
     "_dispatch",

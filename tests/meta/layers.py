@@ -19,7 +19,7 @@ ROWS = (
     ("F0", "_encoder _tags _arrow _batch _column_store"),
     ("F1", "_codec _dispatch _get_result _index _mapped _tail running_flags services.wall_clock"),
     ("F1", "_java_json _java_properties _known_properties _setting"),
-    ("F1", "config dispatch message _columns"),
+    ("F1", "config dispatch message _chains _columns"),
     ("F2", "files.mapped_file files.store_dir files.config_file"),
     ("F2", "_putter services.service"),
     ("F3", "files.mapped_file_queue files.config_tables"),

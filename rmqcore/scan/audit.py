@@ -1,0 +1,234 @@
+"""Auditing a split: every record, and every consume-queue unit that it demands.
+
+Floor: F6; imports _dispatch, files.store_dir and scan.*.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqcore._dispatch import DispatchBatch
+from rmqcore.files.consume_queue import UNIT_SIZE
+from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan.log_walk import Damage, LogWalk
+from rmqcore.scan.split import Split
+from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
+
+PROBLEMS_MAX = 1000
+FILLER_UNIT_SIZE = 0x7FFFFFFF
+_LIVE_TRIES = 20
+_LIVE_WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProblem:
+    """A stretch of a consume queue that is not what the log demands.
+
+    Attributes:
+        path: directory of the queue.
+        first, count: queue offsets.
+        phy_offset: of the first message concerned.
+        kind: "missing", "different", "tags" (only the tags code differs) or "order" (a record
+            claims a queue offset that an earlier one has).
+    """
+
+    path: Path
+    first: int
+    count: int
+    phy_offset: int
+    kind: str
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What the audit of a split found.
+
+    Attributes:
+        records, bytes: good records, and bytes of log walked.
+        damaged: places where no good record is.
+        problems: what is wrong with consume queues, the first `PROBLEMS_MAX`.
+        problem_count: all of them.
+        runs: for each queue the stretches of queue offsets that the log has.
+        batches: for each queue of stored batches the physical offsets that the log has.
+        last_timestamp_ms: store time of the last record.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    damaged: list[Damage] = field(default_factory=list)
+    problems: list[QueueProblem] = field(default_factory=list)
+    problem_count: int = 0
+    runs: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
+    batches: dict[QueueKey, list[int]] = field(default_factory=dict)
+    last_timestamp_ms: int = 0
+
+    def note(self, problem: QueueProblem) -> None:
+        """Add a problem; one that goes on is made one with the one before."""
+        last = self.problems[-1] if self.problems else None
+        if (
+            last is not None
+            and (last.path, last.kind) == (problem.path, problem.kind)
+            and last.first + last.count == problem.first
+        ):
+            joined = last.count + problem.count
+            self.problems[-1] = QueueProblem(
+                last.path, last.first, joined, last.phy_offset, last.kind
+            )
+            return
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+
+
+def audit(
+    split: Split,
+    *,
+    queue_file_size: int,
+    delays_ms: tuple[int, ...],
+    multi_dispatch: bool = False,
+    verify_crc: bool = True,
+    verify_crc_property: bool = False,
+    queues: bool = True,
+    live: bool = False,
+) -> AuditReport:
+    """Check every record of a split, and the consume-queue units that it demands.
+
+    Args:
+        split: from `plan`.
+        queue_file_size: bytes of a consume-queue file.
+        delays_ms: delay of level 1, 2, ...
+        multi_dispatch: records are fanned out to light queues (LMQ).
+        verify_crc: compare bodies with their CRC.
+        verify_crc_property: demand and check the ``__CRC32#`` property instead.
+        queues: also compare the consume queues.
+        live: a writer is at work, whose consume queues may lag a little behind its log.
+    """
+    report = AuditReport(bytes=split.size)
+    batch = DispatchBatch(row_count_max=1 << 17, delays_ms=delays_ms, multi_dispatch=multi_dispatch)
+
+    def kernel(buffer: memoryview, at: int, stop: int, /, *, base_offset: int) -> tuple[int, int]:
+        return batch.scan(
+            buffer,
+            at,
+            stop,
+            base_offset=base_offset,
+            verify_crc=verify_crc,
+            verify_crc_property=verify_crc_property,
+        )
+
+    files = UnitFiles(StoreDir(split.store), queue_file_size)
+    comparison = _Comparison(report, files, live) if queues else None
+    try:
+        for _ in LogWalk(split, on_damage=report.damaged.append).run(kernel):
+            report.records += batch.record_count
+            if batch.record_count:
+                report.last_timestamp_ms = batch.store_timestamp
+            if comparison is not None:
+                comparison.take(batch)
+            batch.clear()
+    finally:
+        batch.clear()
+        files.close()
+    return report
+
+
+class _Comparison:
+    """Compares what dispatch batches demand with what is on disk."""
+
+    def __init__(self, report: AuditReport, files: UnitFiles, live: bool) -> None:
+        self._report = report
+        self._files = files
+        self._live = live
+
+    def take(self, batch: DispatchBatch) -> None:
+        for number in range(batch.group_count):
+            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
+            key = (topic, queue_id)
+            if self._files.has_batches(key) or (inner_batch and not self._files.has(key)):
+                self._take_batches(key, batch.rows_of(number))
+            elif contiguous:
+                self._take_units(key, first, units)
+            else:
+                for offset, part in _stretches(batch.rows_of(number), units):
+                    self._take_units(key, offset, part)
+
+    def _take_units(self, key: QueueKey, first: int, units: memoryview) -> None:
+        runs = self._report.runs.setdefault(key, [])
+        count = len(units) // UNIT_SIZE
+        if runs and first < runs[-1][1]:
+            taken = min(count, runs[-1][1] - first)
+            phy_offset = int(np.frombuffer(units[:UNIT_SIZE], UNITS)["phy_offset"][0])
+            self._report.note(
+                QueueProblem(self._files.path(key), first, taken, phy_offset, "order")
+            )
+            first, count, units = first + taken, count - taken, units[taken * UNIT_SIZE :]
+            if not count:
+                return
+        if runs and first == runs[-1][1]:
+            runs[-1] = (runs[-1][0], first + count)
+        else:
+            runs.append((first, first + count))
+        tries = _LIVE_TRIES if self._live else 1
+        while self._files.units(key, first, count) != units:
+            tries -= 1
+            if not tries:
+                self._compare(key, first, units)
+                return
+            time.sleep(_LIVE_WAIT_S)
+            self._files.forget(key)
+
+    def _compare(self, key: QueueKey, first: int, units: memoryview) -> None:
+        """Say unit by unit what differs."""
+        have = np.frombuffer(self._files.units(key, first, len(units) // UNIT_SIZE), UNITS)
+        want = np.frombuffer(units, UNITS)
+        place = (have["phy_offset"] != want["phy_offset"]) | (have["size"] != want["size"])
+        tags = (have["tags_code"] != want["tags_code"]) & (have["tags_code"] >= EXT_ADDRESS_BELOW)
+        empty = (have["phy_offset"] == 0) & np.isin(have["size"], (0, FILLER_UNIT_SIZE))
+        missing = place & empty
+        for kind, found in (
+            ("missing", missing),
+            ("different", place & ~empty),
+            ("tags", tags & ~place),
+        ):
+            for start, stop in stretches_of(found):
+                offset = int(want["phy_offset"][start])
+                self._report.note(
+                    QueueProblem(self._files.path(key), first + start, stop - start, offset, kind)
+                )
+
+    def _take_batches(self, key: QueueKey, rows: list[tuple[int, int, int, int, int, int]]) -> None:
+        units = self._files.batches(key)
+        known = {
+            (int(unit["phy_offset"]), int(unit["size"]), int(unit["base"]), int(unit["count"]))
+            for unit in units[np.isin(units["phy_offset"], [row[1] for row in rows])]
+        }
+        for base, phy_offset, size, _, _, count in rows:
+            self._report.batches.setdefault(key, []).append(phy_offset)
+            if (phy_offset, size, base, count) not in known:
+                self._report.note(
+                    QueueProblem(self._files.batch_path(key), base, count, phy_offset, "missing")
+                )
+
+
+def _stretches(
+    rows: list[tuple[int, int, int, int, int, int]], units: memoryview
+) -> Iterator[tuple[int, memoryview]]:
+    """Cut the units of rows whose queue offsets have gaps into stretches without."""
+    start = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at][0] != rows[at - 1][0] + 1:
+            yield rows[start][0], units[start * UNIT_SIZE : at * UNIT_SIZE]
+            start = at
+
+
+def stretches_of(found: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(start, stop) of each stretch of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], found, [False])).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

@@ -1,0 +1,129 @@
+"""Consume-queue units as they lie on disk, whatever state the files are in.
+
+Floor: F6; imports files.* and nothing else of rmqcore.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
+from rmqcore.files.consume_queue import UNIT_SIZE
+from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.files.store_dir import StoreDir
+
+UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BATCH_UNITS = np.dtype(
+    {
+        "names": ["phy_offset", "size", "base", "count"],
+        "formats": [">i8", ">i4", ">i8", ">i2"],
+        "offsets": [0, 8, 28, 36],
+        "itemsize": BATCH_UNIT_SIZE,
+    }
+)
+_FILES_OPEN_MAX = 256
+QueueKey = tuple[str, int]
+
+
+class UnitFiles:
+    """Reads the files of every queue; bytes that no file has read as zeros.
+
+    Args:
+        directory: of the store.
+        file_size: bytes of a consume-queue file.
+    """
+
+    def __init__(self, directory: StoreDir, file_size: int) -> None:
+        self._directory = directory
+        self._file_size = file_size
+        self._known: dict[QueueKey, dict[int, int]] = {}
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._batches: dict[QueueKey, NDArray[np.void]] = {}
+
+    def path(self, key: QueueKey) -> Path:
+        """Directory of a queue."""
+        return self._directory.consume_queue / key[0] / str(key[1])
+
+    def batch_path(self, key: QueueKey) -> Path:
+        """Directory of a queue of stored batches."""
+        return self._directory.batch_consume_queue / key[0] / str(key[1])
+
+    def has(self, key: QueueKey) -> bool:
+        """True when the queue has any file."""
+        return bool(self._starts(key))
+
+    def has_batches(self, key: QueueKey) -> bool:
+        """True when the queue is one of stored batches."""
+        return len(self.batches(key)) > 0
+
+    def forget(self, key: QueueKey) -> None:
+        """Look for the files of a queue anew, after its writer may have added some."""
+        self._known.pop(key, None)
+
+    def _starts(self, key: QueueKey) -> dict[int, int]:
+        found = self._known.get(key)
+        if found is None:
+            found = {start: size for start, _, size in numbered_files(self.path(key))}
+            self._known[key] = found
+        return found
+
+    def units(self, key: QueueKey, first: int, count: int) -> bytes:
+        """The bytes of ``count`` units from number ``first`` on."""
+        at, stop = first * UNIT_SIZE, (first + count) * UNIT_SIZE
+        parts = []
+        while at < stop:
+            start = at - at % self._file_size
+            size = min(stop, start + self._file_size) - at
+            data = b""
+            if start in self._starts(key):
+                data = self._pread(self.path(key) / f"{start:020d}", size, at - start)
+            parts.append(data.ljust(size, b"\0"))
+            at += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _pread(self, path: Path, size: int, at: int) -> bytes:
+        fd = self._open.get(path)
+        if fd is None:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return b""
+            self._open[path] = fd
+            if len(self._open) > _FILES_OPEN_MAX:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return os.pread(fd, size, at)
+
+    def batches(self, key: QueueKey) -> NDArray[np.void]:
+        """Every unit of a queue of stored batches, up to the first that is all zeros."""
+        found = self._batches.get(key)
+        if found is None:
+            data = b"".join(
+                path.read_bytes() for _, path, _ in numbered_files(self.batch_path(key))
+            )
+            found = np.frombuffer(
+                data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE], BATCH_UNITS
+            )
+            used = np.flatnonzero(found["size"])
+            found = found[: int(used[-1]) + 1] if len(used) else found[:0]
+            self._batches[key] = found
+        return found
+
+    def bounds(self, key: QueueKey) -> tuple[int, int]:
+        """(first, behind the last) unit number that the queue's files have room for."""
+        starts = self._starts(key)
+        if not starts:
+            return 0, 0
+        last = max(starts)
+        return min(starts) // UNIT_SIZE, (last + max(starts[last], 0)) // UNIT_SIZE
+
+    def close(self) -> None:
+        """Let the files go."""
+        while self._open:
+            os.close(self._open.popitem()[1])
