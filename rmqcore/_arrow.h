@@ -67,7 +67,7 @@ struct rmq_blocks {
     void *blocks[RMQ_BLOCKS_MAX];
 };
 
-/* One column, or the whole batch as a struct column. Names and formats live as long as the module. */
+/* One column, or the whole batch as a struct column. Names and formats outlive every batch. */
 struct rmq_column {
     const char *name;
     const char *format;

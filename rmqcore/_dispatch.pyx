@@ -11,15 +11,16 @@ import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp, memset
+from libc.string cimport memchr, memcmp
 cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64, store_i32, store_i64
 from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
+from rmqcore._properties cimport Properties, next_item, read_properties
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, index_hash_of, java_hash_step,
-    named, next_property, read_head, rmq_crc32_init,
+    read_head, rmq_crc32_init,
 )
 from rmqcore._tags cimport DelayLevels, decimal, tags_code_of
 
@@ -55,40 +56,6 @@ cdef struct Group:
     int64_t store_timestamp
     bint contiguous
     bint inner_batch
-
-
-cdef struct Properties:
-    Slice tags
-    Slice keys
-    Slice unique_key
-    Slice delay
-    Slice inner_num
-    Slice inner_base
-    Slice light_queues
-    Slice light_offsets
-
-
-cdef void read_properties(bytes_t at, int32_t size, Properties* found) noexcept nogil:
-    cdef int32_t position = 0
-    cdef Slice name, value
-    memset(found, 0, sizeof(Properties))
-    while next_property(at, size, &position, &name, &value):
-        if named(&name, b"TAGS", 4):
-            found.tags = value
-        elif named(&name, b"KEYS", 4):
-            found.keys = value
-        elif named(&name, b"UNIQ_KEY", 8):
-            found.unique_key = value
-        elif named(&name, b"DELAY", 5):
-            found.delay = value
-        elif named(&name, b"INNER_NUM", 9):
-            found.inner_num = value
-        elif named(&name, b"INNER_BASE", 10):
-            found.inner_base = value
-        elif named(&name, b"INNER_MULTI_DISPATCH", 20):
-            found.light_queues = value
-        elif named(&name, b"INNER_MULTI_QUEUE_OFFSET", 24):
-            found.light_offsets = value
 
 
 @cython.final
@@ -482,20 +449,3 @@ cdef bint dispatches_to_many(bytes_t topic, int32_t size) noexcept nogil:
         or (size >= 8 and memcmp(topic, b"rmq_sys_", 8) == 0)
         or (size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0)
     )
-
-
-cdef bint next_item(Slice* rest, int separator, Slice* item) noexcept nogil:
-    """Split the next item off a separated list; False at its end."""
-    cdef bytes_t found
-    if rest.at == NULL or rest.size < 0:
-        return False
-    found = <bytes_t>memchr(rest.at, separator, rest.size)
-    item.at = rest.at
-    if found == NULL:
-        item.size = rest.size
-        rest.size = -1
-    else:
-        item.size = <int32_t>(found - rest.at)
-        rest.at = found + 1
-        rest.size -= item.size + 1
-    return True

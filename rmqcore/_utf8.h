@@ -21,7 +21,7 @@ static inline int rmq_is_ascii(const uint8_t *at, int64_t size) {
     return (seen & 0x8080808080808080ULL) == 0;
 }
 
-/* Bytes of the sequence at `at` that belong together; `*valid` says whether they are a character. */
+/* Bytes of the sequence at `at` that belong together; `*valid`: they are a character. */
 static inline int rmq_utf8_step(const uint8_t *at, int64_t left, int *valid) {
     uint8_t first = at[0], low = 0x80, high = 0xBF;
     int more = 0, taken = 1;

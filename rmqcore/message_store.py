@@ -21,6 +21,7 @@ from rmqcore.config import FlushDiskType, StoreConfig, to_broker_conf
 from rmqcore.errors import StoreClosedError, StoreForkedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -28,11 +29,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.consume_queue_store import ConsumeQueueStore
-from rmqcore.services.delay_schedule import (
-    SCHEDULE_TOPIC,
-    DeliverDelayedMessageService,
-    ScheduleMessageService,
-)
+from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
 from rmqcore.services.flush import (
     CommitRealTimeService,
     FlushConsumeQueueService,

@@ -127,7 +127,9 @@ class ReadOnlyMessageStore(MessageReads):
         for queue in sorted(self.consume_queues, key=lambda queue: -queue.end_phy_offset):
             unit = queue.unit_at(queue.max_offset - 1)
             file = self.log.queue.find(unit[0]) if unit else None
-            record = good_record_at(file, unit[0] - file.file_from_offset) if unit and file else None
+            if unit is None or file is None:
+                continue
+            record = good_record_at(file, unit[0] - file.file_from_offset)
             if record is not None and record.end_offset == queue.end_phy_offset:
                 return record.end_offset
         return self.log.min_offset

@@ -16,7 +16,7 @@ ROWS = (
     ("F0", "errors status version _bytes _hold _layout"),
     ("F0", "_compression _record"),
     ("F0", "_message"),
-    ("F0", "_encoder _tags _arrow _batch _column_store"),
+    ("F0", "_encoder _tags _properties _arrow _batch _column_store"),
     ("F1", "_codec _dispatch _get_result _index _mapped _tail running_flags services.wall_clock"),
     ("F1", "_java_json _java_properties _known_properties _setting"),
     ("F1", "config dispatch message _chains _columns"),
