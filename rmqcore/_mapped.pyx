@@ -306,16 +306,20 @@ cdef class MappedRegion:
         """Keep the pages in memory; returns 0, or the errno of the refusal (a limit)."""
         cdef int error
         self.check(0, self.size)
+        held = memoryview(self)
         with nogil:
             error = errno if mlock(self.base, self.size) != 0 else 0
+        held.release()
         self.locked = error == 0
         return error
 
     def unlock_memory(self) -> None:
         """Let the pages go again."""
         self.check(0, self.size)
+        held = memoryview(self)
         with nogil:
             munlock(self.base, self.size)
+        held.release()
         self.locked = False
 
     def advise(self, str advice) -> bool:
@@ -336,8 +340,10 @@ cdef class MappedRegion:
             raise ValueError(f"advice={advice!r}: expected one of {', '.join(numbers)}")
         number = numbers[advice]
         self.check(0, self.size)
+        held = memoryview(self)
         with nogil:
             failed = madvise(self.base, self.size, number)
+        held.release()
         return failed == 0
 
 

@@ -21,10 +21,13 @@ from rmqcore.files.mapped_file_queue import MappedFileQueue
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
 UNIT_SIZE = 20
-FILLER = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = struct.pack(">qiq", 0, FILLER_SIZE, 0)
 #: units that a hole between two messages may have before it counts as corruption
 HOLE_UNITS_MAX = 1 << 20
 RESERVE_STEP = 65536
@@ -33,8 +36,15 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TAGS_CODE_AT = 12
 _FIRST_LOOK = 4096
 _FILES_CHECKED = 3
+_FILLERS_LOOK = 4096
 _UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _HEAD = struct.Struct(">qi")
+
+
+def _fillers(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which units stand where no message is."""
+    at_zero: NDArray[np.bool_] = units["phy_offset"] == 0
+    return at_zero & (units["size"] == FILLER_SIZE)
 
 
 class ConsumeQueue:
@@ -116,13 +126,38 @@ class ConsumeQueue:
     def _unit_before(self, offset: int) -> tuple[int, int] | None:
         """(phy_offset, size) of the last unit below ``offset`` that is no filler."""
         while offset > self.min_offset:
-            data = self._read_unit(offset - 1)
-            if data is None:
+            file = self.queue.find((offset - 1) * self.unit_size)
+            if file is None:
                 return None
-            if data[:20] != FILLER:
-                return _HEAD.unpack_from(data)
-            offset -= 1
+            first = file.file_from_offset // self.unit_size
+            start = max(self.min_offset, offset - _FILLERS_LOOK, first)
+            units = self._block(file, start, offset)
+            messages = np.flatnonzero(~_fillers(units))
+            if messages.size:
+                last = units[int(messages[-1])]
+                return int(last["phy_offset"]), int(last["size"])
+            offset = start
         return None
+
+    def _next_message(self, offset: int, stop: int) -> int:
+        """The first queue offset from ``offset`` on, below ``stop``, that is no filler."""
+        while offset < stop:
+            file = self.queue.find(offset * self.unit_size)
+            if file is None:
+                return offset
+            behind = (file.file_from_offset + file.size) // self.unit_size
+            end = min(stop, offset + _FILLERS_LOOK, behind)
+            messages = np.flatnonzero(~_fillers(self._block(file, offset, end)))
+            if messages.size:
+                return offset + int(messages[0])
+            offset = end
+        return stop
+
+    def _block(self, file: MappedFile, start: int, stop: int) -> NDArray[np.void]:
+        """The units from queue offset ``start`` to ``stop``, which lie in one file."""
+        at = start * self.unit_size - file.file_from_offset
+        data = file.read_bytes(at, (stop - start) * self.unit_size)
+        return np.frombuffer(data, self._dtype())
 
     def _read_unit(self, offset: int) -> bytes | None:
         at = offset * self.unit_size
@@ -167,7 +202,7 @@ class ConsumeQueue:
             units = np.frombuffer(file.read_bytes(at, size), self._dtype())
             phy_offsets = units["phy_offset"].astype(np.int64)
             sizes = units["size"].astype(np.int64)
-            filler = (phy_offsets == 0) & (sizes == 0x7FFFFFFF)
+            filler = _fillers(units)
             ends = np.where(filler, floor, phy_offsets + sizes)
             before = np.maximum.accumulate(np.concatenate(([floor], ends)))[:-1]
             good = filler | ((sizes > 0) & (phy_offsets >= before) & (phy_offsets >= 0))
@@ -370,21 +405,13 @@ class ConsumeQueue:
         low, high = self.first_unit_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            found = middle
-            while found < high and self._is_filler(found):
-                found += 1
+            found = self._next_message(middle, high)
             data = self._read_unit(found) if found < high else None
             if data is not None and _HEAD.unpack_from(data)[0] < phy_offset:
                 low = found + 1
             else:
                 high = middle
-        while low < self.max_offset and self._is_filler(low):
-            low += 1
-        return low
-
-    def _is_filler(self, offset: int) -> bool:
-        data = self._read_unit(offset)
-        return data is not None and data[:20] == FILLER
+        return self._next_message(low, self.max_offset)
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Hide the units whose messages the log no longer has.

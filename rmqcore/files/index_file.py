@@ -162,9 +162,9 @@ class IndexFile:
         self, key_hash: int, max_offsets: int, begin_ms: int, end_ms: int
     ) -> tuple[list[int], int, bool]:
         """(physical offsets, newest first; chain steps; True when the chain was broken)."""
-        source = self._file.region if self._file.writable else self._file.handle.fd
+        handle = self._file.handle
         return walk_chain(
-            source,
+            self._file.region if self._file.writable else handle.fd,
             self.hash_slot_num,
             self.max_index_num,
             key_hash,

@@ -146,7 +146,8 @@ class MappedFile:
         """The shared mapping of the whole file."""
         region = self._region
         if region is None or region.retired:
-            region = MappedRegion(self.handle.fd, self.size, path=self.path)
+            handle = self.handle
+            region = MappedRegion(handle.fd, self.size, path=self.path)
             self._region = region
             if self.available:
                 self._open_files.opened(self, "_region")
@@ -274,11 +275,24 @@ class MappedFile:
         """Make everything from ``position`` on read as zeros, so that no old tail comes back."""
         if position >= self.size:
             return
-        fd = self.handle.fd
-        if not zero_range(fd, position, self.size - position):
+        handle = self.handle
+        if not zero_range(handle.fd, position, self.size - position):
             for at in range(position, self.size, len(_ZEROS)):
-                os.pwrite(fd, _ZEROS[: self.size - at], at)
-        sync_data(fd)
+                os.pwrite(handle.fd, _ZEROS[: self.size - at], at)
+        sync_data(handle.fd)
+
+    def data_from(self, position: int) -> int:
+        """The first byte from ``position`` on that may hold data; ``size`` when none does.
+
+        What was reserved and never written is passed over without being read.
+        """
+        handle = self.handle
+        try:
+            return min(os.lseek(handle.fd, position, os.SEEK_DATA), self.size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self.size
+            raise
 
     # ---- positions
 
@@ -316,7 +330,7 @@ class MappedFile:
         position = self.read_position
         if position > self.flushed_position:
             if self.write_buffer is not None:
-                sync_data(self.handle.fd)
+                self.sync()
             else:
                 start = self.flushed_position
                 self.region.sync(start, position - start)
@@ -325,7 +339,8 @@ class MappedFile:
 
     def sync(self) -> None:
         """Write through to the disk everything that was written through the descriptor."""
-        sync_data(self.handle.fd)
+        handle = self.handle
+        sync_data(handle.fd)
 
     def __repr__(self) -> str:
         return f"MappedFile({str(self.path)!r}, wrote={self.wrote_position}, size={self.size})"

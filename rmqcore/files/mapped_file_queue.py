@@ -227,10 +227,12 @@ class MappedFileQueue:
     def truncate(self, offset: int) -> int:
         """Drop every byte from ``offset`` on; what remains of the last file reads as zeros.
 
+        A file that begins at ``offset`` stays, empty: its name remembers where the queue goes on.
+
         Returns:
             how many files were removed.
         """
-        kept = [file for file in self.files if file.file_from_offset < offset]
+        kept = [file for file in self.files if file.file_from_offset <= offset]
         removed = self.files[len(kept) :]
         self._set(kept)
         for file in reversed(removed):

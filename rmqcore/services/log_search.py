@@ -66,7 +66,7 @@ def find_good_record(files: Sequence[MappedFile], at: int = 0) -> GoodRecord | N
 
 def _candidates(file: MappedFile, at: int) -> Iterator[int]:
     """Positions where a record's magic code stands where it should, in order."""
-    while at < file.size:
+    while (at := max(at, file.data_from(at) - _MAGIC_AT)) < file.size - _HEAD_SIZE:
         size = min(_LOOK + _MAGIC_AT + 3, file.size - at)
         data = bytes(file.read(at, size))
         found = sorted(

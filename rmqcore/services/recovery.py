@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rmqcore.services.index_service import IndexService
 
 _log = logging.getLogger("rmqcore")
+_LOOK = 1 << 20
 
 
 class Ending(StrEnum):
@@ -256,6 +257,7 @@ class Recovery:
             if end is not None:
                 return end
             if not clean_shutdown and number >= checked_from:
+                file.sync()
                 self._save_progress()
             if self._progress is not None:
                 done = file.file_from_offset + file.size - self.report.start_offset
@@ -377,11 +379,23 @@ class Recovery:
 
     def _cut(self, end: int) -> None:
         self.report.end_offset = end
+        self._sync_from(self.report.start_offset)
         self._log.set_end(end)
         self.report.units_dropped = self._queues.truncate(end)
         self._queues.correct_min_offset(self._log.min_offset)
         if self._index is not None:
             self._cut_index(self._index, end)
+
+    def _sync_from(self, offset: int) -> None:
+        """Write the walked files through to the disk.
+
+        After a kill their end may be in memory only, and a later record must not be acknowledged
+        as on disk before them.
+        """
+        if not self.report.clean_shutdown:
+            for file in self._log.queue.files:
+                if file.file_from_offset + file.size > offset:
+                    file.sync()
 
     def _cut_index(self, index: IndexService, end: int) -> None:
         """Drop the keys behind the end; derive again what went with them."""
@@ -441,13 +455,16 @@ class Recovery:
 
 def _used_bytes(files: list[MappedFile], at: int) -> int:
     """Bytes from position ``at`` of the first file up to the last one that is not zero."""
-    for number in range(len(files) - 1, -1, -1):
-        start = at if number == 0 else 0
-        data = bytes(files[number].read(start, files[number].size - start))
-        used = len(data.rstrip(b"\0"))
-        if used:
-            return files[number].file_from_offset + start + used - files[0].file_from_offset - at
-    return 0
+    end = files[0].file_from_offset + at
+    for file in files:
+        start = at if file is files[0] else 0
+        while (start := file.data_from(start)) < file.size:
+            data = bytes(file.read(start, min(_LOOK, file.size - start)))
+            used = len(data.rstrip(b"\0"))
+            if used:
+                end = file.file_from_offset + start + used
+            start += len(data)
+    return end - files[0].file_from_offset - at
 
 
 def _count_good(files: list[MappedFile], at: int) -> int:
