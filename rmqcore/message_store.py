@@ -294,10 +294,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
 
     def _progressed(self, offset: int) -> None:
         """Make the next log file ready once a part of the current one is used."""
-        file_size = self.log.queue.file_size
-        self._stats.dispatch_lagged(self.log.max_offset - offset)
-        if offset % file_size > file_size // _PREPARE_AT:
-            behind = offset - offset % file_size + file_size
+        file_size, end = self.log.queue.file_size, self._tail.max_offset
+        self._stats.dispatch_lagged(end - offset)
+        if end % file_size > file_size // _PREPARE_AT:
+            behind = end - end % file_size + file_size
             self._allocate.prepare(self.log.queue.path_of(behind), behind)
 
     def _service_failed(self, error: BaseException) -> None:
