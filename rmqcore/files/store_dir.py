@@ -119,6 +119,19 @@ class StoreDir:
             os.close(self._lock_fd)
             self._lock_fd = None
 
+    def is_locked(self) -> bool:
+        """True when somebody, here or in another process, has the store open for writing."""
+        try:
+            fd = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
+        finally:
+            os.close(fd)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
     def mark_running(self) -> None:
         """Create the abort marker; its content is this process's id, as RocketMQ writes it."""
         self.abort.write_text(str(os.getpid()), encoding="ascii")

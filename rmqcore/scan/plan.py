@@ -74,14 +74,20 @@ class LogPlan:
         directory, config: of the store.
         start, end: physical offsets between which the log is published.
         files: (physical offset, path, bytes) of each log file.
+        ends_in_blank: the last file that holds records ends in an end-of-file record.
+
+    Args:
+        strict: raise where a file has a wrong length or is missing.
     """
 
-    def __init__(self, directory: StoreDir, config: StoreConfig) -> None:
+    def __init__(self, directory: StoreDir, config: StoreConfig, *, strict: bool = True) -> None:
         self.directory = directory
         self.config = config
         self.file_size = config.mapped_file_size_commit_log
         self.files = [file for file in numbered_files(directory.commit_log) if file[2]]
-        self._check_files()
+        self.ends_in_blank = False
+        if strict:
+            self._check_files()
         self._cut_queues = list(self._long_queues())
         self.start = self.files[0][0] if self.files else 0
         self.end = self._published_end()
@@ -139,7 +145,7 @@ class LogPlan:
             if self.record_at(start) is not None or number == 0:
                 known = max((self._known_end(queue) for queue in self._cut_queues), default=0)
                 begin = known if start < known <= start + size else start
-                return self._walk_to_end(begin, start + size)
+                return self._walk_to_end(begin, start + min(size, self.file_size))
         return 0
 
     def _known_end(self, queue: ConsumeQueue) -> int:
@@ -165,6 +171,7 @@ class LogPlan:
             if batch.record_count or status is ScanStatus.BLANK:
                 end = batch.end_offset
             batch.clear()
+            self.ends_in_blank = status is ScanStatus.BLANK
             if status is ScanStatus.EMPTY:
                 break
         return end
@@ -193,10 +200,10 @@ class LogPlan:
         return record is not None and len(record) == unit[1]
 
     def _file_at(self, phy_offset: int) -> tuple[int, Path, int] | None:
-        if not self.files or phy_offset < self.files[0][0]:
-            return None
-        number = (phy_offset - self.files[0][0]) // self.file_size
-        return self.files[number] if number < len(self.files) else None
+        for file in reversed(self.files):
+            if file[0] <= phy_offset:
+                return file if phy_offset < file[0] + file[2] else None
+        return None
 
     # ---- cutting
 

@@ -152,7 +152,7 @@ class _QueuesRebuild:
             file_size=log.config.mapped_file_size_consume_queue,
             delays_ms=log.config.delay_levels_ms,
             multi_dispatch=light_queues(log),
-            batch_queues=frozenset(_queue_keys(log.directory.batch_consume_queue)),
+            batch_queues=frozenset(queue_keys(log.directory.batch_consume_queue)),
             skip_damage=skip_damage,
         )
         self.report = RebuildReport("consume queues")
@@ -223,12 +223,12 @@ class _QueuesRebuild:
                 self._begin(writer, key, stretches[0][0])
                 for before, after in pairwise(stretches):
                     writer.fill(key, before[1], after[0])
-            for key in _queue_keys(self._directory.consume_queue):
+            for key in queue_keys(self._directory.consume_queue):
                 if key not in runs:
                     self._keep_expired(writer, key)
         finally:
             writer.close()
-        for key in sorted(batches.keys() | set(_queue_keys(self._directory.batch_consume_queue))):
+        for key in sorted(batches.keys() | set(queue_keys(self._directory.batch_consume_queue))):
             self._write_batches(key, batches.get(key, []))
 
     def _begin(self, writer: QueueWriter, key: QueueKey, first: int) -> None:
@@ -307,7 +307,7 @@ def _merged(
     return runs
 
 
-def _queue_keys(root: Path) -> list[QueueKey]:
+def queue_keys(root: Path) -> list[QueueKey]:
     """(topic, queue id) of each queue directory below ``root``."""
     if not root.is_dir():
         return []

@@ -1,0 +1,108 @@
+"""What the doctor finds, and its report.
+
+Floor: F8; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+FINDINGS_MAX = 1000
+
+
+class Severity(StrEnum):
+    """How bad a finding is.
+
+    ERROR: messages cannot be read, or not be found. WARNING: the next opening mends it, or a reader
+    may be surprised. NOTE: worth knowing; the store is clean all the same.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        severity: `Severity`.
+        part: "log", "consume queue", "index", "checkpoint", "config" or "store".
+        path: the file or directory.
+        phy_offset: byte position in the commit log, -1 when it has none.
+        what: what was found, in words.
+        how: how to mend it.
+    """
+
+    severity: Severity
+    part: str
+    path: Path
+    phy_offset: int
+    what: str
+    how: str = ""
+
+    def __str__(self) -> str:
+        at = f" at {self.phy_offset}" if self.phy_offset >= 0 else ""
+        how = f"; {self.how}" if self.how else ""
+        return f"{self.severity.value}: {self.path}{at}: {self.what}{how}"
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What a verification looked at and found.
+
+    Attributes:
+        path: the store's directory.
+        live: a writer had the store open.
+        min_phy_offset, max_phy_offset: bounds of the published log.
+        records: good records.
+        queues: consume queues looked at.
+        units: consume-queue units that the log demands.
+        index_entries: index entries looked at.
+        findings: in the order they were found, the first `FINDINGS_MAX`.
+        finding_count: all of them.
+        elapsed_s: seconds taken.
+    """
+
+    path: Path
+    live: bool = False
+    min_phy_offset: int = 0
+    max_phy_offset: int = 0
+    records: int = 0
+    queues: int = 0
+    units: int = 0
+    index_entries: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    finding_count: int = 0
+    elapsed_s: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """True when there is nothing but notes."""
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
+
+    def add(
+        self,
+        severity: Severity,
+        part: str,
+        path: Path,
+        phy_offset: int,
+        what: str,
+        how: str = "",
+    ) -> None:
+        """Note a finding."""
+        self.finding_count += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(severity, part, path, phy_offset, what, how))
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as plain values, for JSON."""
+        values = asdict(self) | {"path": str(self.path), "clean": self.clean}
+        values["findings"] = [
+            asdict(finding) | {"severity": finding.severity.value, "path": str(finding.path)}
+            for finding in self.findings
+        ]
+        return values

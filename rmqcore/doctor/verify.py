@@ -1,0 +1,219 @@
+"""Verification of a store, cold or live: the log, what is derived from it, and the small files.
+
+Changes nothing, opens nothing for writing, and maps nothing: a file that is cut short meanwhile is
+a finding.
+
+Floor: F8; imports config, files.store_dir, scan.*, services.geometry and doctor.*.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rmqcore.config import StoreConfig, load_config
+from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.verify_files import check_small_files
+from rmqcore.doctor.verify_index import check_index
+from rmqcore.doctor.verify_queues import check_queues
+from rmqcore.errors import ConfigError
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan.audit import AuditReport, audit
+from rmqcore.scan.cold_store import light_queues
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.runner import run
+from rmqcore.services.geometry import fitted_config
+
+SPLIT_SIZE = 64 << 20
+_BLOCK = 1 << 20
+_ZEROS = bytes(_BLOCK)
+_RECOVER = "open the store for writing: recovery cuts the torn tail off"
+_MEND_LOG = (
+    'open with on_corruption="skip" to go on without what is damaged; mode="r" reads the rest'
+)
+
+VerifyProgress = Callable[[str, int, int], None]
+
+
+def verify(
+    store_path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | str | Path | None = None,
+    jobs: int = 1,
+    check_crc: bool = True,
+    progress: VerifyProgress | None = None,
+) -> VerifyReport:
+    """Look at every byte of a store that means anything.
+
+    Args:
+        store_path: the store's directory; only read.
+        config: settings of the store, as for `open_store`. Where delay levels are not RocketMQ's
+            own, they are needed to judge the tags codes of delayed messages.
+        jobs: processes that walk the log.
+        check_crc: compare each body with its CRC.
+        progress: called with (phase, done, total): "log" in bytes, "index" in bytes.
+
+    Returns:
+        a report; ``clean`` when there is nothing but notes.
+
+    Raises:
+        StoreNotFoundError: no store is there.
+        ConfigError: a setting that was given contradicts the files.
+    """
+    directory = StoreDir(store_path)
+    directory.require()
+    report = VerifyReport(directory.path, live=directory.is_locked())
+    return _Verification(directory, load_config(config), report, check_crc, progress).run(jobs)
+
+
+class _Verification:
+    """One verification."""
+
+    def __init__(
+        self,
+        directory: StoreDir,
+        config: StoreConfig,
+        report: VerifyReport,
+        check_crc: bool,
+        progress: VerifyProgress | None,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._report = report
+        self._check_crc = check_crc
+        self._progress = progress
+
+    def run(self, jobs: int) -> VerifyReport:
+        began = time.monotonic()
+        log = self._plan()
+        self._report.min_phy_offset, self._report.max_phy_offset = log.start, log.end
+        self._check_log_files(log)
+        merged = self._walk(log, jobs)
+        self._check_behind(log)
+        check_queues(log, merged, self._report)
+        if self._directory.index.is_dir():
+            check_index(log, self._report, self._progress)
+        check_small_files(log, merged, self._report)
+        self._report.elapsed_s = time.monotonic() - began
+        return self._report
+
+    def _plan(self) -> LogPlan:
+        try:
+            config = fitted_config(self._config, self._directory)
+        except ConfigError as error:
+            if not error.field.startswith("max_hash_slot_num") or error.value is not None:
+                raise
+            self._report.add(
+                Severity.ERROR,
+                "index",
+                self._directory.index,
+                -1,
+                error.rule,
+                "give the settings, or rebuild the index with them",
+            )
+            self._directory.index = self._directory.path / "index-of-unknown-geometry"
+            config = fitted_config(self._config, self._directory)
+        return LogPlan(self._directory, config, strict=False)
+
+    # ---- the log
+
+    def _check_log_files(self, log: LogPlan) -> None:
+        for number, (start, path, size) in enumerate(log.files):
+            if number and start != log.files[number - 1][0] + log.file_size:
+                self._report.add(
+                    Severity.ERROR,
+                    "log",
+                    self._directory.commit_log,
+                    log.files[number - 1][0] + log.file_size,
+                    f"a file is missing before {path.name}",
+                    "put it back from a copy; without it the log cannot be opened for writing",
+                )
+            if size == log.file_size or (self._report.live and number == len(log.files) - 1):
+                continue
+            self._report.add(
+                Severity.ERROR,
+                "log",
+                path,
+                start + min(size, log.file_size),
+                f"the file has {size} bytes, files here have {log.file_size}",
+                'open with on_corruption="truncate" to go on with what is there',
+            )
+
+    def _walk(self, log: LogPlan, jobs: int) -> AuditReport:
+        splits = log.splits(SPLIT_SIZE)
+        work = partial(
+            audit,
+            queue_file_size=log.config.mapped_file_size_consume_queue,
+            delays_ms=log.config.delay_levels_ms,
+            multi_dispatch=light_queues(log),
+            verify_crc=self._check_crc,
+            verify_crc_property=self._check_crc and log.config.force_verify_prop_crc,
+            live=self._report.live,
+        )
+        tell = None if self._progress is None else partial(self._progress, "log")
+        merged = AuditReport()
+        for part in run(work, splits, jobs=jobs, progress=tell):
+            _merge(merged, part)
+        self._report.records = merged.records
+        for damage in merged.damaged:
+            self._report.add(
+                Severity.ERROR,
+                "log",
+                damage.path,
+                damage.phy_offset,
+                f"{damage.reason}; good records go on at {damage.next_offset}",
+                _MEND_LOG,
+            )
+        return merged
+
+    def _check_behind(self, log: LogPlan) -> None:
+        """What lies behind the end of the log has to be zeros."""
+        if self._report.live:
+            return
+        for start, path, size in log.files:
+            begin = max(log.end - start, 0)
+            if start + size <= log.end or (begin and log.ends_in_blank):
+                continue
+            found = _first_used(path, begin)
+            if found >= 0:
+                self._report.add(
+                    Severity.ERROR,
+                    "log",
+                    path,
+                    log.end if begin else start + found,
+                    "the log ends here, but bytes that are no good record lie behind: a torn tail",
+                    _RECOVER,
+                )
+                return
+
+
+def _merge(into: AuditReport, part: AuditReport) -> None:
+    into.records += part.records
+    into.bytes += part.bytes
+    into.damaged += part.damaged
+    for problem in part.problems:
+        into.note(problem)
+    into.problem_count += part.problem_count - len(part.problems)
+    into.last_timestamp_ms = max(into.last_timestamp_ms, part.last_timestamp_ms)
+    for key, stretches in part.runs.items():
+        known = into.runs.setdefault(key, [])
+        for first, stop in stretches:
+            if known and known[-1][1] == first:
+                known[-1] = (known[-1][0], stop)
+            else:
+                known.append((first, stop))
+    for key, offsets in part.batches.items():
+        into.batches.setdefault(key, []).extend(offsets)
+
+
+def _first_used(path: Path, at: int) -> int:
+    """Position of the first block from ``at`` on that is not all zeros, -1 for none."""
+    with path.open("rb", buffering=0) as stream:
+        while block := os.pread(stream.fileno(), _BLOCK, at):
+            if block != _ZEROS[: len(block)]:
+                return at
+            at += len(block)
+    return -1

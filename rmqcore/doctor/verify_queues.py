@@ -1,0 +1,165 @@
+"""Consume queues against the log, both ways: what is missing, and what no record stands behind.
+
+Floor: F8; imports scan.* and doctor.findings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.scan.audit import FILLER_UNIT_SIZE, AuditReport, QueueProblem, stretches_of
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.rebuild_queues import queue_keys
+from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
+
+_LOOK_UNITS = 1 << 16
+_REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"
+_WORDS = {
+    "missing": "{count} units are missing from queue offset {first} on",
+    "different": "{count} units from queue offset {first} on are not what the log demands",
+    "tags": "{count} units from queue offset {first} on have another tags code than the log demands",
+    "order": "{count} records claim queue offset {first} and on, which earlier records have",
+}
+
+
+def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
+    """Report what the audit found, then look for units that no record stands behind."""
+    for problem in merged.problems:
+        _report_problem(problem, report)
+    report.finding_count += max(0, merged.problem_count - len(merged.problems))
+    report.units = sum(b - a for runs in merged.runs.values() for a, b in runs)
+    file_size = log.config.mapped_file_size_consume_queue
+    files = UnitFiles(log.directory, file_size)
+    try:
+        for key in queue_keys(log.directory.consume_queue):
+            report.queues += 1
+            _check_files(files, key, file_size, report)
+            _QueueCheck(log, files, key, report).run(merged.runs.get(key, []))
+        for key in queue_keys(log.directory.batch_consume_queue):
+            report.queues += 1
+            _check_batches(log, files, key, merged.batches.get(key, []), report)
+    finally:
+        files.close()
+
+
+def _report_problem(problem: QueueProblem, report: VerifyReport) -> None:
+    severity = Severity.ERROR
+    how = _REBUILD
+    if problem.kind == "tags":
+        severity = Severity.WARNING
+        how = f"give messageDelayLevel if it is not RocketMQ's default, else {_REBUILD}"
+    elif problem.kind == "order":
+        how = "the log itself has two messages for one place; the earlier one is the queue's"
+    what = _WORDS[problem.kind].format(count=problem.count, first=problem.first)
+    report.add(severity, "consume queue", problem.path, problem.phy_offset, what, how)
+
+
+def _check_files(files: UnitFiles, key: QueueKey, file_size: int, report: VerifyReport) -> None:
+    """Lengths of a queue's files, and that none is missing between two."""
+    found = numbered_files(files.path(key))
+    for number, (start, path, size) in enumerate(found):
+        if size != file_size and not (report.live and number == len(found) - 1):
+            report.add(
+                Severity.ERROR,
+                "consume queue",
+                path,
+                -1,
+                f"the file has {size} bytes, files here have {file_size}",
+                _REBUILD,
+            )
+        if number and start != found[number - 1][0] + file_size:
+            report.add(
+                Severity.ERROR,
+                "consume queue",
+                path.parent,
+                -1,
+                f"a file is missing before {path.name}",
+                _REBUILD,
+            )
+
+
+class _QueueCheck:
+    """Looks at the units of one queue that the log does not demand."""
+
+    def __init__(self, log: LogPlan, files: UnitFiles, key: QueueKey, report: VerifyReport) -> None:
+        self._log = log
+        self._files = files
+        self._key = key
+        self._report = report
+
+    def run(self, runs: list[tuple[int, int]]) -> None:
+        at, behind = self._files.bounds(self._key)
+        for start, stop in sorted(runs):
+            self._look(at, min(start, behind), used=True, ends=False)
+            at = max(at, stop)
+        if not (self._report.live and runs):
+            self._look(at, behind, used=not runs, ends=True)
+
+    def _look(self, start: int, stop: int, *, used: bool, ends: bool) -> None:
+        """Judge units that the log does not demand.
+
+        Args:
+            start: number of the first unit.
+            stop: behind the last.
+            used: fillers and units of expired messages are in order here.
+            ends: the queue may end here: zeros are in order up to the last unit.
+        """
+        while start < stop:
+            count = min(_LOOK_UNITS, stop - start)
+            units = np.frombuffer(self._files.units(self._key, start, count), UNITS)
+            zero = (units["phy_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
+            good = zero & ends
+            if used:
+                filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_UNIT_SIZE)
+                end = units["phy_offset"].astype(np.int64) + units["size"]
+                expired = (
+                    (units["phy_offset"] >= 0) & (units["size"] > 0) & (end <= self._log.start)
+                )
+                good |= filler | expired
+                # behind the first zeros the queue has ended
+                used = not (ends and zero.any())
+            if ends and not zero.all():
+                last = int(np.flatnonzero(~zero)[-1])
+                good[:last] &= ~zero[:last]
+            for low, high in stretches_of(~good):
+                self._report_stretch(start + low, units[low:high])
+            start += count
+
+    def _report_stretch(self, first: int, units: np.ndarray) -> None:
+        if not units["size"].any():
+            what = f"{len(units)} units from queue offset {first} on are zeros between units"
+            offset = -1
+        else:
+            offset = int(units["phy_offset"][0])
+            what = f"no record stands behind {len(units)} units from queue offset {first} on"
+        if offset >= self._log.end:
+            what += "; they point behind the end of the log"
+        self._report.add(
+            Severity.ERROR,
+            "consume queue",
+            self._files.path(self._key),
+            offset,
+            what,
+            _REBUILD,
+        )
+
+
+def _check_batches(
+    log: LogPlan, files: UnitFiles, key: QueueKey, offsets: list[int], report: VerifyReport
+) -> None:
+    units = files.batches(key)
+    if report.live:
+        return
+    stray = (units["phy_offset"] >= log.start) & ~np.isin(units["phy_offset"], offsets)
+    for low, high in stretches_of(stray):
+        report.add(
+            Severity.ERROR,
+            "consume queue",
+            files.batch_path(key),
+            int(units["phy_offset"][low]),
+            f"no record stands behind {high - low} batches from number {low} on",
+            _REBUILD,
+        )
+    report.units += len(offsets)
