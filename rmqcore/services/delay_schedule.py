@@ -22,7 +22,7 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger("rmqcore")
 
 _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _DELAY: Final = "DELAY"
@@ -295,7 +295,7 @@ class ScheduleMessageService:
         offset, least, most = self._clamped_offset(level)
         committed = self._offsets.get(level)
         if committed is not None and offset != committed:
-            logger.warning(
+            _log.warning(
                 "delay level %d: offset %d is outside %d to %d, going on at %d",
                 level,
                 committed,
@@ -321,7 +321,7 @@ class ScheduleMessageService:
                     held_up = self._deliver(phy_offset)
                     delivered += held_up is None
                 except MessageIllegalError as error:
-                    logger.warning("parked message at %d skipped: %s", phy_offset, error)
+                    _log.warning("parked message at %d skipped: %s", phy_offset, error)
                     skipped += 1
                     held_up = None
                 if held_up is not None:
@@ -398,7 +398,7 @@ class DeliverDelayedMessageService(ServiceThread):
         try:
             self.schedule.run_once(self._clock())
         except OSError as error:
-            logger.warning("delayed delivery tries again: %s", error)
+            _log.warning("delayed delivery tries again: %s", error)
 
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Let the current round end and write the offsets; see `ServiceThread.stop`.
@@ -410,5 +410,5 @@ class DeliverDelayedMessageService(ServiceThread):
             try:
                 self.schedule.persist()
             except (OSError, StoreError) as error:
-                logger.warning("offsets of delayed delivery were not written: %s", error)
+                _log.warning("offsets of delayed delivery were not written: %s", error)
         return ended

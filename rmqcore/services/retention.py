@@ -24,7 +24,7 @@ from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import ServiceThread
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger("rmqcore")
 
 MANUAL_DELETE_ROUNDS: Final = 20
 _RECOVERY_MARGIN: Final = 2
@@ -242,11 +242,11 @@ class CleanCommitLogService:
             try:
                 gone = self._log.delete_log_file(deletion.file)
             except OSError as error:
-                logger.warning("cannot delete %s: %s", deletion.file.name, error)
+                _log.warning("cannot delete %s: %s", deletion.file.name, error)
                 return CleanReport(tuple(deleted), deletion, error)
             if not gone:
                 return CleanReport(tuple(deleted), deletion)
-            logger.info("deleted %s: %s", deletion.file.name, deletion.reason)
+            _log.info("deleted %s: %s", deletion.file.name, deletion.reason)
             deleted.append(deletion)
         if deleted:
             self._watch_disk()
@@ -354,9 +354,9 @@ class CleanCommitLogService:
                 f"disk_space_warning_level_ratio={limit}; puts resume at {resume} %"
             )
             if self._flags.raise_flag(RunningFlag.DISK_FULL, reason):
-                logger.error("puts are refused: %s", reason)
+                _log.error("puts are refused: %s", reason)
         elif percent <= resume and self._flags.clear_flag(RunningFlag.DISK_FULL):
-            logger.info("puts are accepted again: %d %% of the disk is in use", percent)
+            _log.info("puts are accepted again: %d %% of the disk is in use", percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,4 +449,4 @@ class RetentionService(ServiceThread):
             if len(report.deleted) >= self.clean_log.config.delete_file_batch_max:
                 self.wakeup()
         except OSError as error:
-            logger.warning("retention tries again in %s seconds: %s", self.interval_s, error)
+            _log.warning("retention tries again in %s seconds: %s", self.interval_s, error)
