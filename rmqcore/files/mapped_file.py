@@ -30,7 +30,7 @@ class _Handle:
     __slots__ = ("fd",)
 
     def __init__(self, path: Path, flags: int) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC)
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
@@ -171,20 +171,51 @@ class MappedFile:
             DiskFullError: there is no room; nothing is left behind.
             OSError: the file exists, or any other refusal.
         """
-        handle = _Handle(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._handle = handle
         try:
-            if whole:
-                self._reserve_whole(handle.fd)
-            else:
-                os.ftruncate(handle.fd, self.size)
-        except BaseException as error:
-            self._handle = None
-            self.path.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            handle = self._create_nameless(whole=whole) or self._create_named(whole=whole)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFullError(self.path) from error
             raise
+        self._handle = handle
         self._open_files.opened(self, "_handle")
+
+    def _create_nameless(self, *, whole: bool) -> _Handle | None:
+        """Give the file its name when it has its length, so that a kill leaves no shorter one.
+
+        Returns:
+            None where the file system knows no files without a name.
+        """
+        try:
+            handle = _Handle(self.path.parent, os.O_RDWR | os.O_TMPFILE)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+                return None
+            raise
+        self._set_length(handle.fd, whole=whole)
+        descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.link(str(handle.fd), self.path, src_dir_fd=descriptors, follow_symlinks=True)
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, error.strerror, str(self.path)) from None
+        finally:
+            os.close(descriptors)
+        return handle
+
+    def _create_named(self, *, whole: bool) -> _Handle:
+        handle = _Handle(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            self._set_length(handle.fd, whole=whole)
+        except BaseException:
+            self.path.unlink(missing_ok=True)
+            raise
+        return handle
+
+    def _set_length(self, fd: int, *, whole: bool) -> None:
+        if whole:
+            self._reserve_whole(fd)
+        else:
+            os.ftruncate(fd, self.size)
 
     def _reserve_whole(self, fd: int) -> None:
         if not reserve(fd, 0, self.size):
