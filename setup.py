@@ -36,6 +36,7 @@ LEAVES = [
     "_encoder",
     "_get_result",
     "_hold",
+    "_host",
     "_index",
     "_mapped",
     "_message",

@@ -3,7 +3,7 @@
 Pure functions over buffers; nothing here knows a file. The hot paths that append or dispatch are
 in `_tail` and `_dispatch`; they share the kernels of `_record.pxd` with this module.
 
-Floor: F1; imports _message, _encoder and errors.
+Floor: F1; imports _host, _message, _encoder and errors.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,7 +21,8 @@ from rmqcore._record cimport (
     rmq_crc32_name, write_crc_property, write_fields,
 )
 
-from rmqcore._message import decode_host, encode_host, message_from, status_text
+from rmqcore._host import decode_host, encode_host
+from rmqcore._message import message_from, status_text
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 
 rmq_crc32_init()

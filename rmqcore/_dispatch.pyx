@@ -69,6 +69,15 @@ cdef class DispatchBatch:
         index_tags: also index ``topic#T#TAGS`` (RocketMQ 5.4 and later).
         multi_dispatch: fan out to light queues (LMQ).
 
+    Attributes:
+        row_count, group_count, key_count, record_count: units, queues, keys and records of the
+            last scan.
+        unaddressable_count: units left out because no queue can have their name or offset.
+        end_offset: physical offset where the last scan stopped.
+        store_timestamp: Unix time in milliseconds of its last record.
+        key_hashes: int32[n], of which the first ``key_count`` count; as `_index.index_hash`.
+        key_offsets, key_timestamps: int64[n]; physical offset and store time of each key's record.
+
     Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService.doReput and the
     dispatchers; store/MultiDispatchUtils.java.
     """

@@ -140,6 +140,10 @@ cdef class MappedRegion:
         writable: False maps for reading only.
         path: the file's name, for error messages.
 
+    Attributes:
+        locked: True while its pages are locked in memory.
+        retired: True when it hands out no more buffers.
+
     Raises:
         OSError: the mapping failed (ENOMEM: too many mappings, or no address space).
 

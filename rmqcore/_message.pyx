@@ -3,10 +3,8 @@
 A `MessageExt` or a slice of it keeps the mapping that it lies in alive (`BufferHold`). Never opens,
 maps or writes a file.
 
-Floor: F0; imports _hold, _compression, errors and status only.
+Floor: F0; imports _hold, _host, _compression, errors and status.
 """
-
-import socket
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -16,69 +14,19 @@ cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64, store_i64
 from rmqcore._hold cimport BufferHold, HeldBytes
+from rmqcore._host cimport host_text
 from rmqcore._layout cimport *
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
 )
 
 from rmqcore._compression import decompress
-from rmqcore.errors import CorruptRecordError, MessageIllegalError
+from rmqcore.errors import CorruptRecordError
 from rmqcore.status import PutMessageStatus
 
 rmq_crc32_init()
 
 cdef object PUT_OK = PutMessageStatus.PUT_OK
-
-
-cdef str host_text(bytes_t at, int32_t size):
-    if size == HOST_V4_SIZE:
-        return f"{at[0]}.{at[1]}.{at[2]}.{at[3]}:{load_i32(at + 4)}"
-    address = socket.inet_ntop(socket.AF_INET6, at[:16])
-    return f"[{address}]:{load_i32(at + 16)}"
-
-
-def decode_host(bytes host not None) -> str:
-    """Text of an encoded host: ``10.1.2.3:10911`` or ``[2001:db8::1]:10911``.
-
-    Args:
-        host: 8 bytes (IPv4) or 20 bytes (IPv6): the address, then the port as int32.
-
-    Raises:
-        ValueError: any other length.
-
-    Source: RocketMQ common/message/MessageExt.java, socketAddress2ByteBuffer.
-    """
-    if len(host) not in (HOST_V4_SIZE, HOST_V6_SIZE):
-        raise ValueError(f"an encoded host has 8 or 20 bytes, not {len(host)}")
-    return host_text(<bytes_t>PyBytes_AS_STRING(host), <int32_t>len(host))
-
-
-def encode_host(str host not None) -> bytes:
-    """The 8 or 20 bytes of a host; an IPv4-mapped IPv6 address becomes IPv4, as in Java.
-
-    Raises:
-        MessageIllegalError: not ``address:port`` with a numeric address and a port of 0 to 65535.
-
-    Source: RocketMQ common/message/MessageExt.java, socketAddress2ByteBuffer.
-    """
-    address, _, port = host.rpartition(":")
-    try:
-        if address.startswith("[") and address.endswith("]"):
-            bare = address.removeprefix("[").removesuffix("]").partition("%")[0]
-            packed = socket.inet_pton(socket.AF_INET6, bare)
-            if packed.startswith(b"\0" * 10 + b"\xff\xff"):
-                packed = packed[12:]
-        else:
-            packed = socket.inet_pton(socket.AF_INET, address)
-        number = int(port)
-    except (OSError, ValueError):
-        number = -1
-    if not 0 <= number <= 65535:
-        raise MessageIllegalError(
-            f"host {host!r}: expected a numeric address and a port, such as '10.1.2.3:10911' "
-            "or '[2001:db8::1]:10911'"
-        )
-    return packed + number.to_bytes(4, "big")
 
 
 cdef class Message:
@@ -148,6 +96,19 @@ cdef class MessageExt:
     """One stored message, decoded on demand from bytes that it keeps alive.
 
     Made by reads only. Attribute names are those of Spark columns and JSON keys too.
+
+    Attributes:
+        queue_id: queue of the topic.
+        phy_offset: byte position of the record in the commit log.
+        store_size: bytes of the record.
+        flag, sys_flag: application flag; RocketMQ's system flags.
+        born_timestamp_ms, store_timestamp_ms: Unix time at the producer and in the store.
+        born_host, store_host: ``address:port`` of the producer and of the store.
+        reconsume_times: how often consumers gave the message back.
+        prepared_transaction_offset: of the half message of a transaction, in bytes of the log.
+        body_crc: CRC-32 of the stored body without its top bit.
+        keys: words of the property KEYS.
+        tags, unique_key: the properties TAGS and UNIQ_KEY; None without them.
 
     Source: RocketMQ common/message/MessageExt.java and MessageDecoder.java, decode.
     """

@@ -7,7 +7,7 @@ it never rolls, flushes, opens or recovers.
 
 A record becomes visible to readers when its size word is stored, after everything else of it.
 
-Floor: F1; imports _message, _encoder, errors and status.
+Floor: F1; imports _host, _message, _encoder, errors and status.
 """
 
 import re
@@ -38,7 +38,7 @@ from rmqcore._record cimport (
     RecordFields, bytes_t, record_size, rmq_crc32_init, write_crc_property, write_fields,
 )
 
-from rmqcore._message import encode_host
+from rmqcore._host import encode_host
 from rmqcore.errors import MessageIllegalError
 from rmqcore.status import Durability, PutMessageStatus
 

@@ -15,6 +15,7 @@ PACKAGE = "rmqcore"
 ROWS = (
     ("F0", "errors status version _bytes _hold _layout"),
     ("F0", "_compression _record"),
+    ("F0", "_host"),
     ("F0", "_message"),
     ("F0", "_encoder _tags _properties _arrow _batch _column_store"),
     ("F1", "_codec _dispatch _get_result _index _mapped _tail running_flags services.wall_clock"),
