@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcmp
 cimport cython
 
-from rmqcore._bytes cimport load_i32, load_i64, store_i64
+from rmqcore._bytes cimport load_i64, store_i64
 from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._host cimport host_text
 from rmqcore._layout cimport *
