@@ -232,13 +232,16 @@ class MessageReads:
 
     def _log_messages(self, start: int | None, stop: int | None) -> Iterator[MessageExt]:
         offset = self.min_phy_offset if start is None else start
-        while offset < (self.max_phy_offset if stop is None else stop):
+        end = self.max_phy_offset if stop is None else stop
+        while offset < end:
             message = self.log.message_at(offset)
-            if message is not None:
+            if message is None:
+                offset = self._behind_blank(offset)
+            else:
                 yield message
                 offset += message.store_size
-                continue
-            offset = self._behind_blank(offset)
+            if offset >= end and stop is None:
+                end = self.max_phy_offset
 
     def _behind_blank(self, offset: int) -> int:
         file_size = self.log.queue.file_size
