@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli import put, query, read, stat
+from rmqcore.cli import put, query, read, rebuild, stat
 from rmqcore.cli.demo import command as demo
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.version import __version__
@@ -54,6 +54,7 @@ def _rmqcore(
 for _name, _function in _COMMANDS.items():
     app.command(_name, cls=StoreCommand, epilog=EXIT_CODES)(_function)
 
+app.add_typer(rebuild.app, name="rebuild")
 if find_spec("cronsim"):
     from rmqcore.cli.metaq import app as metaq
 

@@ -8,6 +8,7 @@ Floor: F10; imports nothing of rmqcore.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import sysconfig
 import zlib
@@ -81,10 +82,13 @@ class Corpus:
 
 
 def _text_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        usable = path.suffix.lower() in _TEXT_SUFFIXES and _LEFT_OUT.isdisjoint(path.parts)
-        if usable and path.is_file() and not path.is_symlink():
-            yield path
+    """Files below a folder that may be text, in an order that is always the same."""
+    for directory, below, names in os.walk(folder):
+        below[:] = sorted(set(below) - _LEFT_OUT)
+        for name in sorted(names):
+            path = Path(directory, name)
+            if path.suffix.lower() in _TEXT_SUFFIXES and not path.is_symlink() and path.is_file():
+                yield path
 
 
 def _entries(source: Source, path: Path) -> list[Entry]:

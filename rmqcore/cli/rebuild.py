@@ -1,0 +1,83 @@
+"""``rmqcore rebuild cq`` and ``rebuild index``: derived files of a cold store, from its log alone.
+
+Floor: F10; imports scan.rebuild_queues, scan.rebuild_index, cli.options.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rmqcore.cli.failures import EXIT_CODES, StoreCommand
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
+from rmqcore.cli.output import print_facts, print_json
+from rmqcore.cli.progress import Bars
+from rmqcore.scan.cold_store import RebuildReport
+from rmqcore.scan.rebuild_index import rebuild_index
+from rmqcore.scan.rebuild_queues import rebuild_consume_queues
+
+app = typer.Typer(
+    help="Write consume queues or index of a cold store anew, from its log alone.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+
+SkipDamage = Annotated[
+    bool, typer.Option("--skip-damage", help="pass over damaged records instead of giving up")
+]
+
+
+@app.command("cq", cls=StoreCommand, epilog=EXIT_CODES)
+def consume_queues(
+    store: StorePath,
+    jobs: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    skip_damage: SkipDamage = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every consume queue anew; the old files stay until the new ones are on the disk."""
+    with Bars() as bars:
+        report = rebuild_consume_queues(
+            store,
+            config=configured(config, settings),
+            jobs=jobs,
+            skip_damage=skip_damage,
+            progress=lambda done, total: bars.show("rebuild", done, total),
+        )
+    _print_report(report, as_json)
+
+
+@app.command("index", cls=StoreCommand, epilog=EXIT_CODES)
+def index(
+    store: StorePath,
+    skip_damage: SkipDamage = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every index file anew, by the rule that wrote the old ones."""
+    with Bars() as bars:
+        report = rebuild_index(
+            store,
+            config=configured(config, settings),
+            skip_damage=skip_damage,
+            progress=lambda done, total: bars.show("rebuild", done, total),
+        )
+    _print_report(report, as_json)
+
+
+def _print_report(report: RebuildReport, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_dict())
+        return
+    facts: dict[str, object] = {
+        "rebuilt": f"{report.kind}: {report.records:,} records, {report.files:,} files",
+        "SHA-256 before": report.digest_before,
+        "SHA-256 after": report.digest_after,
+        "": "the same, byte for byte" if report.identical else "the files have changed",
+    }
+    facts |= {f"note {number}": note for number, note in enumerate(report.notes, 1)}
+    facts |= {f"damage at {offset}": reason for offset, reason in report.damaged}
+    print_facts(facts)

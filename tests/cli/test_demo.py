@@ -1,0 +1,118 @@
+"""The demonstration: its verdict is earned, and it sees what is wrong."""
+
+import json
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.cli.demo import steps
+from rmqcore.cli.demo.corpus import Corpus, Entry, Source
+from rmqcore.cli.demo.steps import Demo
+from rmqcore.cli.options import configured
+from rmqcore.cli.progress import Bars
+
+NAMES = [
+    "append",
+    "dispatch",
+    "flush",
+    "read by queue",
+    "query by key",
+    "query by time",
+    "close, reopen",
+    "kill -9, recover",
+]
+
+
+@pytest.fixture
+def demo(tmp_path):
+    """A demonstration whose corpus has been put."""
+    made = Demo(tmp_path / "store", configured(None, None), Corpus(100_000), Bars())
+    assert steps.append(made).ok
+    yield made
+    made.close()
+
+
+def test_the_demonstration_passes_and_keeps_its_store(rmqcore, tmp_path):
+    kept = tmp_path / "kept"
+    outcome = rmqcore("demo", "--size", 0.3, "--keep", kept, "--json")
+    answer = outcome.json
+    assert outcome.exit_code == 0
+    assert answer["verdict"] == "ok"
+    assert [step["name"] for step in answer["steps"]] == NAMES
+    put, killed = answer["steps"][0], answer["steps"][-1]
+    with open_store(kept, mode="r") as opened:
+        assert sum(1 for _ in opened.messages()) == killed["messages"]
+        mine = [m for m in opened.messages() if m.queue_id < 4]
+        assert len(mine) == put["messages"]
+        assert sum(len(m.body) for m in mine) == put["bytes"]
+
+
+def test_the_table_has_every_step_and_the_verdict(rmqcore):
+    outcome = rmqcore("demo", "--size", 0.1)
+    assert [name for name in NAMES if name not in outcome.stdout] == []
+    assert "verdict: OK" in outcome.stdout
+    assert outcome.exit_code == 0
+
+
+def test_a_directory_with_files_in_it_is_not_taken(rmqcore, tmp_path):
+    (tmp_path / "mine").write_text("keep")
+    outcome = rmqcore("demo", "--keep", tmp_path)
+    assert outcome.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_body_that_is_not_what_was_put_is_seen(demo):
+    demo.corpus = [
+        [entry._replace(body=entry.body + b"!") for entry in part] for part in demo.corpus
+    ]
+    assert not steps.read_by_queue(demo).ok
+
+
+def test_a_tag_that_is_not_what_was_put_is_seen(demo):
+    demo.corpus = [[entry._replace(tags="x") for entry in part] for part in demo.corpus]
+    assert not steps.read_by_queue(demo).ok
+
+
+def test_a_message_too_many_is_seen(demo):
+    demo.store.put("Licenses", b"never in the corpus", queue_id=1)
+    assert not steps.read_by_queue(demo).ok
+    assert not steps.dispatch(demo).ok
+
+
+def test_a_key_that_answers_with_another_message_is_seen(demo):
+    demo.sample = [entry._replace(body=b"?") for entry in demo.sample]
+    assert not steps.query_by_key(demo).ok
+
+
+def test_a_failed_step_ends_with_1_and_says_failed(rmqcore, monkeypatch):
+    def broken(demo):
+        return steps.Step("broken", 0, 0, 0.0, "it is", ok=False)
+
+    monkeypatch.setattr("rmqcore.cli.demo.command.STEPS", (broken,))
+    outcome = rmqcore("demo", "--json")
+    assert outcome.exit_code == 1
+    assert json.loads(outcome.stdout)["verdict"] == "failed"
+    assert "FAILED" in rmqcore("demo").stdout
+
+
+def test_the_corpus_is_the_same_every_time_and_no_larger_than_asked():
+    first, second = list(Corpus(200_000)), list(Corpus(200_000))
+    assert first == second
+    assert 100_000 < sum(len(entry.body) for part in first for entry in part) < 8_000_000
+
+
+def test_the_corpus_leaves_out_what_is_no_text(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\0\1\2")
+    (tmp_path / "broken.gz").write_bytes(b"\x1f\x8bnothing")
+    (tmp_path / "picture.png").write_bytes(b"text")
+    (tmp_path / "a text").write_bytes(b"one\n\ntwo\n")
+    corpus = Corpus(1000, (Source("T", tmp_path, True, 1.0),))
+    assert [[entry._replace(queue_id=0) for entry in part] for part in corpus] == [
+        [Entry("T", 0, "a_text:1", "a_text", b"one"), Entry("T", 0, "a_text:3", "a_text", b"two")]
+    ]
+
+
+def test_python_alone_is_corpus_enough():
+    python = [source for source in Corpus(1)._sources if source.topic.startswith("Python")]
+    size = sum(len(entry.body) for part in Corpus(3_000_000, tuple(python)) for entry in part)
+    assert size >= 3_000_000

@@ -1,0 +1,152 @@
+"""Errors are one line on standard error and an exit code; never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.cli.failures import ExitCode
+
+from .conftest import COMMAND
+
+READING = ["cat", "tail", "stat"]
+
+
+def one_line(outcome):
+    assert outcome.stderr.count("\n") == 1, outcome.stderr
+    assert outcome.stderr.startswith("rmqcore: error: ")
+    return outcome.stderr
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_missing_store_ends_with_3(rmqcore, tmp_path, command):
+    outcome = rmqcore(command, tmp_path / "none")
+    assert outcome.exit_code == ExitCode.STORE
+    assert str(tmp_path / "none") in one_line(outcome)
+
+
+def test_a_locked_store_ends_with_3_and_names_the_lock(rmqcore, store):
+    with open_store(store):
+        outcome = rmqcore("put", store, "T", stdin="a\n")
+    assert outcome.exit_code == ExitCode.STORE
+    assert "open for writing" in one_line(outcome)
+    assert str(store / "lock") in outcome.stderr
+
+
+def test_damage_ends_with_4_and_names_file_and_offset(rmqcore, store):
+    log = store / "commitlog" / f"{0:020d}"
+    with open_store(store, mode="r") as opened:
+        offset = [message.phy_offset for message in opened.messages()][4]
+    with log.open("r+b") as stream:
+        stream.seek(offset + 4)
+        stream.write(b"\0\0\0\0")
+    outcome = rmqcore("cat", store)
+    assert outcome.exit_code == ExitCode.DAMAGED
+    assert f"{log} at {offset}: " in one_line(outcome)
+    assert outcome.stdout == "a\nA\nb\nB\n"
+
+
+def test_a_file_that_cannot_be_read_ends_with_5(rmqcore, store, tmp_path):
+    outcome = rmqcore("put", store, "T", tmp_path / "none")
+    assert outcome.exit_code == ExitCode.SYSTEM
+    assert one_line(outcome) == f"rmqcore: error: {tmp_path / 'none'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("mapedFileSizeCommitLog=1", "did you mean mappedFileSizeCommitLog?"),
+        ("mappedFileSizeCommitLog=many", "'many': a whole number"),
+        ("mappedFileSizeCommitLog=65536", "the store's files have 1048576 bytes"),
+    ],
+)
+def test_a_wrong_setting_ends_with_2(rmqcore, store, setting, said):
+    outcome = rmqcore("stat", store, "-c", setting)
+    assert outcome.exit_code == ExitCode.USAGE
+    assert said in one_line(outcome)
+
+
+def test_a_setting_without_a_value_is_wrong_usage(rmqcore, store):
+    outcome = rmqcore("stat", store, "-c", "nonsense")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "NAME=VALUE" in outcome.stderr
+
+
+def test_a_time_that_is_none_is_wrong_usage(rmqcore, store):
+    assert rmqcore("cat", store, "--since", "yesterday").exit_code == ExitCode.USAGE
+
+
+def test_an_illegal_topic_ends_with_2(rmqcore, store):
+    outcome = rmqcore("put", store, "../up", stdin="a\n")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "'../up'" in outcome.stderr
+    assert not (store.parent / "up").exists()
+
+
+def test_with_json_an_error_is_a_json_object(rmqcore, tmp_path):
+    outcome = rmqcore("stat", tmp_path / "none", "--json")
+    facts = json.loads(outcome.stderr)
+    assert facts["error"] == "StoreNotFoundError"
+    assert facts["path"] == str(tmp_path / "none")
+    assert facts["exit_code"] == outcome.exit_code == ExitCode.STORE
+
+
+def test_the_process_ends_with_the_same_codes_and_no_traceback(rmqcore_process, store, tmp_path):
+    assert rmqcore_process("cat", store, "Letters").exit_code == 0
+    outcome = rmqcore_process("cat", tmp_path / "none")
+    assert outcome.exit_code == ExitCode.STORE
+    one_line(outcome)
+    assert rmqcore_process("cat").exit_code == ExitCode.USAGE
+    assert rmqcore_process("query", store, "--key", "none").exit_code == ExitCode.FINDINGS
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission_ends_with_5(rmqcore, store):
+    (store / "commitlog").chmod(0)
+    assert rmqcore("stat", store).exit_code == ExitCode.SYSTEM
+
+
+def run_without(package, *words):
+    script = (
+        "import importlib.util, sys\n"
+        "real = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda n, *a: None if n == {package!r} else real(n, *a)\n"
+        "from rmqcore.cli.main import run\n"
+        f"sys.argv = ['rmqcore', *{words!r}]\n"
+        "run()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+
+def test_without_the_extra_the_command_says_what_to_install():
+    done = run_without("typer", "stat")
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr == ("rmqcore: the command line needs typer: pip install 'rmqcore[cli]'\n")
+
+
+def test_without_cronsim_only_metaq_is_missing():
+    done = run_without("cronsim", "metaq")
+    assert done.returncode == ExitCode.USAGE
+    assert "pip install 'rmqcore[metaq]'" in done.stderr
+    assert run_without("cronsim", "--version").returncode == 0
+
+
+def test_the_installed_version_is_printed(rmqcore_process):
+    outcome = rmqcore_process("--version")
+    assert outcome.stdout.strip()
+    assert outcome.exit_code == 0
+
+
+def test_every_command_takes_json_and_the_store_first():
+    for command in READING:
+        text = subprocess.run(
+            [*COMMAND, command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        assert "--json" in text
+        assert "STORE" in text
+        assert "Exit codes:" in text

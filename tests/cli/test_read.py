@@ -1,0 +1,171 @@
+"""cat and tail: the right messages, in order, in each form."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+
+from rmqcore import open_store
+
+from .conftest import COMMAND
+
+
+def test_cat_prints_the_bodies_of_the_log_in_its_order(rmqcore, store):
+    outcome = rmqcore("cat", store, "-n", 10)
+    assert outcome.stdout == "a\nA\nb\nB\nc\nC\nd\nD\ne\nE\n"
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+
+
+def test_cat_prints_the_queues_of_a_topic_one_after_the_other(rmqcore, store):
+    assert rmqcore("cat", store, "Letters").stdout == "a\nb\nc\nd\ne\nA\nB\nC\nD\nE\n"
+
+
+def test_cat_prints_one_queue_between_two_offsets(rmqcore, store):
+    words = ("Letters", "--queue", 1, "--start", 1, "--stop", 3)
+    assert rmqcore("cat", store, *words).stdout == "B\nC\n"
+
+
+def test_cat_prints_the_log_from_a_physical_offset(rmqcore, store):
+    offsets = [line["phy_offset"] for line in rmqcore("cat", store, "--json").json_lines]
+    assert rmqcore("cat", store, "--start", offsets[8], "--stop", offsets[10]).stdout == "e\nE\n"
+
+
+def test_cat_selects_by_tags(rmqcore, store):
+    assert rmqcore("cat", store, "Letters", "--tags", "t1").stdout == "b\nd\n"
+    assert rmqcore("cat", store, "--tags", "t0 || t1").stdout == "a\nb\nc\nd\ne\n"
+
+
+def test_cat_selects_by_store_time(rmqcore, store):
+    times = [line["store_timestamp_ms"] for line in rmqcore("cat", store, "--json").json_lines]
+    assert rmqcore("cat", store, "--since", times[0], "--until", times[-1]).stdout.count("\n") == 11
+    assert rmqcore("cat", store, "--since", times[-1] + 1).stdout == ""
+    assert rmqcore("cat", store, "--until", times[0] - 1).stdout == ""
+    assert rmqcore("cat", store, "--until", "1d").stdout == ""
+
+
+def test_cat_long_says_where_each_message_lies(rmqcore, store):
+    line = rmqcore("cat", store, "-l", "-n", 1).stdout
+    assert "  Letters/0@0  phy=0  tags=t0  keys=letter,a  a\n" in line
+
+
+def test_cat_json_has_the_attributes_of_a_message(rmqcore, store):
+    with open_store(store, mode="r") as opened:
+        first = next(opened.messages())
+        line = rmqcore("cat", store, "--json", "-n", 1).json
+        for name, value in line.items():
+            if name == "body":
+                assert value.encode() == first.body
+            elif name == "keys":
+                assert tuple(value) == first.keys
+            else:
+                assert value == getattr(first, name), name
+
+
+def test_cat_json_writes_a_body_that_is_no_text_as_base64(rmqcore, store):
+    line = rmqcore("cat", store, "Bytes", "--json").json
+    assert line["body_base64"] == "/wA="
+    assert "body" not in line
+
+
+def test_cat_writes_the_bytes_of_a_body_unchanged(store):
+    done = subprocess.run([*COMMAND, "cat", store, "Bytes"], capture_output=True, check=True)
+    assert done.stdout == b"\xff\x00\n"
+
+
+def test_cat_into_a_pipe_that_closes_says_nothing(tmp_path):
+    with open_store(tmp_path / "s") as opened:
+        for _ in range(20_000):
+            opened.put("T", b"x" * 100)
+    command = [*COMMAND, "cat", str(tmp_path / "s")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"x" * 100 + b"\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 141
+
+
+def test_tail_prints_the_last_messages_of_the_log(rmqcore, store):
+    assert rmqcore("tail", store, "-n", 3, "--json").json_lines[-1]["topic"] == "Bytes"
+    assert [line["topic"] for line in rmqcore("tail", store, "-n", 3, "--json").json_lines] == [
+        "Letters",
+        "Letters",
+        "Bytes",
+    ]
+
+
+def test_tail_prints_the_last_messages_of_a_topic_in_the_order_of_the_log(rmqcore, store):
+    assert rmqcore("tail", store, "Letters", "-n", 3).stdout == "D\ne\nE\n"
+
+
+def test_tail_prints_the_last_messages_of_a_queue(rmqcore, store):
+    assert rmqcore("tail", store, "Letters", "--queue", 0, "-n", 2).stdout == "d\ne\n"
+
+
+def test_tail_of_an_empty_store_and_of_no_messages_prints_nothing(rmqcore, store, tmp_path):
+    open_store(tmp_path / "empty").close()
+    assert rmqcore("tail", tmp_path / "empty").stdout == ""
+    assert rmqcore("tail", store, "-n", 0).stdout == ""
+
+
+@contextlib.contextmanager
+def follow(store, *words):
+    """Let `tail -f` run beside the test, a minute at most."""
+    process = subprocess.Popen(
+        [*COMMAND, "tail", str(store), "-f", "--interval", "10", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - alone
+    )
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    with process:
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
+def test_tail_follows_a_live_writer_through_rolled_files(store):
+    with open_store(store) as opened:
+        opened.put("Live", b"0x", tags="live")
+        with follow(store, "-n", "1", "--tags", "live") as process:
+            assert process.stdout.readline() == "0x\n"
+            for number in range(1, 60):
+                body = b"%d" % number + b"x" * 50_000
+                opened.put("Live", body, tags="live" if number % 2 else "dead", queue_id=number % 3)
+            for number in range(1, 60, 2):
+                assert process.stdout.readline().startswith(f"{number}x")
+
+
+def test_tail_follows_a_topic_with_queues_that_appear_later(store):
+    with open_store(store) as opened, follow(store, "Letters", "-n", "1") as process:
+        assert process.stdout.readline() == "E\n"
+        opened.put("Other", b"no")
+        for queue_id in (0, 7):
+            opened.put("Letters", f"queue {queue_id}".encode(), queue_id=queue_id)
+            assert process.stdout.readline() == f"queue {queue_id}\n"
+
+
+def test_tail_follows_a_writer_in_another_process(store):
+    script = (
+        "import sys, rmqcore\n"
+        "with rmqcore.open_store(sys.argv[1]) as s:\n"
+        "    for n in range(1000): s.put('Far', b'%d' % n)\n"
+    )
+    with open_store(store) as opened:
+        opened.put("Far", b"first")
+    with follow(store, "Far", "-n", "1") as process:
+        assert process.stdout.readline() == "first\n"
+        subprocess.run([sys.executable, "-c", script, str(store)], check=True)
+        assert [process.stdout.readline() for _ in range(1000)] == [f"{n}\n" for n in range(1000)]
+
+
+def test_interrupting_tail_ends_it_with_130_and_one_line(store):
+    with follow(store, "Letters", "-n", "1") as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == "rmqcore: interrupted\n"

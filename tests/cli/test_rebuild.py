@@ -1,0 +1,55 @@
+"""rebuild: byte for byte what was there, or what was lost; never beside a writer."""
+
+import shutil
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.cli.failures import ExitCode
+
+
+@pytest.mark.parametrize(("kind", "folder"), [("cq", "consumequeue"), ("index", "index")])
+def test_what_is_there_comes_out_the_same(rmqcore, store, kind, folder):
+    def files():
+        return {p: p.read_bytes() for p in (store / folder).rglob("*") if p.is_file()}
+
+    before = files()
+    report = rmqcore("rebuild", kind, store, "--json").json
+    assert report["identical"] is True
+    assert report["records"] == 11
+    assert files() == before
+    assert "byte for byte" in rmqcore("rebuild", kind, store).stdout
+
+
+def test_lost_consume_queues_come_back(rmqcore, store):
+    shutil.rmtree(store / "consumequeue")
+    report = rmqcore("rebuild", "cq", store, "--jobs", 2, "--json").json
+    assert report["identical"] is False
+    assert rmqcore("cat", store, "Letters").stdout == "a\nb\nc\nd\ne\nA\nB\nC\nD\nE\n"
+
+
+def test_a_lost_index_comes_back(rmqcore, store):
+    for file in (store / "index").iterdir():
+        file.unlink()
+    assert rmqcore("query", store, "--key", "c").exit_code == ExitCode.FINDINGS
+    assert rmqcore("rebuild", "index", store).exit_code == 0
+    assert rmqcore("query", store, "--key", "c").exit_code == 0
+
+
+def test_a_store_that_is_open_for_writing_is_left_alone(rmqcore, store):
+    with open_store(store):
+        assert rmqcore("rebuild", "cq", store).exit_code == ExitCode.STORE
+
+
+def test_damage_changes_nothing_until_it_may_be_skipped(rmqcore, store):
+    with open_store(store, mode="r") as opened:
+        offset = [message.phy_offset for message in opened.messages()][4]
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as stream:
+        stream.seek(offset + 4)
+        stream.write(b"\0\0\0\0")
+    outcome = rmqcore("rebuild", "cq", store)
+    assert outcome.exit_code == ExitCode.DAMAGED
+    assert f"at {offset}: " in outcome.stderr
+    skipped = rmqcore("rebuild", "cq", store, "--skip-damage", "--json")
+    assert skipped.exit_code == 0
+    assert [at for at, _ in skipped.json["damaged"]] == [offset]
