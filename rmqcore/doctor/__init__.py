@@ -3,7 +3,8 @@
 Floor: F8.
 """
 
+from rmqcore.doctor.dump import DumpField, DumpItem, dump
 from rmqcore.doctor.findings import Finding, Severity, VerifyReport
 from rmqcore.doctor.verify import verify
 
-__all__ = ["Finding", "Severity", "VerifyReport", "verify"]
+__all__ = ["DumpField", "DumpItem", "Finding", "Severity", "VerifyReport", "dump", "verify"]

@@ -95,8 +95,6 @@ def _check_config(log: LogPlan, report: VerifyReport) -> None:
 def _parsed(path: Path, report: VerifyReport) -> Any:
     try:
         text = path.read_text("utf-8")
-        if not text.strip("\0 \n\t\r"):
-            raise ValueError("it is empty")
         return parse_java_json(text)
     except (ValueError, json.JSONDecodeError, OSError) as error:
         backup = path.with_name(path.name + ".bak")

@@ -19,7 +19,7 @@ _REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"
 _WORDS = {
     "missing": "{count} units are missing from queue offset {first} on",
     "different": "{count} units from queue offset {first} on are not what the log demands",
-    "tags": "{count} units from queue offset {first} on have another tags code than the log demands",
+    "tags": "{count} units from queue offset {first} on have a tags code that no record has",
     "order": "{count} records claim queue offset {first} and on, which earlier records have",
 }
 

@@ -120,7 +120,6 @@ class LogWalk:
                 status = ScanStatus(code)
                 yield status
             head = bytes(view[reached : reached + _HEAD_SIZE])
-            view.release()
             before, at = at, at + reached
             size = self._chunk_size
             if status is ScanStatus.OK:
