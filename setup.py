@@ -71,5 +71,5 @@ setup(
         ],
         compiler_directives=DIRECTIVES,
         build_dir="build/cython",
-    )
+    ),
 )

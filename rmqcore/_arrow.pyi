@@ -1,11 +1,12 @@
 from collections.abc import Iterable, Iterator
-from typing import Any, Self, final
+from typing import Any, Never, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 @final
 class ColumnBatch:
+    def __init__(self, *args: Never, **settings: Never) -> None: ...
     def __len__(self) -> int: ...
     @property
     def num_rows(self) -> int: ...

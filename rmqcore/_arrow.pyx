@@ -65,7 +65,7 @@ cdef class ColumnBatch:
     library that speaks the Arrow PyCapsule interface. The memory lives as long as any importer.
     """
 
-    def __init__(self):
+    def __init__(self, *args, **settings):
         raise TypeError("batches come from a ColumnDecoder")
 
     def __dealloc__(self):

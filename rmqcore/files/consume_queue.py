@@ -44,7 +44,8 @@ _HEAD = struct.Struct(">qi")
 def _fillers(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """Which units stand where no message is."""
     at_zero: NDArray[np.bool_] = units["phy_offset"] == 0
-    return at_zero & (units["size"] == FILLER_SIZE)
+    sized: NDArray[np.bool_] = units["size"] == FILLER_SIZE
+    return at_zero & sized
 
 
 class ConsumeQueue:
