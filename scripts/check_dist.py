@@ -13,13 +13,13 @@ NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglo
 def complaints_about_wheel(names: set[str]) -> list[str]:
     """Say what a wheel lacks and what it should not hold."""
     found = [f"wheel holds a source: {name}" for name in sorted(names) if name.endswith(SOURCES)]
-    needed = ["rmqcore/py.typed", *(f"{leaf}.pyi" for leaf in NATIVE)]
+    needed = ["pyspark_rmq.py", "rmqcore/py.typed", *(f"{leaf}.pyi" for leaf in NATIVE)]
     needed += sorted(path.as_posix() for path in Path("rmqcore").rglob("*.py"))
     found += [f"wheel lacks {name}" for name in needed if name not in names]
     for leaf in NATIVE:
         if not any(n.startswith(f"{leaf}.") and n.endswith(".so") for n in names):
             found.append(f"wheel lacks the compiled {leaf}")
-    allowed = ("rmqcore/", "rmqcore-")
+    allowed = ("rmqcore/", "rmqcore-", "pyspark_rmq.py")
     found += [f"wheel holds {name}" for name in sorted(names) if not name.startswith(allowed)]
     return found
 

@@ -1,0 +1,293 @@
+"""The options of ``format("rmq")``: their names, their grammar, and what was meant by a wrong one.
+
+Names are those of Spark's Kafka source where it has them.
+
+Floor: F8; imports errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rmqcore.errors import ConfigError
+
+#: (topic, queue id) -> queue offset
+QueueOffsets = tuple[tuple[str, int, int], ...]
+EARLIEST, LATEST = -2, -1
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, and how; sizes in bytes, times in Unix milliseconds.
+
+    Attributes:
+        stores: (broker name, store directory).
+        show_broker: add the column ``broker``.
+        columns: names asked for, None for the default set.
+        starting_offsets, ending_offsets: "earliest", "latest", or queue offsets.
+        row_limits: per trigger: ("bytes" or "rows", how many), None for all there is.
+    """
+
+    stores: tuple[tuple[str, str], ...] = ()
+    show_broker: bool = False
+    columns: str | None = None
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    queue_ids: tuple[int, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    starting_offsets: str | QueueOffsets | None = None
+    ending_offsets: str | QueueOffsets | None = None
+    starting_phy_offset: int | None = None
+    ending_phy_offset: int | None = None
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+    max_bytes_per_trigger: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_partition_bytes: int | None = None
+    slots: int | None = None
+    fail_on_data_loss: bool = True
+    include_properties: bool = False
+    include_uncommitted: bool = False
+    decompress_body: bool = False
+    verify_crc: str = "off"
+    batch_rows: int = 16384
+    batch_bytes: int = 16 << 20
+    config: str | None = None
+    given: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where to append rows, and as what.
+
+    Attributes:
+        path: the store's directory; made when missing.
+        topic: of rows without a topic of their own.
+        queue_count: queues that rows without a queue id are spread over.
+        job_id: appends of one job id happen once, however often the job is run.
+        config: settings of the store, as for `open_store`.
+    """
+
+    path: str
+    topic: str | None = None
+    queue_count: int = 4
+    job_id: str | None = None
+    config: str | None = None
+
+
+# ---- the grammar of values
+
+
+def _whole(name: str, text: str, *, least: int = 0) -> int:
+    if not re.fullmatch(r"\d{1,19}", text.strip(), re.ASCII) or int(text) < least:
+        raise ConfigError(name, text, f"expected a whole number, at least {least}")
+    return int(text)
+
+
+def _size(name: str, text: str) -> int:
+    match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
+    if match is None or int(match[1]) == 0:
+        raise ConfigError(name, text, "expected bytes, such as 67108864, 64m or 1g")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ConfigError(name, text, "expected true or false")
+    return text.strip().lower() == "true"
+
+
+def _names(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise ConfigError(name, text, "expected names, separated by commas")
+    return names
+
+
+def _tags(name: str, text: str) -> tuple[str, ...]:
+    tags = tuple(part.strip() for part in text.split("||") if part.strip())
+    if not tags or "*" in tags:
+        raise ConfigError(name, text, "expected tags such as TagA || TagB")
+    return tags
+
+
+def _queue_ids(name: str, text: str) -> tuple[int, ...]:
+    return tuple(_whole(name, part) for part in _names(name, text))
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(name, text, f"expected a regular expression: {error}") from None
+    return text
+
+
+def _one_of(name: str, text: str, *, words: tuple[str, ...]) -> str:
+    if text.strip().lower() not in words:
+        raise ConfigError(name, text, f"expected one of {', '.join(words)}")
+    return text.strip().lower()
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+def _offsets(name: str, text: str) -> str | QueueOffsets:
+    if text.strip().lower() in ("earliest", "latest"):
+        return text.strip().lower()
+    rule = 'expected earliest, latest, or JSON such as {"TopicA": {"0": 23, "1": -2}}'
+    try:
+        found = json.loads(text)
+        offsets = tuple(
+            (topic, int(queue_id), offset)
+            for topic, queues in found.items()
+            for queue_id, offset in queues.items()
+        )
+    except (ValueError, AttributeError):
+        raise ConfigError(name, text, rule) from None
+    if not all(type(offset) is int and offset >= EARLIEST for _, _, offset in offsets):
+        raise ConfigError(name, text, rule)
+    return offsets
+
+
+_count = partial(_whole, least=1)
+_Parser = Callable[[str, str], Any]
+_READ: dict[str, tuple[str, _Parser]] = {
+    "columns": ("columns", _text),
+    "topics": ("topics", _names),
+    "subscribe": ("topics", _names),
+    "subscribePattern": ("topic_pattern", _pattern),
+    "queueIds": ("queue_ids", _queue_ids),
+    "tags": ("tags", _tags),
+    "startingOffsets": ("starting_offsets", _offsets),
+    "endingOffsets": ("ending_offsets", _offsets),
+    "startingPhyOffset": ("starting_phy_offset", _whole),
+    "endingPhyOffset": ("ending_phy_offset", _whole),
+    "startingTimestamp": ("starting_timestamp", _whole),
+    "endingTimestamp": ("ending_timestamp", _whole),
+    "maxBytesPerTrigger": ("max_bytes_per_trigger", _size),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _count),
+    "minPartitions": ("min_partitions", _count),
+    "maxPartitionBytes": ("max_partition_bytes", _size),
+    "slots": ("slots", _count),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "includeProperties": ("include_properties", _flag),
+    "includeUncommitted": ("include_uncommitted", _flag),
+    "decompressBody": ("decompress_body", _flag),
+    "verifyCrc": ("verify_crc", partial(_one_of, words=("off", "fail", "flag"))),
+    "batchRows": ("batch_rows", _count),
+    "batchBytes": ("batch_bytes", _size),
+    "config": ("config", _text),
+}
+_WRITE: dict[str, tuple[str, _Parser]] = {
+    "topic": ("topic", _text),
+    "queueCount": ("queue_count", _count),
+    "jobId": ("job_id", _text),
+    "config": ("config", _text),
+}
+#: handled by `_stores`; and what Spark itself adds for a writer of streams
+_PLACES = ("path", "paths", "broker")
+_SPARKS_OWN = ("checkpointlocation", "queryname", "triggerinterval")
+
+
+# ---- reading them
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a batch or stream reader.
+
+    Raises:
+        ConfigError: an unknown option, a wrong value, or two that contradict each other.
+    """
+    found = _parsed(options, _READ)
+    if "topics" in found and "topic_pattern" in found:
+        raise ConfigError("subscribePattern", found["topic_pattern"], "give it or topics, not both")
+    if "max_bytes_per_trigger" in found and "max_offsets_per_trigger" in found:
+        raise ConfigError(
+            "maxOffsetsPerTrigger",
+            found["max_offsets_per_trigger"],
+            "give it or maxBytesPerTrigger, not both",
+        )
+    stores = _stores(options)
+    return ReadOptions(
+        stores=stores,
+        show_broker="broker" in options or len(stores) > 1,
+        given=frozenset(found),
+        **found,
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a batch or stream writer.
+
+    Raises:
+        ConfigError: an unknown option or a wrong value.
+    """
+    found = _parsed(options, _WRITE)
+    stores = _stores(options)
+    if len(stores) != 1 or "broker" in options:
+        raise ConfigError("path", [path for _, path in stores], "expected one store to append to")
+    return WriteOptions(path=stores[0][1], **found)
+
+
+def _parsed(options: Mapping[str, str], table: dict[str, tuple[str, _Parser]]) -> dict[str, Any]:
+    names = {name.lower(): name for name in table}
+    found: dict[str, Any] = {}
+    for key, text in options.items():
+        if key.lower() in (*_PLACES, *_SPARKS_OWN):
+            continue
+        name = names.get(key.lower())
+        if name is None:
+            raise unknown("option", key, [*table, "path", "broker"])
+        attribute, parse = table[name]
+        if attribute in found:
+            raise ConfigError(name, text, "it was given twice, once by its other name")
+        found[attribute] = parse(name, str(text))
+    return found
+
+
+def _stores(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if "path" in options:
+        paths = [options["path"]]
+    else:
+        paths = json.loads(options["paths"]) if "paths" in options else []
+    if not paths:
+        raise ConfigError("path", "", "give the store's directory: .load(path)")
+    paths = [_local(path) for path in paths]
+    if "broker" in options:
+        brokers = _names("broker", options["broker"])
+    else:
+        brokers = tuple(Path(path).name for path in paths)
+    if len(set(brokers)) != len(paths):
+        raise ConfigError(
+            "broker", ",".join(brokers), f"expected {len(paths)} different names, one for each path"
+        )
+    return tuple(zip(brokers, paths, strict=True))
+
+
+def _local(path: str) -> str:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", path)
+    if scheme and scheme[1].lower() != "file":
+        raise ConfigError(
+            "path", path, "expected a directory that driver and executors have mounted"
+        )
+    plain = re.sub(r"^file:(//)?", "", path) if scheme else path
+    return str(Path(plain).absolute())
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that nothing has, with the nearest one that something has."""
+    right = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(name.lower(), right, n=1, cutoff=0.4)
+    hint = f"did you mean {right[near[0]]}?" if near else f"there are {', '.join(right.values())}"
+    return ConfigError(kind, name, f"unknown; {hint}")

@@ -1,0 +1,98 @@
+"""From options to splits: what one batch, or one trigger of a stream, reads.
+
+Floor: F8; imports config, errors, files.store_dir, scan, services.geometry and spark.options.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from rmqcore.config import load_config
+from rmqcore.errors import ConfigError
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan import LogPlan, Split
+from rmqcore.services.geometry import fitted_config
+from rmqcore.spark.options import ReadOptions
+
+SPLIT_SIZE = 256 << 20
+_SPLIT_SIZE_MIN = 64 << 20
+_SPLIT_SIZE_MAX = 1 << 30
+#: tasks that each slot should have, so that one slow task does not keep the others waiting
+_TASKS_A_SLOT = 3
+
+
+class LogPartition(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        split: a stretch of one log.
+        broker: name of the store that the log belongs to.
+    """
+
+    def __init__(self, split: Split, broker: str) -> None:
+        super().__init__(split.start)
+        self.split = split
+        self.broker = broker
+
+    def __repr__(self) -> str:
+        return f"LogPartition({self.broker}, {self.split.start} to {self.split.end})"
+
+
+def open_plan(path: str, options: ReadOptions) -> LogPlan:
+    """The log of a store as it is now.
+
+    Raises:
+        StoreNotFoundError: no store is there.
+        ConfigError: a setting contradicts the files.
+        CorruptStoreError: a log file has another length, or is missing between two.
+    """
+    directory = StoreDir(path)
+    directory.require()
+    return LogPlan(directory, fitted_config(load_config(options.config), directory))
+
+
+def batch_partitions(options: ReadOptions) -> list[LogPartition]:
+    """What a batch reads, cut for parallel tasks.
+
+    Raises:
+        ConfigError: an option that only a stream has, or one that no batch can follow.
+        StoreNotFoundError, CorruptStoreError: as `open_plan`.
+    """
+    _check_batch(options)
+    plans = [(broker, open_plan(path, options)) for broker, path in options.stores]
+    size = split_size(options, sum(plan.end - plan.start for _, plan in plans))
+    low = -1 if options.starting_phy_offset is None else options.starting_phy_offset
+    high = options.ending_phy_offset
+    return [
+        LogPartition(split, broker)
+        for broker, plan in plans
+        for split in plan.splits(size, topics=options.topics)
+        if split.end > low and (high is None or split.start < high)
+    ]
+
+
+def split_size(options: ReadOptions, total: int) -> int:
+    """Bytes that a split should have when ``total`` bytes are to be read."""
+    if options.max_partition_bytes is not None:
+        size = options.max_partition_bytes
+    elif options.slots is not None:
+        size = total // (_TASKS_A_SLOT * options.slots)
+        size = min(max(size, _SPLIT_SIZE_MIN), _SPLIT_SIZE_MAX)
+    else:
+        size = SPLIT_SIZE
+    if options.min_partitions is not None:
+        size = min(size, total // options.min_partitions)
+    return max(1, size)
+
+
+def _check_batch(options: ReadOptions) -> None:
+    for name, value in (
+        ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+    ):
+        if value is not None:
+            raise ConfigError(name, value, "only a stream has triggers: use spark.readStream")
+    if options.starting_offsets == "latest":
+        raise ConfigError("startingOffsets", "latest", "a batch would be empty; only for streams")
+    if options.ending_offsets == "earliest":
+        raise ConfigError("endingOffsets", "earliest", "a batch would be empty")

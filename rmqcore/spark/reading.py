@@ -1,0 +1,78 @@
+"""What a task does: a split of a log as Arrow record batches, exactly as the schema says.
+
+Floor: F8; imports config, scan, spark.options, spark.planning and spark.row_filter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from rmqcore.config import load_config
+from rmqcore.scan import Damage, read
+from rmqcore.spark.options import ReadOptions
+from rmqcore.spark.planning import LogPartition
+from rmqcore.spark.row_filter import RowFilter
+from rmqcore.spark.schema import BROKER
+
+_log = logging.getLogger(__name__)
+
+
+def read_partition(
+    partition: InputPartition, columns: tuple[str, ...], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition.
+
+    Args:
+        partition: a `LogPartition`; anything else is what Spark makes up when there is none.
+        columns: names, in the order of the schema.
+        options: of the reader.
+
+    Raises:
+        CorruptRecordError, CorruptStoreError, RecordsGoneError: with ``failOnDataLoss``; the text
+            has the file and the physical offset.
+    """
+    if not isinstance(partition, LogPartition):
+        return
+    chosen = RowFilter.of(options)
+    plain = [name for name in columns if name != BROKER]
+    wanted = list(dict.fromkeys((*plain, *chosen.columns))) or ["phy_offset"]
+    end_ms = options.ending_timestamp
+    batches = read(
+        partition.split,
+        wanted,
+        topics=options.topics,
+        queue_ids=options.queue_ids,
+        begin_ms=options.starting_timestamp,
+        end_ms=None if end_ms is None else end_ms - 1,
+        uncommitted=options.include_uncommitted,
+        verify_crc=options.verify_crc == "fail",
+        plain_bodies=options.decompress_body,
+        batch_rows=options.batch_rows,
+        batch_bytes=options.batch_bytes,
+        delays_ms=load_config(options.config).delay_levels_ms,
+        on_damage=None if options.fail_on_data_loss else _passed_over,
+    )
+    for columns_read in batches:
+        batch = chosen.apply(pa.record_batch(columns_read))
+        yield _arranged(batch, columns, partition.broker)
+
+
+def _arranged(batch: pa.RecordBatch, columns: tuple[str, ...], broker: str) -> pa.RecordBatch:
+    """The columns of a batch in the schema's order, without those that only the filter needed."""
+    if BROKER in columns:
+        batch = batch.append_column(BROKER, pa.repeat(broker, batch.num_rows))
+    return batch if tuple(batch.schema.names) == columns else batch.select(columns)
+
+
+def _passed_over(damage: Damage) -> None:
+    _log.warning(
+        "%s at %d: passed over up to %d: %s (failOnDataLoss=false)",
+        damage.path,
+        damage.phy_offset,
+        damage.next_offset,
+        damage.reason,
+    )

@@ -1,0 +1,76 @@
+"""A Spark session on this machine, for commands, demonstrations and tests; and the Java it needs.
+
+Floor: F8; imports errors.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import rmqcore
+from rmqcore.errors import RmqCoreError
+
+#: where ``scripts/java`` unpacks a runtime, below the environment
+_OWN_JAVA = "java/usr/lib/jvm"
+
+
+class SparkMissingError(RmqCoreError):
+    """Spark cannot be started here; the text says what to install."""
+
+
+def java_home() -> Path | None:
+    """The Java runtime that Spark is to use: ``JAVA_HOME``, the ``java`` on the path, our own."""
+    if os.environ.get("JAVA_HOME"):
+        return Path(os.environ["JAVA_HOME"])
+    found = shutil.which("java")
+    if found:
+        return Path(found).resolve().parents[1]
+    own = sorted((Path(sys.prefix) / _OWN_JAVA).glob("java-*-openjdk-*"))
+    return own[-1] if own else None
+
+
+def local_session(
+    name: str = "rmqcore", *, cores: int | str = "*", memory: str = "1g", **settings: str
+) -> SparkSession:
+    """A Spark session in this process, with workers that run this interpreter.
+
+    Args:
+        name: of the application.
+        cores: threads; "*" for all there are.
+        memory: heap of the JVM.
+        **settings: of Spark, with ``__`` for each dot: ``spark__sql__shuffle__partitions="8"``.
+
+    Raises:
+        SparkMissingError: there is no Java runtime.
+    """
+    home = java_home()
+    if home is None:
+        raise SparkMissingError(
+            "no Java runtime of version 17 or later: install one (Debian: openjdk-17-jre-headless) "
+            "or name one with JAVA_HOME"
+        )
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    here = str(Path(rmqcore.__file__).parents[1])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if here not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *paths])
+    builder = SparkSession.Builder().master(f"local[{cores}]").appName(name)
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    quiet |= {key.replace("__", "."): value for key, value in settings.items()}
+    for key, value in quiet.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,50 @@
+"""``format("rmq")``: a RocketMQ store as a Spark data source.
+
+Floor: F8; imports the parts of spark/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rmqcore.spark.options import ReadOptions, read_options
+from rmqcore.spark.planning import LogPartition, batch_partitions
+from rmqcore.spark.reading import read_partition
+from rmqcore.spark.schema import checked_columns, chosen_columns, schema_of
+
+
+class RmqSource(DataSource):
+    """The format ``rmq``. Options: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(...)`` takes."""
+        return "rmq"
+
+    def schema(self) -> StructType:
+        """The columns that the options ask for, when the user gives no schema."""
+        return schema_of(chosen_columns(read_options(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what the store holds now."""
+        return RmqReader(read_options(self.options), checked_columns(schema))
+
+
+class RmqReader(DataSourceReader):
+    """Reads the log once, as it is when the query is planned."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self.options = options
+        self.columns = columns
+
+    def partitions(self) -> list[LogPartition]:
+        """One for each task."""
+        return batch_partitions(self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        return read_partition(partition, self.columns, self.options)
