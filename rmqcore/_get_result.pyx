@@ -2,7 +2,7 @@
 
 Walks consume-queue units beside the log bytes they point at. Never reads a file by itself.
 
-Floor: F1; imports _hold, _message and errors.
+Floor: F1; imports _arrow, _columns, _hold, _message and errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -12,13 +12,21 @@ cimport cython
 from rmqcore._bytes cimport load_i32, load_i64
 from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._layout cimport *
+from rmqcore._log_map cimport LogMap
 from rmqcore._message cimport make_message
 from rmqcore._record cimport RecordHead, bytes_t, check_body_crc, read_head, rmq_crc32_init
 
+from rmqcore._arrow import ColumnBatches
+from rmqcore._columns import COLUMNS, ColumnDecoder
 from rmqcore._message import status_text
 from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
+
+# The columns of a table of messages: what a message object has.
+cdef tuple MESSAGE_COLUMNS = tuple([
+    name for name in COLUMNS if name not in ("tags_code", "crc_ok", "record")
+])
 
 
 cdef enum Collected:
@@ -147,6 +155,57 @@ cdef class GetMessageResult:
             self.holds.append(hold)
         return index, stop
 
+    def collect_mapped(
+        self, LogMap log not None, bytes units not None, Py_ssize_t max_messages,
+        int64_t max_bytes,
+    ):
+        """Take every unit's record out of the mapped log: the plain case, in one call.
+
+        Returns:
+            units taken; they end where ``max_bytes`` would be exceeded. -1 when one of them needs
+            a closer look: nothing has been taken then.
+        """
+        cdef Py_ssize_t unit_count = min(PyBytes_GET_SIZE(units) // UNIT_SIZE, max_messages)
+        cdef Py_ssize_t index
+        cdef bytes_t unit = <bytes_t>PyBytes_AS_STRING(units)
+        cdef bytes_t at, base = NULL
+        cdef int64_t offset, readable, total = 0, first = 0, end = 0
+        cdef int32_t size
+        cdef BufferHold hold
+        cdef Found* found
+        cdef list holds = []
+        cdef bytearray places = bytearray(unit_count * sizeof(Found))
+        found = <Found*><char*>places
+        for index in range(unit_count):
+            offset = load_i64(unit)
+            size = load_i32(unit + UNIT_SIZE_AT)
+            if base == NULL or offset < first or offset >= end:
+                hold = log.find(offset, &at, &readable)
+                if hold is None:
+                    return -1
+                holds.append(hold)
+                first = hold.base_offset
+                end = offset + readable
+                base = <bytes_t>hold.view.buf
+            if size < RECORD_SIZE_MIN or size > end - offset:
+                return -1
+            at = base + (offset - first)
+            if not is_record(at, size, offset):
+                return -1
+            if index and total + size > max_bytes:
+                unit_count = index
+                break
+            total += size
+            found[index].at = at
+            found[index].size = size
+            found[index].hold = <int32_t>len(holds) - 1
+            unit += UNIT_SIZE
+        self.holds = holds
+        self.found = places
+        self.count = unit_count
+        self.buffer_total_size = total
+        return unit_count
+
     def __len__(self):
         return self.count
 
@@ -199,9 +258,57 @@ cdef class GetMessageResult:
         cdef Py_ssize_t index
         return [load_i32(found[index].at) for index in range(self.count)]
 
+    def batches(self, columns=MESSAGE_COLUMNS) -> object:
+        """The messages as a stream of record batches, for anything that takes Arrow.
+
+        Args:
+            columns: names of a message's attributes; times lose their ``_ms``.
+
+        Raises:
+            ValueError: an unknown column.
+            CorruptRecordError: when the stream comes to a body that contradicts its CRC.
+        """
+        names = tuple(columns)
+        empty = ColumnDecoder(names, row_max=1).take()
+        return ColumnBatches(empty, decoded(self.slices(), ColumnDecoder(names, verify_crc=True)))
+
+    def __arrow_c_stream__(self, requested_schema=None) -> object:
+        return self.batches().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> object:
+        """The messages as a ``pyarrow.Table``; needs pyarrow."""
+        return self.batches().to_arrow()
+
+    def to_pandas(self) -> object:
+        """The messages as a ``pandas.DataFrame``; needs pandas and pyarrow."""
+        return self.batches().to_pandas()
+
+    def to_polars(self) -> object:
+        """The messages as a ``polars.DataFrame``; needs polars."""
+        return self.batches().to_polars()
+
     def __repr__(self):
         return (
             f"GetMessageResult({self.status.name}, {self.count} messages, "
             f"next_queue_offset={self.next_queue_offset}, "
             f"min={self.min_queue_offset}, max={self.max_queue_offset})"
         )
+
+
+def decoded(slices, decoder):
+    """Batches of records that lie in many places."""
+    cdef bytes_t at
+    cdef HeldBytes held
+    for view in slices:
+        held = view.obj
+        at = <bytes_t>held.hold.view.buf + held.start
+        own = load_i64(at + PHY_OFFSET_AT)
+        status = CAPACITY
+        while status == CAPACITY:
+            _, status = decoder.decode(view, 0, held.size, base_offset=own)
+            if status == CAPACITY:
+                yield decoder.take()
+        if status != OK:
+            raise CorruptRecordError(held.hold.path or "commit log", own, status_text(status))
+    if decoder.row_count:
+        yield decoder.take()
