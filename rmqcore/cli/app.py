@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli import put, query, read, rebuild, stat
+from rmqcore.cli import check, put, query, read, rebuild, stat, transfer
 from rmqcore.cli.demo import command as demo
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.version import __version__
@@ -33,6 +33,10 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "tail": read.tail,
     "query": query.query,
     "stat": stat.stat,
+    "verify": check.verify,
+    "dump": check.dump,
+    "export": transfer.export,
+    "import": transfer.import_,
 }
 
 

@@ -2,12 +2,11 @@
 
 Standard output carries the answer and nothing else; progress and notes go to standard error.
 
-Floor: F10; imports message.
+Floor: F10; imports message, scan.export.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rmqcore.message import MessageExt
+from rmqcore.scan.export import body_fields, message_fields
 
 
 class _Console(Console):
@@ -96,47 +96,18 @@ def time_text(timestamp_ms: int | None) -> str:
     return moment.isoformat(" ", "milliseconds")
 
 
-def _body_fields(name: str, body: bytes) -> dict[str, str]:
-    """A body for JSON: under its name where it is UTF-8 text, else ``_base64`` behind the name."""
-    try:
-        return {name: body.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(body).decode("ascii")}
-
-
-def message_fields(message: MessageExt) -> dict[str, Any]:
-    """A message for JSON, under the names of its attributes."""
-    fields = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "phy_offset": message.phy_offset,
-        "store_size": message.store_size,
-        "message_id": message.message_id,
-        "unique_key": message.unique_key,
-        "keys": list(message.keys),
-        "tags": message.tags,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "born_timestamp_ms": message.born_timestamp_ms,
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "prepared_transaction_offset": message.prepared_transaction_offset,
-        "body_crc": message.body_crc,
-        "properties": message.properties,
-        **_body_fields("body", message.body),
-    }
+def for_json(message: MessageExt) -> dict[str, Any]:
+    """A message as `export` writes it, with the plain body beside a compressed one."""
+    fields = message_fields(message)
     if message.sys_flag & _COMPRESSED:
-        fields |= _body_fields("decompressed_body", message.decompressed_body())
+        fields |= body_fields("decompressed_body", message.decompressed_body())
     return fields
 
 
 def print_message(message: MessageExt, *, as_json: bool, long: bool) -> None:
     """Print one message: its body, with ``long`` behind a head, or as a line of JSON."""
     if as_json:
-        print_json(message_fields(message))
+        print_json(for_json(message))
         return
     if long:
         where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"

@@ -22,7 +22,7 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import (
     CONSOLE,
     NOTES,
-    message_fields,
+    for_json,
     print_facts,
     print_json,
     print_message,
@@ -152,7 +152,7 @@ class _Finder:
         """Print what was found, and with ``explain`` how."""
         if as_json:
             answer: dict[str, Any] = {
-                "messages": [message_fields(message) for message in self.messages],
+                "messages": [for_json(message) for message in self.messages],
                 "more": self.more,
             }
             if explain:

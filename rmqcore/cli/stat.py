@@ -5,9 +5,6 @@ Floor: F10; imports cli.options, cli.output, files.store_dir.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +22,6 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
 from rmqcore.files.store_dir import StoreDir
 
-_FLOCK = struct.Struct("hhqqi4x")
 _PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config")
 
 
@@ -84,15 +80,8 @@ def _facts(store: ReadOnlyMessageStore, queue_count: int) -> dict[str, Any]:
 
 def _state(directory: StoreDir) -> str:
     """Whether somebody has the store open for writing, and how the last one left it."""
-    if directory.lock_file.exists():
-        fd = os.open(directory.lock_file, os.O_RDONLY)
-        try:
-            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            kind, _, _, _, owner = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
-        finally:
-            os.close(fd)
-        if kind != fcntl.F_UNLCK:
-            return f"open for writing in process {owner}" if owner > 0 else "open for writing"
+    if directory.is_locked():
+        return "open for writing"
     if directory.was_aborted:
         return "not closed by its last writer; the next one recovers"
     return "closed"

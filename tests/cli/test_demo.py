@@ -20,6 +20,7 @@ NAMES = [
     "query by time",
     "close, reopen",
     "kill -9, recover",
+    "verify",
 ]
 
 
@@ -39,7 +40,7 @@ def test_the_demonstration_passes_and_keeps_its_store(rmqcore, tmp_path):
     assert outcome.exit_code == 0
     assert answer["verdict"] == "ok"
     assert [step["name"] for step in answer["steps"]] == NAMES
-    put, killed = answer["steps"][0], answer["steps"][-1]
+    put, killed = answer["steps"][0], answer["steps"][-2]
     with open_store(kept, mode="r") as opened:
         assert sum(1 for _ in opened.messages()) == killed["messages"]
         mine = [m for m in opened.messages() if m.queue_id < 4]
@@ -82,6 +83,14 @@ def test_a_message_too_many_is_seen(demo):
 def test_a_key_that_answers_with_another_message_is_seen(demo):
     demo.sample = [entry._replace(body=b"?") for entry in demo.sample]
     assert not steps.query_by_key(demo).ok
+
+
+def test_a_consume_queue_that_contradicts_the_log_is_seen(demo):
+    demo.close()
+    file = next((demo.path / "consumequeue" / "Licenses").rglob("0*0"))
+    with file.open("r+b") as stream:
+        stream.write(b"\0" * 7 + b"\7")
+    assert not steps.verify(demo).ok
 
 
 def test_a_failed_step_ends_with_1_and_says_failed(rmqcore, monkeypatch):

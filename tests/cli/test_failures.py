@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -10,9 +11,7 @@ import pytest
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
 
-from .conftest import COMMAND
-
-READING = ["cat", "tail", "stat"]
+READING = ["cat", "tail", "stat", "verify", "dump"]
 
 
 def one_line(outcome):
@@ -142,11 +141,10 @@ def test_the_installed_version_is_printed(rmqcore_process):
     assert outcome.exit_code == 0
 
 
-def test_every_command_takes_json_and_the_store_first():
-    for command in READING:
-        text = subprocess.run(
-            [*COMMAND, command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
-        assert "--json" in text
-        assert "STORE" in text
+def test_every_command_takes_the_store_first_settings_and_json(rmqcore):
+    commands = ["put", "cat", "tail", "query", "stat", "verify", "dump", "export", "import"]
+    for words in [*([command] for command in commands), ["rebuild", "cq"], ["rebuild", "index"]]:
+        text = rmqcore(*words, "--help").stdout
+        assert f"{' '.join(words)} [OPTIONS] {{STORE}}" in text
+        assert re.search("--config.*-c .*--json", text, re.DOTALL), words
         assert "Exit codes:" in text

@@ -22,6 +22,7 @@ from rmqcore import DefaultMessageStore, Durability, MessageExt, StoreConfig, op
 from rmqcore.cli.demo.corpus import QUEUES, Corpus, Entry
 from rmqcore.cli.demo.writer import ACKNOWLEDGED
 from rmqcore.cli.progress import Bars
+from rmqcore.doctor import verify as verify_store
 
 _SAMPLE_EVERY = 101
 _MISSES = 500
@@ -35,7 +36,8 @@ class Step:
 
     Attributes:
         name: its row in the table.
-        messages, size: how many, and bytes of their bodies; 0 where neither is counted.
+        messages, size: how many, and bytes of their bodies (of the log, where that is what was
+            read); 0 where neither is counted.
         seconds: time of the engine alone, without reading the corpus.
         note: what was found, in words.
         ok: whether everything was as it has to be.
@@ -230,6 +232,22 @@ def kill_and_recover(demo: Demo) -> Step:
     return Step("kill -9, recover", report.records, 0, seconds, note, ok)
 
 
+def verify(demo: Demo) -> Step:
+    """Close the store and let the doctor look at every byte of it."""
+    end = demo.store.max_phy_offset
+    demo.close()
+    report = verify_store(
+        demo.path,
+        config=demo.config,
+        progress=lambda phase, done, total: demo.bars.show(f"verify {phase}", done, total),
+    )
+    note = (
+        f"{report.finding_count} findings in log, {report.units:,} units, "
+        f"{report.index_entries:,} index entries"
+    )
+    return Step("verify", report.records, end, report.elapsed_s, note, report.clean)
+
+
 STEPS: Final[tuple[Callable[[Demo], Step], ...]] = (
     append,
     dispatch,
@@ -239,6 +257,7 @@ STEPS: Final[tuple[Callable[[Demo], Step], ...]] = (
     query_by_time,
     close_and_reopen,
     kill_and_recover,
+    verify,
 )
 
 

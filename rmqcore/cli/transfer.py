@@ -1,0 +1,95 @@
+"""``rmqcore export`` and ``rmqcore import``: messages into files and back.
+
+Floor: F10; imports scan.export, scan.import_files, cli.options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rmqcore.cli.options import (
+    AsJson,
+    ConfigFile,
+    Settings,
+    StorePath,
+    configured,
+    open_for_writing,
+)
+from rmqcore.cli.output import print_json, size_text
+from rmqcore.cli.progress import Bars
+from rmqcore.scan.export import export_store
+from rmqcore.scan.import_files import import_files
+
+
+class Format(StrEnum):
+    """What an export writes."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+def export(
+    store: StorePath,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="where the files go")],
+    file_format: Annotated[
+        Format, typer.Option("--format", help="Parquet needs the extra [arrow]")
+    ] = Format.JSONL,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="only this topic; repeatable")
+    ] = None,
+    uncommitted: Annotated[
+        bool, typer.Option("--uncommitted", help="also prepared and rolled-back messages")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the messages of a store, cold or live, to files; manifest.json says which."""
+    with Bars() as bars:
+        parts = export_store(
+            store,
+            directory,
+            file_format=file_format.value,
+            topics=topics or None,
+            uncommitted=uncommitted,
+            config=configured(config, settings),
+            jobs=jobs,
+            progress=lambda done, total: bars.show("export", done, total),
+        )
+    if as_json:
+        print_json({"directory": str(directory), "parts": [asdict(part) for part in parts]})
+        return
+    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    typer.echo(f"{rows:,} messages, {size_text(size)} in {len(parts)} files in {directory}")
+
+
+def import_(
+    store: StorePath,
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="the directory of an export, or one file of it")
+    ],
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put exported messages into a store, with their topics, queues, keys and properties.
+
+    Offsets and store times are the new store's. The store is created when it is missing.
+    """
+    source.stat()
+    with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
+        report = import_files(
+            opened, source, progress=lambda done, total: bars.show("import", done, total)
+        )
+    if as_json:
+        print_json(asdict(report))
+        return
+    typer.echo(
+        f"{report.messages:,} messages, {size_text(report.body_bytes)} out of {report.files} files"
+    )
