@@ -82,10 +82,13 @@ cdef int64_t SYSTEM_PAGE_SIZE = PAGE_SIZE
 
 
 cdef int touch_pages(uint8_t* base, int64_t size, int64_t sync_every) noexcept nogil:
-    """Write a zero to each page; with `sync_every` > 0 force the mapping each so many bytes."""
+    """Write to each page what it holds; with `sync_every` > 0 force the mapping each so many bytes.
+
+    Nothing changes, so it may run beside a writer that has begun to use the file.
+    """
     cdef int64_t at = 0, synced = 0
     while at < size:
-        (<volatile_byte*>(base + at))[0] = 0
+        keep_byte(base + at)
         at += SYSTEM_PAGE_SIZE
         if sync_every and at - synced >= sync_every:
             if msync(base + synced, at - synced if at < size else size - synced, MS_SYNC) != 0:
@@ -98,9 +101,11 @@ cdef int touch_pages(uint8_t* base, int64_t size, int64_t sync_every) noexcept n
 
 cdef extern from *:
     """
-    typedef volatile unsigned char volatile_byte;
+    static inline void keep_byte(unsigned char* at) {
+        __atomic_fetch_or(at, 0, __ATOMIC_RELAXED);
+    }
     """
-    ctypedef unsigned char volatile_byte
+    void keep_byte(uint8_t* at) noexcept nogil
 
 
 @cython.final
