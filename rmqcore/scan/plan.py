@@ -233,11 +233,17 @@ class LogPlan:
             low = self._first_message(low, high, set(topics))
         cuts = [low]
         while cuts[-1] < high:
-            cuts.append(self._cut_behind(cuts[-1], max(1, split_size), high))
+            cuts.append(self.cut_behind(cuts[-1], max(1, split_size), high))
         return [self.split(a, b) for a, b in pairwise(cuts)]
 
-    def _cut_behind(self, start: int, split_size: int, high: int) -> int:
-        """Where the split that begins at ``start`` ends."""
+    def cut_behind(self, start: int, split_size: int, high: int) -> int:
+        """Where a split that begins at ``start`` and has about ``split_size`` bytes ends.
+
+        Args:
+            start: where a record begins.
+            split_size: bytes.
+            high: where the last split ends.
+        """
         origin = self.files[0][0]
         target = start + split_size
         file_end = start - (start - origin) % self.file_size + self.file_size
