@@ -6,15 +6,26 @@ Floor: F8; imports the parts of spark/.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from rmqcore.spark.options import ReadOptions, read_options
 from rmqcore.spark.planning import LogPartition, batch_partitions
 from rmqcore.spark.reading import read_partition
 from rmqcore.spark.schema import checked_columns, chosen_columns, schema_of
+from rmqcore.spark.stream import RmqStreamReader
+
+_StreamReader = RmqStreamReader
+with suppress(ImportError):  # Spark 4.0 and 4.1 have no limits
+    from rmqcore.spark.limited_stream import LimitedStreamReader as _StreamReader
 
 
 class RmqSource(DataSource):
@@ -32,6 +43,10 @@ class RmqSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of what the store holds now."""
         return RmqReader(read_options(self.options), checked_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader that follows what the store's writer appends."""
+        return _StreamReader(read_options(self.options), checked_columns(schema))
 
 
 class RmqReader(DataSourceReader):

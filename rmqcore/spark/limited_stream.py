@@ -1,0 +1,95 @@
+"""Streams whose batches have a limit, and that can stop at what there is: Spark 4.2 and later.
+
+Floor: F8; imports scan, pyspark.sql.streaming.datasource and the parts of spark/.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from rmqcore.scan import LogPlan, read
+from rmqcore.spark.row_filter import RowFilter
+from rmqcore.spark.stream import Offsets, RmqStreamReader, offset_of
+
+
+class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
+    """A stream that follows ``maxBytesPerTrigger`` and ``maxOffsetsPerTrigger``."""
+
+    takes_limits = True
+    _target: Offsets | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that the options set."""
+        if self.options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self.options.max_bytes_per_trigger)
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read up to what there is now, and nothing behind."""
+        self._target = self.published({})
+
+    def latestOffset(  # type: ignore[override]
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """The end of the next batch."""
+        first = self.offsets(start)
+        ends = self.published(first)
+        self._latest = dict(ends)
+        if self._target is not None:
+            ends = {name: max(first[name], min(ends[name], self._target[name])) for name in ends}
+        backlog = sum(ends[name] - first[name] for name in ends)
+        if isinstance(limit, ReadMaxBytes) and limit.max_bytes < backlog:
+            for name, end in ends.items():
+                # each log gets the share that it has of what is to be read
+                share = max(1, limit.max_bytes * (end - first[name]) // backlog)
+                if first[name] < end:
+                    ends[name] = self._plans[name].cut_behind(first[name], share, end)
+        if isinstance(limit, ReadMaxRows):
+            left = limit.max_rows
+            for name, end in ends.items():
+                ends[name], rows = self._end_of_rows(self._plans[name], first[name], end, left)
+                left -= rows
+        return offset_of(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs end, for the progress report of the query."""
+        return offset_of(self._latest) if self._latest else None
+
+    def _end_of_rows(self, plan: LogPlan, start: int, end: int, row_max: int) -> tuple[int, int]:
+        """Where so many of the chosen rows end, and how many there are up to there."""
+        rows = 0
+        if row_max <= 0:
+            return start, 0
+        if start >= end:
+            return end, 0
+        chosen = RowFilter.of(self.options)
+        columns = tuple(dict.fromkeys(("phy_offset", "store_size", *chosen.columns)))
+        batches = read(
+            plan.split(start, end),
+            columns,
+            topics=self.options.topics,
+            queue_ids=self.options.queue_ids,
+            begin_ms=self.options.starting_timestamp,
+            uncommitted=self.options.include_uncommitted,
+            batch_rows=min(row_max, self.options.batch_rows),
+            on_damage=None if self.options.fail_on_data_loss else lambda _: None,
+        )
+        for columns_read in batches:
+            batch = chosen.apply(pa.record_batch(columns_read))
+            if rows + batch.num_rows >= row_max:
+                last = row_max - rows - 1
+                offset = batch.column("phy_offset")[last].as_py()
+                return offset + batch.column("store_size")[last].as_py(), row_max
+            rows += batch.num_rows
+        return end, rows

@@ -1,0 +1,158 @@
+"""Following a live store: what each micro-batch of a stream reads.
+
+An offset of the stream is the physical offset up to which each log has been read. It never goes
+back, and never passes the last good record: a batch that Spark plans again is the same batch.
+
+Floor: F8; imports errors, scan and the parts of spark/.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from rmqcore.errors import ConfigError, StoreError
+from rmqcore.scan import LogPlan
+from rmqcore.spark.options import ReadOptions
+from rmqcore.spark.planning import LogPartition, open_plan, split_size
+from rmqcore.spark.reading import read_partition
+
+#: name of the only log in an offset, so that a checkpoint survives when the store is moved
+_ONLY = "log"
+_VERSION = 1
+_log = logging.getLogger(__name__)
+#: broker -> physical offset
+Offsets = dict[str, int]
+
+
+class RmqStreamReader(DataSourceStreamReader):
+    """A stream with one batch for all there is: Spark 4.0 and 4.1 know no limits.
+
+    Args:
+        options: of the reader.
+        columns: names, in the order of the schema.
+    """
+
+    takes_limits = False
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        _check_stream(options, takes_limits=self.takes_limits)
+        self.options = options
+        self.columns = columns
+        self.stores = dict(options.stores) if options.show_broker else {_ONLY: options.stores[0][1]}
+        self._plans: dict[str, LogPlan] = {}
+        self._latest: Offsets = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a stream without a checkpoint begins."""
+        return offset_of({broker: self._first(broker) for broker in self.stores})
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        """The end of the next batch."""
+        for broker, end in self.published(self._latest).items():
+            self._latest[broker] = end
+        return offset_of(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
+        """What lies between two offsets, cut for parallel tasks."""
+        first, last = self.offsets(start), self.offsets(end)
+        size = split_size(self.options, sum(last[name] - first[name] for name in last))
+        found = []
+        for broker in self.stores:
+            plan = self._plan(broker, last[broker])
+            low, high = self._still_there(plan, broker, first[broker], last[broker])
+            if low < high:
+                found += [LogPartition(s, self._name(broker)) for s in plan.splits(size, low, high)]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        return read_partition(partition, self.columns, self.options)
+
+    # ---- offsets
+
+    def offsets(self, offset: dict[str, Any]) -> Offsets:
+        """The physical offsets in one of Spark's.
+
+        Raises:
+            ConfigError: a checkpoint of other stores, or of a later version.
+        """
+        if offset.get("version") != _VERSION or offset["phy_offset"].keys() != self.stores.keys():
+            raise ConfigError(
+                "checkpointLocation",
+                offset,
+                f"expected the checkpoint of a stream over {', '.join(self.stores)}",
+            )
+        return dict(offset["phy_offset"])
+
+    def published(self, start: Offsets) -> Offsets:
+        """Where the logs end now; never before ``start``."""
+        ends = {}
+        for broker, path in self.stores.items():
+            self._plans[broker] = open_plan(path, self.options)
+            end, low = self._plans[broker].end, start.get(broker, 0)
+            if end < low:
+                self._lost(broker, f"the log ends at {end}, before {low} where the stream is")
+            ends[broker] = max(end, low)
+        return ends
+
+    def _first(self, broker: str) -> int:
+        plan = self._plans[broker] = open_plan(self.stores[broker], self.options)
+        if self.options.starting_phy_offset is not None:
+            wanted = min(max(self.options.starting_phy_offset, plan.start), plan.end)
+            return max(plan.start, plan.split(wanted, wanted).first_file)
+        if self.options.starting_offsets in (None, "latest") and not (
+            self.options.starting_timestamp
+        ):
+            return plan.end
+        return plan.start
+
+    def _plan(self, broker: str, end: int) -> LogPlan:
+        """The log, looked at again when what is known of it does not reach to ``end``."""
+        plan = self._plans.get(broker)
+        if plan is None or plan.end < end:
+            plan = self._plans[broker] = open_plan(self.stores[broker], self.options)
+        return plan
+
+    def _name(self, broker: str) -> str:
+        return broker if self.options.show_broker else self.options.stores[0][0]
+
+    def _still_there(self, plan: LogPlan, broker: str, low: int, high: int) -> tuple[int, int]:
+        if low < plan.start:
+            self._lost(
+                broker, f"the log begins at {plan.start}, {low} and what follows has been deleted"
+            )
+        if high > plan.end:
+            self._lost(broker, f"the log ends at {plan.end}, before {high} where the stream is")
+        return max(low, plan.start), min(high, plan.end)
+
+    def _lost(self, broker: str, what: str) -> None:
+        text = f"{self.stores[broker]}: {what}"
+        if self.options.fail_on_data_loss:
+            raise StoreError(f"{text}; set failOnDataLoss=false to go on with what is left")
+        _log.warning("%s (failOnDataLoss=false)", text)
+
+
+def offset_of(offsets: Offsets) -> dict[str, Any]:
+    """Physical offsets as an offset of Spark's."""
+    return {"version": _VERSION, "phy_offset": dict(offsets)}
+
+
+def _check_stream(options: ReadOptions, *, takes_limits: bool) -> None:
+    for name, value in (
+        ("endingOffsets", options.ending_offsets),
+        ("endingPhyOffset", options.ending_phy_offset),
+        ("endingTimestamp", options.ending_timestamp),
+    ):
+        if value is not None:
+            raise ConfigError(name, value, "a stream does not end: use spark.read")
+    for name, limit in (
+        ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+    ):
+        if limit is not None and not takes_limits:
+            raise ConfigError(name, limit, "limits need Spark 4.2 or later")
