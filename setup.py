@@ -42,6 +42,7 @@ LEAVES = [
     "_message",
     "_putter",
     "_tail",
+    "_turn",
     "metaq._message_set",
     "metaq._segment_tail",
 ]

@@ -364,6 +364,8 @@ cdef class LogTail:
         fill_hosts(fields, entry, born, stored_by)
         numbered = (fields.sys_flag & TRANSACTION_MASK) in (0, TRANSACTION_COMMIT)
         entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id))
+        # making an object may run the garbage collector, and a finalizer may put: not under the lock
+        receipt = PutMessageResult.__new__(PutMessageResult)
 
         self.acquire()
         if not self.writable or self.base == NULL:
@@ -395,7 +397,6 @@ cdef class LogTail:
             entry.set_next(fields.queue_id, fields.queue_offset + message_count)
             if numbering is not None:
                 numbering.advance()
-        receipt = PutMessageResult.__new__(PutMessageResult)
         receipt.phy_offset = fields.phy_offset
         receipt.store_timestamp_ms = fields.store_timestamp
         PyThread_release_lock(self.lock)

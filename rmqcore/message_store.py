@@ -414,9 +414,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         _open_stores.discard(self)
         if self._forked:
             return
-        self._tail.writable = False
         clean = False
         try:
+            # waits for the put that is being written; later ones are refused
+            self._tail.detach()
             for service in reversed(self._services):
                 service.stop()
             clean = self._write_through()

@@ -74,7 +74,7 @@ class RunningFlags:
         Args:
             on_change: called after a flag went up or down, while changes wait.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._on_change = on_change
         self._reasons: dict[RunningFlag, str] = {}
         self._refresh()

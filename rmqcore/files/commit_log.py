@@ -8,13 +8,13 @@ Floor: F4.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rmqcore._codec import RECORD_SIZE_LEAST
 from rmqcore._message import find_message, status_text
+from rmqcore._turn import Turn, turns_held
 from rmqcore.dispatch import ScanStatus
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rmqcore._tail import LogTail
 
 SIZE_AND_OFFSET = 36
+#: how long a put waits for the next log file
+ROLL_TIMEOUT_S = 1e6
 #: bytes read at first for one record of another process's file
 LIKELY_RECORD_SIZE = 65536
 
@@ -97,17 +99,18 @@ class CommitLog:
         self.queue = queue
         self.tail = tail
         self.flushed_offset = 0
-        self.flush_lock = threading.Lock()
+        self.flush_lock = Turn()
         self._source = source
         self._pool = pool
-        self._roll_lock = threading.RLock()
+        self._rolling = Turn()
+        self._roll_lock = Turn()
         self._attached: MappedFile | None = None
 
     # ---- appending
 
     def attach(self) -> None:
         """Point the tail at the end of the last file, creating the first when there is none."""
-        with self._roll_lock:
+        with self._roll_lock.within():
             file = self.queue.last
             if file is None or file.full:
                 file = self._next_file(file)
@@ -138,8 +141,19 @@ class CommitLog:
         Raises:
             DiskFullError: there is no room for the next file; the log stays as it is, and a later
                 put tries again.
+            StoreNotWritableError: another thread is rolling, and this one must not wait: it is in a
+                signal handler or a finalizer that runs inside the store.
         """
-        with self._roll_lock:
+        with self._rolling.within(0.0 if turns_held() else ROLL_TIMEOUT_S) as mine:
+            if not mine or self._rolling.depth > 1:
+                raise StoreNotWritableError(
+                    "the log is just going on to its next file, and this put, which comes from a "
+                    "signal handler or a finalizer inside the store, cannot wait; put again later"
+                )
+            self._roll(full_at)
+
+    def _roll(self, full_at: int) -> None:
+        with self._roll_lock.within():
             file = self._attached
             if file is None or file.file_from_offset != full_at:
                 return
@@ -149,13 +163,16 @@ class CommitLog:
             if fresh is not None:
                 self._attach(fresh)
 
-    def _take_position(self) -> MappedFile | None:
-        """Bring the attached file's wrote position up to the tail's."""
-        file = self._attached
-        if file is not None:
+    def _take_position(self) -> None:
+        """Bring the wrote positions up to the tail's.
+
+        The tail may be a file ahead of `_attached`: a roll may have been interrupted in between.
+        """
+        if self._attached is None:
+            return
+        for file in self.queue.files[-2:]:
             end = self.tail.max_offset - file.file_from_offset
             file.wrote_position = max(file.wrote_position, min(end, file.size))
-        return file
 
     @property
     def attached_offset(self) -> int:
@@ -172,7 +189,7 @@ class CommitLog:
         """
         if self._pool is None:
             return self.tail.max_offset
-        with self._roll_lock:
+        with self._roll_lock.within():
             self._take_position()
             for file in self.queue.files:
                 if file.write_buffer is not None:
@@ -191,9 +208,9 @@ class CommitLog:
         Raises:
             OSError: the disk refused.
         """
-        with self.flush_lock:
+        with self.flush_lock.within():
             self.commit()
-            with self._roll_lock:
+            with self._roll_lock.within():
                 self._take_position()
                 files = [
                     file
@@ -222,9 +239,9 @@ class CommitLog:
 
     def _readable(self, file: MappedFile) -> int:
         """Bytes of a file that may be read now."""
-        if file is self._attached and file.write_buffer is None:
-            return min(self.tail.max_offset - file.file_from_offset, file.size)
-        return file.read_position
+        if self._attached is None or file.write_buffer is not None:
+            return file.read_position
+        return max(0, min(self.tail.max_offset - file.file_from_offset, file.size))
 
     def view(self, offset: int, size: int) -> View | None:
         """Readable bytes around ``offset``; None when the log holds none there.
@@ -307,6 +324,6 @@ class CommitLog:
     def close(self) -> None:
         """Refuse further puts and let the files go."""
         self.tail.detach()
-        with self._roll_lock:
+        with self._roll_lock.within():
             self._attached = None
             self.queue.close()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ from rmqcore.errors import CorruptStoreError, DiskFullError, StoreClosedError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+#: what a system says when a file cannot grow: the disk, a quota or the process's limit is full
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ZEROS = bytes(1 << 20)
 
 
@@ -45,7 +47,6 @@ class OpenFiles:
     """
 
     def __init__(self, *, descriptors_max: int = 1024, mappings_max: int = 4096) -> None:
-        self._lock = threading.Lock()
         self._limits = {"_handle": descriptors_max, "_region": mappings_max}
         self._open: dict[str, OrderedDict[MappedFile, None]] = {
             "_handle": OrderedDict(),
@@ -53,20 +54,21 @@ class OpenFiles:
         }
 
     def opened(self, file: MappedFile, kind: str) -> None:
-        """Note that a file has just opened its ``_handle`` or ``_region``."""
-        with self._lock:
-            held = self._open[kind]
-            held[file] = None
-            held.move_to_end(file)
-            oldest = [held.popitem(last=False)[0] for _ in range(len(held) - self._limits[kind])]
-        for other in oldest:
-            other.let_go(kind)
+        """Note that a file has just opened its ``_handle`` or ``_region``.
+
+        Takes no lock, each step is whole by itself: a finalizer may come here in between.
+        """
+        held = self._open[kind]
+        held.pop(file, None)
+        held[file] = None
+        with suppress(KeyError):
+            while len(held) > self._limits[kind]:
+                held.popitem(last=False)[0].let_go(kind)
 
     def closed(self, file: MappedFile) -> None:
         """Note that a file is gone."""
-        with self._lock:
-            for held in self._open.values():
-                held.pop(file, None)
+        for held in self._open.values():
+            held.pop(file, None)
 
 
 class MappedFile:
@@ -169,13 +171,15 @@ class MappedFile:
 
         Raises:
             DiskFullError: there is no room; nothing is left behind.
-            OSError: the file exists, or any other refusal.
+            OSError: the file exists and holds data, or any other refusal.
         """
+        if self.path.exists() and self._holds_nothing():
+            self.path.unlink()
         try:
             handle = self._create_nameless(whole=whole) or self._create_named(whole=whole)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(self.path) from error
+            if error.errno in NO_ROOM:
+                raise DiskFullError(self.path, os.strerror(error.errno)) from error
             raise
         self._handle = handle
         self._open_files.opened(self, "_handle")
@@ -216,6 +220,14 @@ class MappedFile:
             self._reserve_whole(fd)
         else:
             os.ftruncate(fd, self.size)
+
+    def _holds_nothing(self) -> bool:
+        """True for zeros, which an interrupted caller leaves behind."""
+        with self.path.open("rb") as stream:
+            while data := stream.read(len(_ZEROS)):
+                if data.strip(b"\0"):
+                    return False
+        return True
 
     def _reserve_whole(self, fd: int) -> None:
         if not reserve(fd, 0, self.size):
@@ -298,8 +310,8 @@ class MappedFile:
                 position += count
                 view = view[count:]
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(self.path) from error
+            if error.errno in NO_ROOM:
+                raise DiskFullError(self.path, os.strerror(error.errno)) from error
             raise
 
     def zero_from(self, position: int) -> None:

@@ -8,13 +8,13 @@ Floor: F3; imports files.mapped_file, files.store_dir and errors.
 from __future__ import annotations
 
 import re
-import threading
 from bisect import bisect_right
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rmqcore._turn import Turn
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import make_directory, sync_directory
@@ -80,7 +80,7 @@ class MappedFileQueue:
         self.writable = writable
         self.files: list[MappedFile] = []
         self._by_start: tuple[list[int], list[MappedFile]] = ([], [])
-        self._change = threading.Lock()
+        self._change = Turn()
         self._open_files = open_files
 
     def load(self, *, lengthen: bool = False) -> None:
@@ -213,7 +213,7 @@ class MappedFileQueue:
             make_directory(self.directory)
         path = self.path_of(offset)
         file = self.new_file(path, offset, whole=False) if make is None else make(path, offset)
-        with self._change:
+        with self._change.within():
             self._set([*self.files, file])
         return file
 
@@ -253,7 +253,7 @@ class MappedFileQueue:
         Raises:
             OSError: a file could not be removed; it and those behind it stay.
         """
-        with self._change:
+        with self._change.within():
             count = min(count, len(self.files) - 1)
             if count <= 0:
                 return
@@ -263,7 +263,7 @@ class MappedFileQueue:
             try:
                 file.destroy()
             except OSError:
-                with self._change:
+                with self._change.within():
                     self._set([*gone[number:], *self.files])
                 raise
         sync_directory(self.directory)

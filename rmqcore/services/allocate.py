@@ -1,16 +1,16 @@
 """Log files made ahead of need, so that a roll does not wait for the disk.
 
-Floor: F3; imports services.service, files.mapped_file and errors.
+Floor: F3; imports services.service, files.mapped_file, _turn and errors.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from rmqcore.errors import DiskFullError
+from rmqcore._turn import Turn
+from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.services.service import ServiceThread
 
@@ -20,7 +20,8 @@ _log = logging.getLogger("rmqcore")
 class AllocateMappedFileService(ServiceThread):
     """Makes the next log files in the background: reserved, mapped, warm.
 
-    - A file that is made ahead and not used is removed when the service stops.
+    - A file that is made ahead and not used is removed when the service stops; one that was handed
+      out stays at hand until the next, for a caller that was interrupted before he could use it.
     - Files are used in order; one that is older than the newest taken is never made.
     - Running out of room here is no error: `take` tries again when the file is needed.
 
@@ -58,7 +59,7 @@ class AllocateMappedFileService(ServiceThread):
         self._locked: list[MappedFile] = []
         self._ready: dict[int, MappedFile] = {}
         self._wanted: dict[int, Path] = {}
-        self._making = threading.Lock()
+        self._making = Turn()
         self._newest = -1
 
     def prepare(self, path: Path, offset: int) -> None:
@@ -75,13 +76,22 @@ class AllocateMappedFileService(ServiceThread):
 
         Raises:
             DiskFullError: no room.
+            StoreNotWritableError: this thread is making a file; the call comes from a signal
+                handler or a finalizer that runs inside.
         """
-        with self._making:
-            file = self._ready.pop(offset, None)
+        with self._making.within():
+            if self._making.depth > 1:
+                raise StoreNotWritableError(
+                    "this thread is just making the next log file, and this put comes from a "
+                    "signal handler or a finalizer inside; put again later"
+                )
             self._wanted.pop(offset, None)
             self._newest = max(self._newest, offset)
-            if file is None:
-                file = self._make(path, offset)
+            for older in [start for start in self._ready if start < offset]:
+                del self._ready[older]
+            if offset not in self._ready:
+                self._ready[offset] = self._make(path, offset)
+            file = self._ready[offset]
         if self.running:
             following = offset + self._file_size
             self.prepare(path.with_name(f"{following:020d}"), following)
@@ -90,7 +100,7 @@ class AllocateMappedFileService(ServiceThread):
     def run_once(self) -> None:
         """Make every file that was asked for."""
         while self._wanted and not self._stopping:
-            with self._making:
+            with self._making.within():
                 if not self._wanted:
                     return
                 offset = min(self._wanted)
@@ -109,11 +119,12 @@ class AllocateMappedFileService(ServiceThread):
 
     def _warm_up(self, file: MappedFile) -> None:
         lock = sum(other.size for other in self._locked) + file.size <= self._lock_budget
-        with self._making:
+        with self._making.within():
             if self._ready.get(file.file_from_offset) is not file:
                 return
             region = file.region
-        result = region.warm_up(sync_every=self._sync_every, lock=lock)
+        # a put may have begun to use the file by now: a warm-up changes nothing
+        result = region.warm_up(sync_every=self._sync_every, lock=lock, expect_empty=False)
         if result.locked:
             self._locked.append(file)
         elif lock:
@@ -129,9 +140,10 @@ class AllocateMappedFileService(ServiceThread):
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Stop, and remove files that were made and not used."""
         stopped = super().stop(timeout_s)
-        with self._making:
+        with self._making.within():
             self._wanted.clear()
-            for file in self._ready.values():
-                file.destroy()
+            for offset, file in self._ready.items():
+                if offset > self._newest:
+                    file.destroy()
             self._ready.clear()
         return stopped

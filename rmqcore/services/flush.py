@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from rmqcore._turn import Turn
+from rmqcore.errors import StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.services.service import ServiceThread
@@ -64,7 +66,8 @@ class GroupCommitService(ServiceThread):
     """Makes callers wait until their record is on disk, many of them for one flush.
 
     The first caller that finds no flush running flushes for all who have come by then; the others
-    wait. Callers of asyncio do not block: the service's thread flushes for them.
+    wait for their turn and find it done. A signal handler or a finalizer that puts inside a flush
+    flushes by itself. Callers of asyncio do not block: the service's thread flushes for them.
 
     Source: RocketMQ store/CommitLog.java, GroupCommitService and FlushDiskWatcher.
     Differs: the flush runs in the first caller's thread, which saves it two thread switches.
@@ -74,61 +77,62 @@ class GroupCommitService(ServiceThread):
         super().__init__("GroupCommitService", 3600.0, on_error)
         self._flusher = flusher
         self._report = on_error
-        self._condition = threading.Condition()
-        self._flushing = False
+        self._turn = Turn()
+        self._waiting = threading.Lock()
         self._futures: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def wait(self, offset: int, timeout_ms: int) -> bool:
         """Return when everything below ``offset`` is on disk.
 
         Returns:
-            False when the disk did not confirm it within ``timeout_ms``.
+            False when the disk did not confirm it within ``timeout_ms``; one's own flush is always
+            waited for.
 
         Raises:
             OSError: the disk refused.
+            StoreClosedError: the store was closed before its record was flushed.
         """
-        deadline = time.monotonic() + timeout_ms / 1000
-        while self._flusher.flushed_offset < offset:
-            leading = False
+        flusher = self._flusher
+        if flusher.flushed_offset >= offset:
+            return True
+        with self._turn.within(timeout_ms / 1000) as mine:
+            if flusher.flushed_offset >= offset:
+                return True
+            if not mine:
+                return False
             try:
-                with self._condition:
-                    if self._flushing:
-                        left = deadline - time.monotonic()
-                        if left <= 0:
-                            return False
-                        self._condition.wait(left)
-                        continue
-                    self._flushing = leading = True
-                self._flusher.flush()
+                flushed = flusher.flush()
             except OSError as error:
                 self._report(error)
                 raise
-            finally:
-                # also after an interrupt: the others must not wait for a flush that has ended
-                if leading:
-                    with self._condition:
-                        self._flushing = False
-                        self._condition.notify_all()
+        if flushed < offset:
+            raise StoreClosedError("the store was closed while a put waited for the disk")
         return True
 
     def wait_async(self, offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below ``offset`` is on disk."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        with self._condition:
+        with self._waiting:
             self._futures.append((offset, loop, future))
         self.wakeup()
         return future
 
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Stop, and flush for those who still wait."""
+        stopped = super().stop(timeout_s)
+        self.run_once()
+        return stopped
+
     def run_once(self) -> None:
         """Flush for the futures that wait."""
         while self._futures:
-            with self._condition:
+            with self._waiting:
                 waiting, self._futures = self._futures, []
             failure: BaseException | None = None
             try:
                 self.wait(max(offset for offset, _, _ in waiting), 3_600_000)
-            except OSError as error:
+            except (OSError, StoreClosedError) as error:
                 failure = error
             by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
             for _, loop, future in waiting:

@@ -176,6 +176,8 @@ class MessagePuts(MessagePutter):
                 return PutMessageResult(
                     PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error)
                 )
+            except StoreNotWritableError as error:
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
 
     def _wants_disk(self, durability: Durability | str | None, wait: bool) -> bool:
         if durability is None:

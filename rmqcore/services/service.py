@@ -6,8 +6,10 @@ Floor: F2; imports nothing of rmqcore.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _log = logging.getLogger("rmqcore")
 
@@ -33,7 +35,8 @@ class ServiceThread:
         self.name = name
         self.interval_s = interval_s
         self._on_error = on_error
-        self._wake = threading.Event()
+        # unlike an Event, it may be used by a signal handler that runs inside a use of it
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -50,7 +53,8 @@ class ServiceThread:
 
     def wakeup(self) -> None:
         """Begin the next round at once."""
-        self._wake.set()
+        if self._wake.empty():
+            self._wake.put(None)
 
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Let the current round end and no other begin; idempotent.
@@ -60,7 +64,7 @@ class ServiceThread:
         """
         thread, self._thread = self._thread, None
         self._stopping = True
-        self._wake.set()
+        self._wake.put(None)
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(timeout_s)
@@ -79,5 +83,5 @@ class ServiceThread:
                 _log.exception("%s ended", self.name)
                 self._on_error(error)
                 return
-            self._wake.wait(self.interval_s)
-            self._wake.clear()
+            with suppress(queue.Empty):
+                self._wake.get(timeout=self.interval_s)

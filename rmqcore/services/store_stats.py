@@ -82,7 +82,7 @@ class StoreStatsService:
         self._clock = clock
         self._put_counts = put_counts
         self._get_counts = get_counts
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._boot_timestamp_ms = clock()
         self._put_failed_count = 0
         self._dispatch_max_buffer = 0

@@ -6,9 +6,9 @@ Floor: F3; imports _mapped.
 from __future__ import annotations
 
 import logging
-import threading
 
 from rmqcore._mapped import MappedRegion
+from rmqcore._turn import Turn
 
 _log = logging.getLogger("rmqcore")
 
@@ -21,7 +21,7 @@ class TransientStorePool:
     """
 
     def __init__(self, count: int, buffer_size: int) -> None:
-        self._lock = threading.Lock()
+        self._lock = Turn()
         self._free = [MappedRegion(None, buffer_size) for _ in range(count)]
         refused = sum(1 for buffer in self._free if buffer.lock_memory())
         if refused:
@@ -29,10 +29,10 @@ class TransientStorePool:
 
     def borrow(self) -> MappedRegion | None:
         """A buffer; None when all are lent, and the file is then written through its mapping."""
-        with self._lock:
+        with self._lock.within():
             return self._free.pop() if self._free else None
 
     def give_back(self, buffer: MappedRegion) -> None:
         """Take a buffer back."""
-        with self._lock:
+        with self._lock.within():
             self._free.append(buffer)

@@ -13,7 +13,7 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
 ROWS = (
-    ("F0", "errors status version _bytes _hold _layout"),
+    ("F0", "errors status version _bytes _hold _layout _turn"),
     ("F0", "_compression _record"),
     ("F0", "_host"),
     ("F0", "_message"),

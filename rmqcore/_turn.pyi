@@ -1,0 +1,21 @@
+from types import TracebackType
+from typing import final
+
+def turns_held() -> int: ...
+
+@final
+class Turn:
+    def __init__(self) -> None: ...
+    @property
+    def depth(self) -> int: ...
+    def within(self, seconds: float = 1e6) -> Attempt: ...
+
+@final
+class Attempt:
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,117 @@
+"""A lock that no signal can leave behind, with a limit of time and a count for one thread.
+
+Python code that takes a lock with a time limit can be interrupted (KeyboardInterrupt) between the
+taking and the ``try`` that would give it back. Here both happen inside one native call, which a
+``with`` statement pairs without a gap.
+
+Floor: F0; imports nothing of rmqcore.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport (
+    PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    PyThread_type_lock,
+)
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+cimport cython
+
+cdef extern from "pythread.h" nogil:
+    int PY_LOCK_ACQUIRED, PY_LOCK_INTR
+    int PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int intr_flag)
+
+cdef extern from *:
+    """
+    static __thread int rmq_turns_held = 0;
+    static inline int rmq_count_turns(int change) { return rmq_turns_held += change; }
+    """
+    int rmq_count_turns(int change) noexcept nogil
+
+cdef double LONGEST_S = 1e6
+
+
+def turns_held() -> int:
+    """How many turns, of whatever kind, this thread has: 0 outside of any.
+
+    Whoever is called inside may be a signal handler or a finalizer, and must not wait for another
+    turn: the thread that has it may be waiting for one of ours.
+    """
+    return rmq_count_turns(0)
+
+
+cdef double monotonic() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
+@cython.final
+cdef class Turn:
+    """Who may go on alone.
+
+    - The thread that has the turn gets it again at once: a signal handler or a finalizer that runs
+      inside does not wait for itself. `depth` tells how often it has it.
+    - Signal handlers run while a thread waits; what they raise ends the wait.
+
+    Threads: any.
+    """
+
+    cdef PyThread_type_lock lock
+    cdef long owner
+    cdef readonly int depth
+
+    def __cinit__(self):
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            PyThread_free_lock(self.lock)
+
+    def within(self, double seconds=1e6) -> Attempt:
+        """``with turn.within(seconds) as mine``: ``mine`` is False when the time ran out."""
+        cdef Attempt attempt = Attempt.__new__(Attempt)
+        attempt.turn = self
+        attempt.seconds = max(0.0, min(seconds, LONGEST_S))
+        return attempt
+
+
+@cython.final
+cdef class Attempt:
+    """One wait for the turn, made by `Turn.within`; a context manager."""
+
+    cdef Turn turn
+    cdef double seconds
+    cdef bint taken
+
+    def __enter__(self) -> bool:
+        cdef long me = PyThread_get_thread_ident()
+        cdef Turn turn = self.turn
+        cdef double end
+        cdef long long left
+        cdef int answer
+        if turn.depth == 0 or turn.owner != me:
+            answer = PyThread_acquire_lock_timed(turn.lock, 0, 0)
+            end = monotonic() + self.seconds
+            while answer != PY_LOCK_ACQUIRED:
+                left = <long long>((end - monotonic()) * 1e6)
+                if left <= 0:
+                    return False
+                with nogil:
+                    answer = PyThread_acquire_lock_timed(turn.lock, left, 1)
+                if answer == PY_LOCK_INTR:
+                    PyErr_CheckSignals()
+            turn.owner = me
+        turn.depth += 1
+        rmq_count_turns(1)
+        self.taken = True
+        return True
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self.taken:
+            self.taken = False
+            self.turn.depth -= 1
+            rmq_count_turns(-1)
+            if self.turn.depth == 0:
+                self.turn.owner = 0
+                PyThread_release_lock(self.turn.lock)

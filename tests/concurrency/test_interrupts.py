@@ -1,0 +1,155 @@
+"""A put that is interrupted, or begun inside another put, loses nothing and blocks nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+import rmqcore
+
+SMALL = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 50, "max_index_num": 200}
+
+#: What each child begins with: a store whose log rolls every few dozen messages.
+OPENING = """
+import faulthandler, gc, os, random, signal, sys, time
+import rmqcore
+faulthandler.dump_traceback_later(float(sys.argv[4]) + 30, exit=True)
+path, seed, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+rng = random.Random(seed)
+store = rmqcore.open_store(path, flush_disk_type=how, sync_flush_timeout_ms=2000,
+    mapped_file_size_commit_log=8192, max_hash_slot_num=50, max_index_num=200)
+def acknowledge(body):
+    os.write(1, body + b"\\n")
+"""
+
+#: Ctrl-C at random moments, thousands of times.
+INTERRUPTED = """
+armed = False
+def interrupt(number, frame):
+    if armed:
+        raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+left = float(sys.argv[4])
+end = time.monotonic() + left
+number = interrupted = 0
+while time.monotonic() < end:
+    number += 1
+    body = b"%d" % number
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, rng.choice([2e-6, 1e-5, 5e-5, 2e-4, 1e-3]))
+        receipt = store.put("T", body, keys=("k%d" % number, "all"))
+        armed = False
+    except KeyboardInterrupt:
+        armed = False
+        interrupted += 1
+        continue
+    assert receipt.ok
+    acknowledge(body)
+signal.setitimer(signal.ITIMER_REAL, 0)
+store.put("T", b"last", keys="last")
+acknowledge(b"last")
+assert store.query_message("T", "last").messages[0].body == b"last"
+assert store.why_not_writable() is None
+assert interrupted > 20, interrupted
+store.close()
+"""
+
+#: A handler that puts, whatever the main thread is doing; some are refused, none waits for ever.
+HANDLING = """
+number = inner = 0
+def handle(signum, frame):
+    global inner
+    inner += 1
+    body = b"h%d" % inner
+    try:
+        if store.put("T", body, keys="all").ok:
+            acknowledge(body)
+    except rmqcore.StoreNotWritableError as error:
+        assert "again" in str(error), error
+    signal.setitimer(signal.ITIMER_REAL, rng.choice([2e-5, 1e-4, 1e-3]))
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 1e-4)
+end = time.monotonic() + float(sys.argv[4])
+while time.monotonic() < end:
+    number += 1
+    body = b"%d" % number
+    assert store.put("T", body, keys="all").ok
+    acknowledge(body)
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert inner > 20, inner
+assert store.why_not_writable() is None
+store.close()
+"""
+
+#: Finalizers that put, run by the garbage collector in the middle of puts.
+FINALIZING = """
+number = inner = 0
+class Last:
+    def __init__(self):
+        self.self = self
+    def __del__(self):
+        global inner
+        inner += 1
+        body = b"d%d" % inner
+        try:
+            if store.put("T", body, keys="all").ok:
+                acknowledge(body)
+        except rmqcore.StoreNotWritableError as error:
+            assert "again" in str(error), error
+gc.set_threshold(3, 2, 2)
+end = time.monotonic() + float(sys.argv[4])
+while time.monotonic() < end:
+    Last()
+    number += 1
+    body = b"%d" % number
+    assert store.put("T", body, keys=["all"], properties={"a": "b"}).ok
+    acknowledge(body)
+gc.set_threshold(0)
+assert inner > 20, inner
+assert store.why_not_writable() is None
+store.close()
+"""
+
+
+def run(script, path, seed, how, seconds):
+    """Run one child; give back what it acknowledged."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPENING + script, str(path), str(seed), how, str(seconds)],
+        capture_output=True,
+        timeout=60 + seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.split()
+
+
+def check(path, acknowledged):
+    """All that was acknowledged is there, once, in order, and found by key."""
+    with rmqcore.open_store(path) as store:
+        assert store.recovery_report.clean_shutdown
+        assert not store.recovery_report.findings
+        bodies = [bytes(message.body) for message in store.messages("T", 0)]
+        wanted = set(acknowledged)
+        assert len(wanted) == len(acknowledged)
+        assert wanted <= set(bodies)
+        # what is put inside another put may be acknowledged before it
+        outer = [int(body) for body in bodies if body.isdigit()]
+        assert outer == sorted(outer)
+        assert len(bodies) == len(set(bodies))
+        found = store.query_message("T", acknowledged[0].decode(), max_messages=10).messages
+        assert not found or bytes(found[0].body) == acknowledged[0]
+
+
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("script", [INTERRUPTED, HANDLING, FINALIZING])
+def test_puts_that_are_interrupted(store_path, seed, script, how):
+    check(store_path, run(script, store_path, seed, how, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("script", [INTERRUPTED, HANDLING, FINALIZING])
+@pytest.mark.parametrize("round_number", range(5))
+def test_puts_that_are_interrupted_for_long(store_path, seed, script, how, round_number):
+    check(store_path, run(script, store_path, seed + round_number, how, 20))
