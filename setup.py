@@ -38,6 +38,8 @@ LEAVES = [
     "_hold",
     "_host",
     "_index",
+    "_key_query",
+    "_log_map",
     "_mapped",
     "_message",
     "_putter",

@@ -29,8 +29,8 @@ rmq_crc32_init()
 # A record may carry 32,767 bytes of one-letter keys; its keys must fit into an empty batch.
 cdef int32_t KEYS_A_RECORD_MAX = 16390
 cdef int64_t INNER_BATCH_MAX = 32767
-# A unit has 46 bytes at most, and a file name 20 digits of an int64.
-cdef int64_t QUEUE_OFFSET_MAX = 0x7FFFFFFFFFFFFFFF // 64
+# A unit has 20 bytes, and a position in a queue fits into an int64.
+cdef int64_t QUEUE_OFFSET_MAX = (1 << 58) - 1
 
 
 cdef struct Row:

@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 
 from rmqcore._arrow import ColumnBatch, ColumnBatches
 from rmqcore._columns import ColumnDecoder
+from rmqcore._log_map import LogMap
 from rmqcore._message import MessageExt
 from rmqcore.status import GetMessageStatus
 

@@ -62,6 +62,8 @@ cdef enum:
     ENTRY_PHY_OFFSET_AT = 4
     ENTRY_TIME_DIFF_AT = 12
     ENTRY_PREVIOUS_AT = 16
+    # seconds; a limit, not a time
+    TIME_DIFF_MAX = 0x7FFFFFFF
 
     # docs/format/checkpoint.md
     CHECKPOINT_SIZE = 4096

@@ -31,8 +31,10 @@ cdef class MessageExt:
     cdef object _topic
     cdef object _body
     cdef object property_text(self, const char* wanted, int32_t size)
+    cpdef bint has_key(self, str topic, str key) except -1
 
 
+cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable)
 cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
 
 

@@ -267,7 +267,7 @@ cdef class MessageExt:
                 f"the body does not decompress: {error}",
             ) from error
 
-    def has_key(self, str topic not None, str key not None) -> bool:
+    cpdef bint has_key(self, str topic, str key) except -1:
         """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
         cdef int32_t at = 0
         cdef Slice name, value
@@ -424,14 +424,19 @@ def find_message(buffer, int64_t at, int64_t end, *, path, int64_t base_offset):
         CorruptRecordError: a record begins there, but its bytes contradict each other.
     """
     cdef BufferHold hold = BufferHold(buffer, path, base_offset)
-    cdef bytes_t record = <bytes_t>hold.view.buf + at
-    cdef RecordHead head
-    cdef int status
     if at < 0 or end > hold.view.len or end - at < BORN_TIMESTAMP_AT:
         return None
-    if load_i64(record + PHY_OFFSET_AT) != base_offset + at:
+    return find_in_hold(hold, <bytes_t>hold.view.buf + at, end - at)
+
+
+cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable):
+    """As `find_message`, of a held buffer; at least 40 bytes are readable."""
+    cdef RecordHead head
+    cdef int64_t offset = hold.base_offset + (record - <bytes_t>hold.view.buf)
+    cdef int status
+    if load_i64(record + PHY_OFFSET_AT) != offset:
         return None
-    status = read_head(record, end - at, &head)
+    status = read_head(record, readable, &head)
     if status in (BLANK, EMPTY, BAD_MAGIC):
         return None
     if status == TRUNCATED:
@@ -439,7 +444,7 @@ def find_message(buffer, int64_t at, int64_t end, *, path, int64_t base_offset):
     if status == OK:
         status = check_body_crc(record, &head)
     if status != OK:
-        raise CorruptRecordError(path, base_offset + at, status_text(status))
+        raise CorruptRecordError(hold.path or "log", offset, status_text(status))
     return make_message(hold, record, &head)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rmqcore._codec import RECORD_SIZE_LEAST
-from rmqcore._message import find_message, status_text
+from rmqcore._log_map import LogMap
+from rmqcore._message import MessageExt, find_message, status_text
 from rmqcore._turn import Turn, turns_held
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, StoreNotWritableError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from rmqcore._mapped import MappedRegion
-    from rmqcore._message import MessageExt
     from rmqcore._tail import LogTail
 
 SIZE_AND_OFFSET = 36
@@ -99,6 +99,8 @@ class CommitLog:
         self.queue = queue
         self.tail = tail
         self.flushed_offset = 0
+        #: what kernels may read by physical offset; None where bytes are not read from mappings
+        self.mapped = LogMap(tail, queue.file_size) if queue.writable and pool is None else None
         self.flush_lock = Turn()
         self._source = source
         self._pool = pool
@@ -259,7 +261,10 @@ class CommitLog:
         if position >= end:
             return None
         if file.writable:
-            return View(file.region, file.file_from_offset, end, file.path)
+            region = file.region
+            if self.mapped is not None:
+                self.mapped.add(region, file.path, file.file_from_offset)
+            return View(region, file.file_from_offset, end, file.path)
         data = file.read_bytes(position, min(size, end - position))
         return View(data, offset, len(data), file.path)
 
@@ -291,6 +296,10 @@ class CommitLog:
 
         Source: RocketMQ store/DefaultMessageStore.java, lookMessageByOffset.
         """
+        if self.mapped is not None and offset >= self.min_offset:
+            message = self.mapped.message_at(offset)
+            if message is None or isinstance(message, MessageExt):
+                return message
         size = LIKELY_RECORD_SIZE
         while True:
             view = self.view(offset, size)
@@ -324,6 +333,8 @@ class CommitLog:
     def close(self) -> None:
         """Refuse further puts and let the files go."""
         self.tail.detach()
+        if self.mapped is not None:
+            self.mapped.clear()
         with self._roll_lock.within():
             self._attached = None
             self.queue.close()

@@ -20,6 +20,7 @@ from rmqcore._index import (
     read_header,
     walk_chain,
 )
+from rmqcore._key_query import MappedIndex
 from rmqcore.errors import CorruptIndexError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
@@ -76,6 +77,7 @@ class IndexFile:
         self.hash_slot_num = hash_slot_num
         self.max_index_num = max_index_num
         self._final_header: IndexHeader | None = None
+        self._mapped: MappedIndex | None = None
         size = index_file_size(hash_slot_num, max_index_num)
         self._file = MappedFile(path, size, 0, open_files, writable=writable)
 
@@ -173,6 +175,14 @@ class IndexFile:
             max_offsets=max_offsets,
         )
 
+    @property
+    def mapped(self) -> MappedIndex:
+        """What a key query needs of the file; it keeps the mapping alive."""
+        if self._mapped is None:
+            region = self._file.region
+            self._mapped = MappedIndex(region, self.path, self.hash_slot_num, self.max_index_num)
+        return self._mapped
+
     def entries_at_end(self) -> int:
         """How many of the last entries belong to the last record indexed."""
         header = self.header
@@ -204,8 +214,10 @@ class IndexFile:
 
     def close(self) -> None:
         """Let the file go."""
+        self._mapped = None
         self._file.close()
 
     def destroy(self) -> None:
         """Remove the file."""
+        self._mapped = None
         self._file.destroy()

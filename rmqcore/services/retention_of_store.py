@@ -50,7 +50,8 @@ def retention_of(
         keep_from: physical offset that still has to be read, see `CleanCommitLogService`.
     """
     queue = store.log.queue
-    derived = [part for part in (store.consume_queues, store.index) if part is not None]
+    parts = (store.log.mapped, store.consume_queues, store.index)
+    derived = [part for part in parts if part is not None]
     return RetentionService(
         CleanCommitLogService(
             store.config,

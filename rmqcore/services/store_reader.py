@@ -157,6 +157,15 @@ class StoreReader:
         max_bytes: int,
         codes: bytes | None,
     ) -> None:
+        mapped = self._log.mapped
+        if codes is None and mapped is not None and queue.unit_size == UNIT_SIZE:
+            offset = result.next_queue_offset
+            units = queue.read_units(offset, max_messages)
+            taken = result.collect_mapped(mapped, units, max_messages, max_bytes)
+            if taken > 0:
+                result.next_queue_offset = offset + taken
+                result.status = GetMessageStatus.FOUND
+                return
         removed = False
         while len(result) < max_messages and result.next_queue_offset < result.max_queue_offset:
             offset = result.next_queue_offset
@@ -260,6 +269,13 @@ class StoreReader:
             indexed twice is found once.
         """
         last_ms = END_OF_TIME_MS if end_ms is None else end_ms
+        mapped = self._log.mapped
+        if mapped is not None and self._index is not None and page is None and not explain:
+            plain = self._index.find_by_key(
+                mapped, topic, key, self._log.min_offset, begin_ms, last_ms, max_messages
+            )
+            if plain is not None:
+                return QueryMessageResult(plain)
         wanted = max_messages + 1
         limit = max(64, 2 * wanted)
         while True:

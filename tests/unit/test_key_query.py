@@ -1,0 +1,95 @@
+"""Key queries and gets over mapped files answer as the general way does."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqcore import GetMessageStatus, open_store
+
+SIZES = {
+    "mapped_file_size_commit_log": 65536,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 8,
+    "max_index_num": 64,
+}
+KEYS = ["Aa", "BB", "K1", "K2", "ключ"]
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "store", **SIZES) as store:
+        store._tail.fixed_time_ms = 1_700_000_000_000
+        for number in range(600):
+            store._tail.fixed_time_ms += number % 7 * 300
+            store.put(
+                "T" if number % 3 else "U",
+                b"%d" % number * (number % 40),
+                tags="tag",
+                keys=(KEYS[number % 5], f"N{number}"),
+                properties={"UNIQ_KEY": f"U{number}"},
+            )
+        store.max_queue_offset("T", 0)
+        yield store
+
+
+def offsets(result):
+    return [message.phy_offset for message in result.messages]
+
+
+def general(store, topic, key, **window):
+    """The same question the general way, which explains itself."""
+    return offsets(store.query_message(topic, key, explain=True, **window))
+
+
+@pytest.mark.parametrize("topic", ["T", "U", "absent"])
+@pytest.mark.parametrize("key", [*KEYS, "N0", "N599", "U17", "U18", "none", "", "N0 N1"])
+def test_both_ways_find_the_same(store, topic, key):
+    list(store.messages())
+    times = [message.store_timestamp_ms for message in store.messages()]
+    windows = [{}, {"begin_ms": times[200], "end_ms": times[400]}, {"end_ms": times[0] - 1}]
+    for window in windows:
+        for max_messages in (1, 5, 64, 600):
+            asked = window | {"max_messages": max_messages}
+            assert offsets(store.query_message(topic, key, **asked)) == general(
+                store, topic, key, **asked
+            )
+
+
+def test_a_query_maps_what_it_needs(store):
+    store.log.mapped.clear()
+    assert len(store.query_message("T", "N1").messages) == 1
+    assert len(store.query_message("T", "N1").messages) == 1
+
+
+def test_deleted_messages_are_not_found(store):
+    assert len(store.query_message("T", "N1").messages) == 1
+    first = store.query_message("T", "N1").messages[0]
+    store.log.queue.remove_first(1)
+    assert store.query_message("T", "N1").messages == []
+    assert store.message_at(first.phy_offset) is None
+    store.log.mapped.delete_before(store.min_phy_offset)
+    assert store.query_message("T", "N1").messages == []
+    assert bytes(first.record)[:4] == first.store_size.to_bytes(4, "big")
+
+
+def test_gets_cross_files(store):
+    """Units whose records lie in several log files come in one result, in order."""
+    found = []
+    offset = 0
+    while offset < store.max_queue_offset("T", 0):
+        result = store.get_message("T", 0, offset, max_messages=150)
+        assert result.status is GetMessageStatus.FOUND
+        found += [message.queue_offset for message in result.messages]
+        assert sum(result.sizes()) == result.buffer_total_size
+        offset = result.next_queue_offset
+    assert found == list(range(400))
+
+
+def test_a_byte_limit_ends_a_get(store):
+    whole = store.get_message("T", 0, 0, max_messages=20)
+    sizes = whole.sizes()
+    limit = sum(sizes[:7])
+    part = store.get_message("T", 0, 0, max_messages=20, max_bytes=limit)
+    assert part.sizes() == sizes[:7]
+    assert part.next_queue_offset == 7
+    assert store.get_message("T", 0, 0, max_bytes=1).sizes() == sizes[:1]
