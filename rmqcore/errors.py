@@ -191,7 +191,7 @@ class CorruptConsumeQueueError(CorruptStoreError):
 
 
 class CorruptCheckpointError(CorruptStoreError):
-    """The checkpoint file is not 4096 bytes of timestamps."""
+    """The checkpoint holds what cannot be a time."""
 
 
 class CorruptConfigFileError(CorruptStoreError):

@@ -22,7 +22,8 @@ class StoreCheckpoint:
     """Five numbers in a file of 4096 bytes.
 
     - A time is advanced only after the bytes it speaks of are on disk.
-    - A missing file reads as all zero: recovery then begins at the first log file.
+    - What a missing or short file lacks reads as zero, as a kill may leave one without a byte:
+      recovery then begins at the first log file.
 
     Attributes:
         physic_msg_timestamp_ms: store time up to which the commit log is on disk.
@@ -50,17 +51,13 @@ class StoreCheckpoint:
         """Read the file; False when there is none.
 
         Raises:
-            CorruptCheckpointError: it is too short for its fields, or holds a negative time.
+            CorruptCheckpointError: it holds a negative time.
         """
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return False
-        if len(data) < _FIELDS.size:
-            raise CorruptCheckpointError(
-                self.path, 0, f"{len(data)} bytes, a checkpoint has {CHECKPOINT_SIZE}"
-            )
-        values = _FIELDS.unpack_from(data)
+        values = _FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0"))
         if min(values[:3]) < 0:
             raise CorruptCheckpointError(self.path, 0, f"negative times: {values[:3]}")
         (

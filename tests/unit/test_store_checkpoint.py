@@ -1,0 +1,64 @@
+"""The checkpoint: what it keeps, and what a file that a kill left unfinished means."""
+
+import struct
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.errors import CorruptCheckpointError
+from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+
+
+def times_of(checkpoint):
+    return (
+        checkpoint.physic_msg_timestamp_ms,
+        checkpoint.logics_msg_timestamp_ms,
+        checkpoint.index_msg_timestamp_ms,
+    )
+
+
+def test_what_is_flushed_is_loaded(tmp_path):
+    written = StoreCheckpoint(tmp_path / "checkpoint")
+    assert not written.load()
+    written.physic_msg_timestamp_ms = 9_000
+    written.logics_msg_timestamp_ms = 8_000
+    written.index_msg_timestamp_ms = 7_000
+    written.flush()
+    assert written.path.stat().st_size == CHECKPOINT_SIZE
+    read = StoreCheckpoint(written.path)
+    assert read.load()
+    assert times_of(read) == (9_000, 8_000, 7_000)
+    assert read.min_timestamp_ms == 5_000
+
+
+@pytest.mark.parametrize(
+    ("size", "times"), [(0, (0, 0, 0)), (8, (9_000, 0, 0)), (16, (9_000, 8_000, 0))]
+)
+def test_what_a_short_file_lacks_is_zero(tmp_path, size, times):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(struct.pack(">3q", 9_000, 8_000, 7_000)[:size])
+    checkpoint = StoreCheckpoint(path)
+    assert checkpoint.load()
+    assert times_of(checkpoint) == times
+    checkpoint.flush()
+    assert path.stat().st_size == CHECKPOINT_SIZE
+
+
+def test_a_negative_time_is_refused(tmp_path):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(struct.pack(">5q", 1, -1, 1, 0, 0).ljust(CHECKPOINT_SIZE, b"\0"))
+    with pytest.raises(CorruptCheckpointError, match="negative times"):
+        StoreCheckpoint(path).load()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_store_opens_with_a_checkpoint_of_no_bytes(store_path, clean):
+    with open_store(store_path) as store:
+        store.put("T", b"body")
+    (store_path / "checkpoint").write_bytes(b"")
+    if not clean:
+        (store_path / "abort").touch()
+    with open_store(store_path) as store:
+        assert store.recovery_report.clean_shutdown == clean
+        (message,) = store.get_message("T", 0, 0).messages
+        assert bytes(message.body) == b"body"
