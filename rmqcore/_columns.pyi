@@ -17,7 +17,7 @@ class ColumnDecoder:
         byte_max: int = 16777216,
         topics: Iterable[str] | None = None,
         queue_ids: Iterable[int] | None = None,
-        begin_ms: int = -9223372036854775807,
+        begin_ms: int = -9223372036854775808,
         end_ms: int = 9223372036854775807,
         uncommitted: bool = True,
         verify_crc: bool = False,

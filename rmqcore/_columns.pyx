@@ -9,7 +9,7 @@ Floor: F1; imports _arrow, _hold, _compression and errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 cimport cython
@@ -113,7 +113,7 @@ cdef class ColumnDecoder:
 
     def __cinit__(
         self, columns, *, int64_t row_max=16384, int64_t byte_max=16777216, topics=None,
-        queue_ids=None, int64_t begin_ms=-9223372036854775807, int64_t end_ms=9223372036854775807,
+        queue_ids=None, int64_t begin_ms=INT64_MIN, int64_t end_ms=INT64_MAX,
         bint uncommitted=True, bint verify_crc=False, bint plain_bodies=False, delays_ms=(),
     ):
         cdef int32_t index
