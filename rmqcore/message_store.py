@@ -416,8 +416,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             return
         clean = False
         try:
-            # waits for the put that is being written; later ones are refused
-            self._tail.detach()
+            self.log.end_puts()
             for service in reversed(self._services):
                 service.stop()
             clean = self._write_through()

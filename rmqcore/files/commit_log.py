@@ -107,6 +107,7 @@ class CommitLog:
         self._rolling = Turn()
         self._roll_lock = Turn()
         self._attached: MappedFile | None = None
+        self._ended = False
 
     # ---- appending
 
@@ -157,13 +158,19 @@ class CommitLog:
     def _roll(self, full_at: int) -> None:
         with self._roll_lock.within():
             file = self._attached
-            if file is None or file.file_from_offset != full_at:
+            if self._ended or file is None or file.file_from_offset != full_at:
                 return
             fresh = self._next_file(file) if self.queue.last is file else self.queue.last
             self.tail.seal()
             self._take_position()
             if fresh is not None:
                 self._attach(fresh)
+
+    def end_puts(self) -> None:
+        """Wait for the put that is being written, and refuse every later one."""
+        with self._roll_lock.within():
+            self._ended = True
+            self.tail.detach()
 
     def _take_position(self) -> None:
         """Bring the wrote positions up to the tail's.

@@ -1,0 +1,145 @@
+"""Closing beside threads that put and read; buffers that outlive their files."""
+
+import gc
+import random
+import threading
+import time
+
+import pytest
+
+import rmqcore
+from rmqcore import GetMessageStatus, StoreClosedError, StoreNotWritableError
+
+SMALL = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 500, "max_index_num": 2000}
+
+
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("round_number", range(6))
+def test_close_beside_puts_and_gets(store_path, rng, how, round_number):
+    store = rmqcore.open_store(store_path, flush_disk_type=how, **SMALL)
+    acknowledged, problems = [], []
+
+    def put(mark):
+        number = 0
+        while True:
+            number += 1
+            body = b"%d-%d " % (mark, number) * (1 + number % 400)
+            try:
+                if store.put("T", body, queue_id=mark, keys=f"k{mark}-{number}").ok:
+                    acknowledged.append((mark, number))
+            except (StoreClosedError, StoreNotWritableError):
+                return
+            except BaseException as error:
+                problems.append(error)
+                return
+
+    def get():
+        while True:
+            try:
+                for message in store.get_message("T", 0, 0, max_messages=100).messages:
+                    assert message.body[:2] == b"0-"
+                store.query_message("T", "k1-1")
+            except StoreClosedError:
+                return
+            except BaseException as error:
+                problems.append(error)
+                return
+
+    threads = [threading.Thread(target=put, args=(mark,)) for mark in range(4)]
+    threads.append(threading.Thread(target=get))
+    for thread in threads:
+        thread.start()
+    time.sleep(rng.uniform(0, 0.3))
+    began = time.monotonic()
+    store.close()
+    assert time.monotonic() - began < 10
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert problems == []
+    with rmqcore.open_store(store_path) as again:
+        assert again.recovery_report.clean_shutdown
+        found = set()
+        for mark in range(4):
+            for message in again.messages("T", mark):
+                found.add(tuple(int(n) for n in bytes(message.body).split()[0].split(b"-")))
+        assert set(acknowledged) <= found
+
+
+def test_two_threads_that_close(store_path):
+    store = rmqcore.open_store(store_path)
+    store.put("T", b"x")
+    threads = [threading.Thread(target=store.close) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert store.why_not_writable() == "the store has been closed"
+    rmqcore.open_store(store_path).close()
+
+
+def test_what_was_read_outlives_store_files_and_deletion(store_path):
+    store = rmqcore.open_store(store_path, **SMALL)
+    bodies = [b"%d " % number * 200 for number in range(400)]
+    for body in bodies:
+        store.put("T", body)
+    result = store.get_message("T", 0, 0, max_messages=400)
+    slices = result.slices()
+    messages = list(store.messages("T", 0))
+    views = [memoryview(message.body) for message in messages]
+    first, second = store.log.queue.files[:2]
+    store.log.queue.remove_first(2)
+    assert not first.path.exists()
+    assert not second.path.exists()
+    store.close()
+    for file in (store_path / "commitlog").iterdir():
+        file.unlink()
+    del store, first, second
+    gc.collect()
+    assert [bytes(message.body) for message in messages] == bodies
+    assert [bytes(message.body) for message in result.messages] == bodies
+    assert b"".join(bytes(piece) for piece in slices).count(b"399 ") == 200
+    assert [bytes(view) for view in views] == bodies
+
+
+def test_reads_beside_deletion_and_few_mappings(store_path, rng):
+    """Files go while they are read, and mappings are let go while they are used."""
+    settings = SMALL | {"max_mapped_files": 8}
+    with rmqcore.open_store(store_path, **settings) as store:
+        stop, problems = threading.Event(), []
+
+        def read(seed):
+            chance = random.Random(seed)
+            held = []
+            while not stop.is_set():
+                try:
+                    low = store.min_queue_offset("T", 0)
+                    result = store.get_message("T", 0, low + chance.randrange(300))
+                    for message in result.messages:
+                        number = int(bytes(message.body[:8]))
+                        assert message.queue_offset == number
+                        held.append((number, message))
+                    if result.status is GetMessageStatus.FOUND and low < result.min_queue_offset:
+                        continue
+                    held = held[-200:]
+                    for number, message in held:
+                        assert int(bytes(message.body[:8])) == number
+                except BaseException as error:
+                    problems.append(error)
+                    return
+
+        threads = [threading.Thread(target=read, args=(rng.random(),)) for _ in range(3)]
+        for number in range(200):
+            store.put("T", b"%08d" % number + b"x" * 1000)
+        for thread in threads:
+            thread.start()
+        for number in range(200, 3000):
+            store.put("T", b"%08d" % number + b"x" * 1000)
+            if number % 150 == 0:
+                store.flush()
+                store.log.queue.remove_first(len(store.log.queue.files) - 4)
+                store.consume_queues.delete_before(store.log.min_offset)
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        assert problems == []

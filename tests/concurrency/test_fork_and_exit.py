@@ -1,0 +1,224 @@
+"""A store in a forked child, at the interpreter's end, and in a process that is not allowed to write."""
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+import rmqcore
+from rmqcore import StoreForkedError, StoreLockedError
+
+SMALL = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 50, "max_index_num": 200}
+
+CALLS = {
+    "put": lambda store: store.put("T", b"x"),
+    "put_message": lambda store: store.put_message(rmqcore.Message("T", b"x")),
+    "put_messages": lambda store: store.put_messages([rmqcore.Message("T", b"x")]),
+    "get_message": lambda store: store.get_message("T", 0, 0),
+    "query_message": lambda store: store.query_message("T", "k"),
+    "message_at": lambda store: store.message_at(0),
+    "messages": lambda store: list(store.messages()),
+    "queues": lambda store: store.queues(),
+    "max_phy_offset": lambda store: store.max_phy_offset,
+    "flush": lambda store: store.flush(),
+}
+
+
+def in_child(work):
+    """Run `work` in a forked child; its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def tree(path):
+    return {
+        file.relative_to(path): (file.stat().st_size, file.read_bytes())
+        for file in path.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_childs_handle_refuses_everything(store_path, call):
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        store.put("T", b"parent", keys="k")
+        store.flush()
+        before = tree(store_path)
+
+        def work():
+            try:
+                CALLS[call](store)
+            except StoreForkedError:
+                store.close()
+                return 0
+            return 1
+
+        assert in_child(work) == 0
+        assert tree(store_path) == before
+        assert store.put("T", b"after").ok
+        assert [bytes(m.body) for m in store.messages("T")] == [b"parent", b"after"]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_beside_threads_that_put(store_path):
+    script = f"""
+import os, sys, threading, rmqcore
+store = rmqcore.open_store({str(store_path)!r}, mapped_file_size_commit_log=65536)
+stop = False
+def put():
+    while not stop:
+        store.put("T", b"x" * 100)
+threads = [threading.Thread(target=put) for _ in range(3)]
+for thread in threads: thread.start()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        try:
+            store.put("T", b"child")
+        except rmqcore.StoreForkedError:
+            store.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stop = True
+for thread in threads: thread.join()
+store.close()
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+    with rmqcore.open_store(store_path) as store:
+        assert store.recovery_report.clean_shutdown
+        assert {bytes(m.body) for m in store.messages()} == {b"x" * 100}
+
+
+def test_a_child_does_not_keep_the_lock(store_path):
+    script = f"""
+import os, time, rmqcore
+store = rmqcore.open_store({str(store_path)!r})
+store.put("T", b"parent")
+if os.fork() == 0:
+    os.close(1)
+    time.sleep(30)
+    os._exit(0)
+os.write(1, b"forked")
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout == b"forked"
+    with rmqcore.open_store(store_path) as store:
+        assert [bytes(m.body) for m in store.messages()] == [b"parent"]
+
+
+def test_a_subprocess_does_not_inherit_the_store(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+        listing = "import os; print(*(os.readlink(f'/proc/self/fd/{n}') for n in range(3, 50)"
+        listing += " if os.path.exists(f'/proc/self/fd/{n}')))"
+        done = subprocess.run(
+            [sys.executable, "-c", listing], capture_output=True, check=True, close_fds=False
+        )
+    assert str(store_path) not in done.stdout.decode()
+
+
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "ending", ["", "sys.exit(3)", "raise RuntimeError", "threading.Thread(target=put).start()"]
+)
+def test_a_store_left_open_at_exit_is_closed_in_order(store_path, how, ending):
+    script = f"""
+import sys, threading, time, rmqcore
+store = rmqcore.open_store({str(store_path)!r}, flush_disk_type={how!r})
+def put():
+    for number in range(100, 150):
+        store.put("T", b"%d" % number, keys="k%d" % number)
+for number in range(100):
+    store.put("T", b"%d" % number, keys="k%d" % number)
+{ending}
+"""
+    subprocess.run(
+        [sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False, timeout=60
+    )
+    assert not (store_path / "abort").exists()
+    with rmqcore.open_store(store_path) as store:
+        assert store.recovery_report.clean_shutdown
+        wanted = 150 if "Thread" in ending else 100
+        assert [int(bytes(m.body)) for m in store.messages("T", 0)] == list(range(wanted))
+        assert len(store.query_message("T", "k99")) == 1
+
+
+def test_two_handles_exclude_each_other(store_path):
+    with rmqcore.open_store(store_path) as store:
+        with pytest.raises(StoreLockedError) as caught:
+            rmqcore.open_store(store_path)
+        assert str(store_path / "lock") in str(caught.value)
+        assert store.put("T", b"x").ok
+        # the refused one must not have freed the lock
+        with pytest.raises(StoreLockedError):
+            rmqcore.open_store(store_path)
+    rmqcore.open_store(store_path).close()
+
+
+def test_two_processes_exclude_each_other(store_path):
+    script = f"import rmqcore; rmqcore.open_store({str(store_path)!r})"
+    with rmqcore.open_store(store_path):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+        assert done.returncode == 1
+        assert b"StoreLockedError" in done.stderr
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_java_brokers_lock_is_respected(store_path):
+    """Java takes a POSIX lock (fcntl) on the first byte of `lock`."""
+    rmqcore.open_store(store_path).close()
+    script = f"""
+import fcntl, os, sys
+file = open({str(store_path / "lock")!r}, "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
+        assert broker.stdout.readline() == b"locked\n"
+        with pytest.raises(StoreLockedError) as caught:
+            rmqcore.open_store(store_path)
+        assert caught.value.owner == broker.pid
+        with rmqcore.open_store(store_path, mode="r") as reader:
+            assert reader.queues() == []
+    rmqcore.open_store(store_path).close()
+
+
+def test_a_java_broker_is_kept_out(store_path):
+    with rmqcore.open_store(store_path), (store_path / "lock").open("r+b") as file:
+        request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, request))
+        assert answer[0] == fcntl.F_WRLCK
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+
+
+def test_an_idle_store_costs_next_to_nothing(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+        time.sleep(0.3)
+        began, used = time.monotonic(), time.process_time()
+        time.sleep(3)
+        share = (time.process_time() - used) / (time.monotonic() - began)
+    assert share < 0.005
