@@ -77,10 +77,6 @@ class StoreConfig:
     mapped_file_size_consume_queue: int = setting(
         6_000_000, "mappedFileSizeConsumeQueue", least=1, most=INT32_MAX - 20
     )
-    #: bytes of a consume-queue extension file.
-    mapped_file_size_consume_queue_ext: int = setting(
-        48 << 20, "mappedFileSizeConsumeQueueExt", least=64, most=INT32_MAX
-    )
     #: bytes of a batch consume-queue file, rounded up to whole 46-byte units.
     mapper_file_size_batch_consume_queue: int = setting(
         13_800_000, "mapperFileSizeBatchConsumeQueue", least=1, most=INT32_MAX - 46
@@ -105,11 +101,7 @@ class StoreConfig:
     )
     #: milliseconds that a put under SYNC_FLUSH waits for the disk.
     sync_flush_timeout_ms: int = setting(5000, "syncFlushTimeout", least=1, dynamic=True)
-    #: milliseconds that a put under SYNC_MASTER waits for its slaves.
-    slave_timeout_ms: int = setting(3000, "slaveTimeout", least=1, dynamic=True)
-    #: store time and queue offset of a message come from the caller, as in a replica.
-    duplication_enable: bool = setting(False, "duplicationEnable")
-    #: another place of the log than ``commitlog`` below the store; not supported, so never hidden.
+    #: another place of the log than ``commitlog`` below the store.
     store_path_commit_log: str | None = setting(None, "storePathCommitLog", kind=str)
     #: what opening does about damage in front of good records: "raise" an error, "skip" what is
     #: damaged, or "truncate" the log there, as RocketMQ does.
@@ -122,14 +114,10 @@ class StoreConfig:
     enabled_append_prop_crc: bool = setting(False, "enabledAppendPropCRC")
     #: recovery and reads refuse records without a right whole-record CRC.
     force_verify_prop_crc: bool = setting(False, "forceVerifyPropCRC")
-    #: consume queues keep extension units (filter bit maps) beside them.
-    enable_consume_queue_ext: bool = setting(False, "enableConsumeQueueExt")
     #: light message queues (``%LMQ%`` names) exist.
     enable_lmq: bool = setting(False, "enableLmq")
     #: one record is dispatched to every queue that its INNER_MULTI_DISPATCH property names.
     enable_multi_dispatch: bool = setting(False, "enableMultiDispatch")
-    #: topics over 127 bytes are stored in V2 records; False refuses them.
-    auto_message_version_on_topic_len: bool = setting(True, "autoMessageVersionOnTopicLen")
     #: the delay of each level, first level first; units s, m, h, d.
     message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "messageDelayLevel"
@@ -160,8 +148,6 @@ class StoreConfig:
     clean_file_forcibly_enable: bool = setting(True, "cleanFileForciblyEnable", dynamic=True)
     #: bytes of log to keep at most; the oldest files above it are deleted at any hour.
     retention_bytes: int | None = setting(None, kind=int, least=1, dynamic=True)
-    #: messages that one query by key answers at most.
-    max_msgs_num_batch: int = setting(64, "maxMsgsNumBatch", least=1, dynamic=True)
     #: the address written into records as the store's own.
     store_host: str = setting("127.0.0.1:10911")
     #: queue type ("SimpleCQ" or "BatchCQ") of topics that are not simple: pairs (topic, type).
@@ -181,31 +167,13 @@ class StoreConfig:
     flush_commit_log_thorough_interval_ms: int = setting(
         10_000, "flushCommitLogThoroughInterval", least=1, dynamic=True
     )
-    #: True sleeps the whole flush interval, False lets a put wake the flush.
-    flush_commit_log_timed: bool = setting(True, "flushCommitLogTimed")
-    #: each put wakes the flush service under ASYNC_FLUSH.
-    wake_flush_when_put_message: bool = setting(False, "wakeFlushWhenPutMessage")
     #: milliseconds between two commits of the transient pool.
     commit_interval_commit_log_ms: int = setting(
         200, "commitIntervalCommitLog", least=1, dynamic=True
     )
-    #: pages below which a commit of the transient pool waits for more.
-    commit_commit_log_least_pages: int = setting(
-        4, "commitCommitLogLeastPages", least=0, dynamic=True
-    )
-    #: milliseconds after which the transient pool is committed however little it holds.
-    commit_commit_log_thorough_interval_ms: int = setting(
-        200, "commitCommitLogThoroughInterval", least=1, dynamic=True
-    )
-    #: each put wakes the commit service of the transient pool.
-    wake_commit_when_put_message: bool = setting(True, "wakeCommitWhenPutMessage")
     #: milliseconds between two flushes of the consume queues.
     flush_interval_consume_queue_ms: int = setting(
         1000, "flushIntervalConsumeQueue", least=1, dynamic=True
-    )
-    #: dirty pages below which the flush of one consume queue waits for more.
-    flush_consume_queue_least_pages: int = setting(
-        2, "flushConsumeQueueLeastPages", least=0, dynamic=True
     )
     #: milliseconds after which all consume queues are flushed.
     flush_consume_queue_thorough_interval_ms: int = setting(
@@ -215,27 +183,17 @@ class StoreConfig:
     transient_store_pool_enable: bool = setting(False, "transientStorePoolEnable")
     #: buffers of the transient pool, each as large as a log file.
     transient_store_pool_size: int = setting(5, "transientStorePoolSize", least=1)
-    #: a put without a free buffer fails at once instead of using the page cache.
-    fast_fail_if_no_buffer_in_store_pool: bool = setting(False, "fastFailIfNoBufferInStorePool")
     #: new log files are touched page by page before use; smooth puts for earlier disk work.
     warm_mapped_file_enable: bool = setting(False, "warmMapedFileEnable")
     #: pages touched between two flushes while a file is warmed under SYNC_FLUSH.
     flush_least_pages_when_warm_mapped_file: int = setting(
         4096, "flushLeastPagesWhenWarmMapedFile", least=1
     )
-    #: milliseconds that one put may hold the log before others are refused as busy.
-    os_page_cache_busy_timeout_ms: int = setting(
-        1000, "osPageCacheBusyTimeOutMills", least=1, dynamic=True
-    )
     #: milliseconds between two looks at what can be deleted.
     clean_resource_interval_ms: int = setting(10_000, "cleanResourceInterval", least=1)
     #: milliseconds between the deletion of two log files, to spare the disk.
     delete_commit_log_files_interval_ms: int = setting(
         100, "deleteCommitLogFilesInterval", least=0, dynamic=True
-    )
-    #: milliseconds between the deletion of two consume-queue files.
-    delete_consume_queue_files_interval_ms: int = setting(
-        100, "deleteConsumeQueueFilesInterval", least=0, dynamic=True
     )
     #: log files that one round deletes at most.
     delete_file_batch_max: int = setting(10, "deleteFileBatchMax", least=1, dynamic=True)

@@ -105,6 +105,10 @@ def ext_files(units: Iterable[ExtUnit], file_size: int) -> tuple[list[int], dict
     return addresses, files
 
 
+#: a unit has 20 bytes, and its position in the queue fits into an int64
+QUEUE_OFFSET_MAX = 2**58 - 1
+
+
 class Place(NamedTuple):
     """A record's place in one queue: the offset of its first message, and how many it holds."""
 
@@ -143,10 +147,18 @@ def queue_places(record: Record) -> list[Place]:
         offsets = record.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
         for name, digits in zip(names, offsets, strict=False):
             offset = decimal(digits)
-            if offset is not None and 0 < len(name.encode()) <= 255 and "/" not in name:
+            if offset is not None:
                 queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else record.queue_id
                 places.append(Place((name, queue_id), offset))
-    return places
+    return [place for place in places if is_addressable(place)]
+
+
+def is_addressable(place: Place) -> bool:
+    """Tell whether a queue of this name can have a directory, and the offset a place in it."""
+    topic, queue_id = place.queue
+    name = topic.encode("utf-8", "replace")
+    is_name = 0 < len(name) <= 255 and not {0, ord("/")} & set(name) and topic not in (".", "..")
+    return is_name and queue_id >= 0 and 0 <= place.offset <= QUEUE_OFFSET_MAX
 
 
 def queues_of(records: Iterable[Record]) -> dict[QueueKey, dict[int, Record]]:
