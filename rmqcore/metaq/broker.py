@@ -77,6 +77,7 @@ class BrokerProcessor:
         if stored.done():
             return self._put_done(command, partition, message_id, stored)
         reply: Future[bytes] = Future()
+        reply.set_running_or_notify_cancel()
         stored.add_done_callback(
             lambda done: reply.set_result(self._put_done(command, partition, message_id, done))
         )

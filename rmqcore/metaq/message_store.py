@@ -29,6 +29,7 @@ from rmqcore.errors import (
 from rmqcore.metaq._message_set import checksum as checksum_of
 from rmqcore.metaq._message_set import encode_many
 from rmqcore.metaq._segment_tail import Location, SegmentTail
+from rmqcore.metaq.commit import CommitThread
 from rmqcore.metaq.delete_policy import DeletePolicy, parse_delete_policy
 from rmqcore.metaq.errors import IllegalTopicError, MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import disk_error
@@ -105,11 +106,8 @@ class MessageStore(PartitionReader):
         self._group_commit = own.unflush_threshold <= 0
         self.durability = Durability.DISK if self._group_commit else Durability.PAGE_CACHE
         self._lock = threading.Lock()
-        self._sync_lock = threading.Lock()
         self._reason: StoreError | None = None
-        self._waiting: list[tuple[Future[Location], Location]] = []
-        self._wake = threading.Event()
-        self._committer: threading.Thread | None = None
+        self._commit: CommitThread | None = None
         self._directory_lock: DirectoryLock | None = None
         self._mark: HighWaterMark | None = None
         writable = mode == "a"
@@ -143,6 +141,7 @@ class MessageStore(PartitionReader):
             self._sync_names()
             self._adopt(self._segments[-1])
             self._note_mark()
+            self._commit = CommitThread(f"metaq-{self.topic}-{self.partition}", self._settle)
             _LIVE.add(self)
         else:
             self._tail = SegmentTail(-1, str(self.path), 0, 0)
@@ -174,7 +173,7 @@ class MessageStore(PartitionReader):
             except (OSError, StoreClosedError) as error:
                 self._reconsider(tail, error)
         if tail.due:
-            self._attend(tail, location)
+            self._attend(tail)
         return location
 
     def append_async(
@@ -203,7 +202,7 @@ class MessageStore(PartitionReader):
             except (OSError, StoreClosedError) as error:
                 self._reconsider(tail, error)
         if tail.due:
-            self._attend(tail, location)
+            self._attend(tail)
         return location
 
     def append_many_async(self, messages: Iterable[Row]) -> Future[Location]:
@@ -250,11 +249,10 @@ class MessageStore(PartitionReader):
         Raises:
             StoreNotWritableError: the disk refused, now or before.
         """
-        with self._lock:
-            if self._reason is None:
-                self._settle()
-            elif self.unflushed:
-                raise self._reason
+        if self._reason is None and self._commit is not None:
+            self._commit.wait()
+        elif self._reason is not None and self.unflushed:
+            raise self._reason
 
     @property
     def unflushed(self) -> bool:
@@ -307,21 +305,18 @@ class MessageStore(PartitionReader):
         """Flush, complete every waiting future, and let others in. Closing twice is harmless."""
         if isinstance(self._reason, StoreForkedError | StoreClosedError):
             return
-        committer = self._committer
-        with self._lock:
-            failed = self._reason is not None
-            self._reason = self._reason or StoreClosedError(f"{self.path} is closed")
-        if committer is not None:
-            self._wake.set()
-            committer.join()
         try:
-            if not failed:
-                self._sync()
-                self._segments[-1].messages.close()
+            if self._commit is not None:
+                self._commit.stop()
+                self._tail.hold()
+                self._tail.close()
+                self._tail.let_go()
+                if self._reason is None:
+                    self._sync()
         finally:
+            self._reason = StoreClosedError(f"{self.path} is closed")
             for segment in self._segments[-1:]:
                 segment.messages.abandon()
-            self._reason = StoreClosedError(f"{self.path} is closed")
             self._release()
 
     def __enter__(self) -> MessageStore:
@@ -353,68 +348,28 @@ class MessageStore(PartitionReader):
                 return
             raise self._explain(error) from error
 
-    def _attend(self, tail: SegmentTail, location: Location) -> None:
-        """Do what an append has made due."""
-        if self._group_commit:
-            self._promise(tail, location).result()
-            return
-        self._notice(tail)
-        if tail.flush_due:
-            with self._lock:
-                if self._reason is None:
-                    self._settle()
+    def _attend(self, tail: SegmentTail) -> None:
+        """Do what an append has made due, and wait for it."""
+        if not self._group_commit:
+            self._notice(tail)
+        if tail.flush_due and self._commit is not None:
+            self._commit.wait()
 
     def _promise(self, tail: SegmentTail, location: Location) -> Future[Location]:
-        """Hand out the future of what was just written."""
-        future: Future[Location] = Future()
+        """Hand out the future of what was just written; do what it has made due."""
         if not self._group_commit:
-            future.set_result(location)
             self._notice(tail)
-            if not tail.flush_due:
-                return future
-        with self._lock:
-            if self._reason is not None:
-                raise self._reason
-            if self._group_commit:
-                self._waiting.append((future, location))
-            if self._committer is None:
-                name = f"metaq-commit-{self.topic}-{self.partition}"
-                self._committer = threading.Thread(target=self._commit_loop, name=name, daemon=True)
-                self._committer.start()
-        self._wake.set()
-        return future
-
-    def _commit_loop(self) -> None:
-        """Flush whenever something waits; one flush serves everything appended before it."""
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            with self._lock:
-                closing = self._reason is not None
-                waiting, self._waiting = self._waiting, []
-            self._commit(waiting)
-            if closing:
-                return
-
-    def _commit(self, waiting: list[tuple[Future[Location], Location]]) -> None:
-        try:
-            if self._reason is None and self._tail.size >= self._tail.size_limit:
-                with self._lock:
-                    self._settle()
-            else:
-                self._sync()
-            end = max((where.offset + where.length for _, where in waiting), default=0)
-            if self.max_offset < end:
-                raise StoreNotWritableError(f"{self.path}: the disk did not confirm the append")
-        except (OSError, StoreError) as error:
-            for future, _ in waiting:
-                future.set_exception(self._explain(error))
-            return
-        for future, location in waiting:
-            future.set_result(location)
+        asked = None
+        if tail.flush_due and self._commit is not None:
+            asked = self._commit.ask(location)
+        if asked is not None and self._group_commit:
+            return asked
+        done: Future[Location] = Future()
+        done.set_result(location)
+        return done
 
     def _settle(self) -> None:
-        """Flush, and begin the next segment when this one is full; the caller holds the lock."""
+        """Flush, and begin the next segment when this one is full; in the commit thread."""
         self._sync()
         last = self._segments[-1]
         if last.messages.size_in_bytes >= self._config.system.max_segment_size:
@@ -422,7 +377,7 @@ class MessageStore(PartitionReader):
 
     def _roll(self, last: Segment) -> None:
         """Begin the next segment; while that fails, the full one grows on."""
-        tail = last.messages.tail
+        tail = self._tail
         tail.hold()
         try:
             self._sync()
@@ -436,31 +391,31 @@ class MessageStore(PartitionReader):
                 _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
                 return
             self._hooks.failpoint("after_roll")
-            last.messages.abandon()
-            self._segments = (*self._segments, following)
-            self._adopt(following)
+            with self._lock:
+                self._segments = (*self._segments, following)
+                self._adopt(following)
+                last.messages.abandon()
         finally:
             tail.let_go()
 
     def _sync(self) -> None:
-        """One sync at a time; the first that fails ends all appends."""
-        with self._sync_lock:
-            if self._reason is not None and not isinstance(self._reason, StoreClosedError):
-                raise self._reason
-            last = self._segments[-1]
-            self._tail.noticed = False
-            if last.messages.size_in_bytes == last.messages.high_water_mark:
-                return
-            try:
-                last.messages.flush()
-            except OSError as error:
-                self._reason = StoreNotWritableError(
-                    f"{self.path}: the disk refused a flush ({error.strerror}); what was not "
-                    "confirmed may be lost; open the store again once the disk is well"
-                )
-                self._tail.close()
-                raise self._reason from error
-            self._note_mark()
+        """Flush what was written; the first time that fails ends all appends."""
+        if self._reason is not None:
+            raise self._reason
+        last = self._segments[-1]
+        self._tail.noticed = False
+        if last.messages.size_in_bytes == last.messages.high_water_mark:
+            return
+        try:
+            last.messages.flush()
+        except OSError as error:
+            self._reason = StoreNotWritableError(
+                f"{self.path}: the disk refused a flush ({error.strerror}); what was not "
+                "confirmed may be lost; open the store again once the disk is well"
+            )
+            self._tail.close()
+            raise self._reason from error
+        self._note_mark()
 
     def _note_mark(self) -> None:
         """Remember what is on disk; an older mark is right too, so a failure is no failure."""
@@ -502,7 +457,6 @@ class MessageStore(PartitionReader):
     def _after_fork_in_child(self) -> None:
         """The parent owns the partition: nothing here writes, flushes or unlocks any more."""
         self._lock = threading.Lock()
-        self._sync_lock = threading.Lock()
         self._reason = StoreForkedError(f"{self.path} was opened in the parent process")
         self._segments[-1].messages.abandon()
 

@@ -109,10 +109,8 @@ class Disk:
 
 def forget(store):
     """Let go of everything without writing, as a dead process does."""
+    store._commit.stop()
     store._reason = StoreClosedError("the power failed")
-    store._wake.set()
-    if store._committer is not None:
-        store._committer.join()
     store.segments[-1].messages.abandon()
     store._release()
 

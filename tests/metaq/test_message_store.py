@@ -1,6 +1,7 @@
 """One partition: thresholds, group commit, roll, offsets, holes, retention, failures."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -106,8 +107,9 @@ def test_a_large_message_waits_for_the_disk_too(open_store):
     assert synced[-1] == 600_020
 
 
-def test_many_threads_lose_and_tear_nothing(open_store):
-    store = open_store(unflush_threshold=0, max_segment_size=20_000)
+@pytest.mark.parametrize("threshold", [0, 30])
+def test_many_threads_lose_and_tear_nothing(open_store, threshold):
+    store = open_store(unflush_threshold=threshold, max_segment_size=20_000)
     places = {}
 
     def work(thread):
@@ -120,6 +122,7 @@ def test_many_threads_lose_and_tear_nothing(open_store):
         thread.start()
     for thread in threads:
         thread.join()
+    store.flush()
     found = {m.message_id: (m.offset, m.data) for m in store.messages()}
     assert found == {i: (p.offset, b"%d" % i * 10) for i, p in places.items()}
     assert len(store.segments) > 1
@@ -504,6 +507,44 @@ def test_a_store_left_open_at_exit_loses_nothing(config, tmp_path):
     for partition, message_id in ((0, 1), (1, 2)):
         with MessageStore("t", partition, config()) as store:
             assert [m.message_id for m in store.messages()] == [message_id]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # hit a finalizer
+@pytest.mark.parametrize("threshold", [0, 10])
+def test_interrupts_inside_appends_lose_nothing_and_hang_nothing(open_store, rng, threshold):
+    armed = False
+
+    def interrupt(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    store = open_store(unflush_threshold=threshold, max_segment_size=5_000)
+    acknowledged, interrupts, message_id = [], 0, 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while message_id < 2000:
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.003))
+                while message_id < 2000:
+                    message_id += 1
+                    store.append(message_id, b"x" * 50)
+                    acknowledged.append(message_id)
+                armed = False
+            except KeyboardInterrupt:
+                interrupts += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 3
+    store.close()
+    again = open_store()
+    assert again.holes == ()
+    ids = [m.message_id for m in again.messages()]
+    assert ids == sorted(set(ids))
+    assert set(ids) >= set(acknowledged)
 
 
 @pytest.mark.parametrize("topic", ["", "..", "a/b", "a\0b", "x" * 300])
