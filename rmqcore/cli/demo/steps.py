@@ -8,8 +8,6 @@ Floor: F10; imports the public names, cli.progress and the corpus.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -129,7 +127,7 @@ def dispatch(demo: Demo) -> Step:
     seconds = time.perf_counter() - began
     queues = demo.store.queues()
     units = sum(demo.store.max_queue_offset(*queue) for queue in queues)
-    note = f"{units:,} units in {len(queues)} queues; was {behind:,} bytes behind the last put"
+    note = f"{units:,} units in {len(queues)} queues; {behind:,} bytes of log were left to do"
     return Step("dispatch", 0, 0, seconds, note, units == demo.messages)
 
 
@@ -221,7 +219,7 @@ def kill_and_recover(demo: Demo) -> Step:
             break
     ok = (
         not report.clean_shutdown
-        and queues.messages >= acknowledged
+        and queues.messages >= acknowledged > 0
         and queues.all_read(range(QUEUES, 2 * QUEUES))
     )
     lost = max(0, acknowledged - queues.messages)
@@ -324,11 +322,14 @@ def _write_and_kill(demo: Demo) -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603 - our own
         if writer.stdout is None:
             return 0
-        while data := writer.stdout.read(ACKNOWLEDGED.size):
-            if len(data) == ACKNOWLEDGED.size:
-                (acknowledged,) = ACKNOWLEDGED.unpack(data)
-            demo.bars.show("a writer, to be killed", min(acknowledged, target), target)
-            if acknowledged >= target and writer.poll() is None:
-                os.kill(writer.pid, signal.SIGKILL)
+        try:
+            while data := writer.stdout.read(ACKNOWLEDGED.size):
+                if len(data) == ACKNOWLEDGED.size:
+                    (acknowledged,) = ACKNOWLEDGED.unpack(data)
+                demo.bars.show("a writer, to be killed", min(acknowledged, target), target)
+                if acknowledged >= target:
+                    writer.kill()
+        finally:
+            writer.kill()
     demo.bars.hide("a writer, to be killed")
     return acknowledged
