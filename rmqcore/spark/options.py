@@ -138,6 +138,12 @@ def _one_of(name: str, text: str, *, words: tuple[str, ...]) -> str:
     return text.strip().lower()
 
 
+def _job_id(name: str, text: str) -> str:
+    if not re.fullmatch(r"[\w.-]{1,128}", text, re.ASCII):
+        raise ConfigError(name, text, "expected letters, digits, and any of _ . -")
+    return text
+
+
 def _text(_name: str, text: str) -> str:
     return text
 
@@ -192,7 +198,7 @@ _READ: dict[str, tuple[str, _Parser]] = {
 _WRITE: dict[str, tuple[str, _Parser]] = {
     "topic": ("topic", _text),
     "queueCount": ("queue_count", _count),
-    "jobId": ("job_id", _text),
+    "jobId": ("job_id", _job_id),
     "config": ("config", _text),
 }
 #: handled by `_stores`; and what Spark itself adds for a writer of streams

@@ -13,16 +13,21 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from rmqcore.spark.options import ReadOptions, read_options
+from rmqcore.spark.options import ReadOptions, read_options, write_options
 from rmqcore.spark.planning import LogPartition, batch_partitions
 from rmqcore.spark.reading import read_partition
 from rmqcore.spark.schema import checked_columns, chosen_columns, schema_of
 from rmqcore.spark.stream import RmqStreamReader
+from rmqcore.spark.write import RmqWriter
 
+with suppress(ImportError):  # Spark 4.0 has none
+    from rmqcore.spark.stream_write import RmqStreamWriter
 _StreamReader = RmqStreamReader
 with suppress(ImportError):  # Spark 4.0 and 4.1 have no limits
     from rmqcore.spark.limited_stream import LimitedStreamReader as _StreamReader
@@ -47,6 +52,14 @@ class RmqSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader that follows what the store's writer appends."""
         return _StreamReader(read_options(self.options), checked_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer that appends a frame."""
+        return RmqWriter(schema, write_options(self.options), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer that appends each batch of a stream."""
+        return RmqStreamWriter(schema, write_options(self.options), overwrite=overwrite)
 
 
 class RmqReader(DataSourceReader):

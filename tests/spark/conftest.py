@@ -1,4 +1,4 @@
-"""One Spark session for all, and stores to read with it."""
+"""One Spark session for all tests, and stores to read with it."""
 
 import os
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _lacking():
-    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if missing:
         return f"{' and '.join(missing)} not installed: pip install 'rmqcore[spark]'"
     from rmqcore.spark.session import java_home
@@ -40,7 +40,10 @@ def spark():
         pytest.skip(reason)
     from rmqcore.spark.session import local_session
 
-    session = local_session("tests", cores=2, memory="700m", spark__sql__shuffle__partitions="2")
+    # two cores, and each task is tried twice
+    session = local_session(
+        "tests", cores="2,2", memory="700m", spark__sql__shuffle__partitions="2"
+    )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -1,0 +1,234 @@
+"""The one process that appends what tasks have staged: all of it, once, whatever dies meanwhile.
+
+Before the first record is appended, a ledger below the store's directory says which files are to be
+appended, and where the log ended then. Whoever repeats the commit finds out there how far the first
+one came: the records behind that place are the staged ones, in the same order, up to the last that
+was appended.
+
+Floor: F8; imports _codec, errors, files.store_dir, message_store, opening and spark.staging.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from rmqcore._codec import decode_batch, encode_batch
+from rmqcore.errors import PutMessageError, StoreError
+from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
+from rmqcore.message import Message, MessageExt
+from rmqcore.message_store import DefaultMessageStore
+from rmqcore.opening import open_store
+from rmqcore.spark.staging import Frame, StagedFile
+
+_STALE_S = 7 * 24 * 3600
+_APPENDING, _DONE = "appending", "done"
+
+
+def staging_root(store_path: str) -> Path:
+    """Where tasks stage their files, and where the ledgers lie."""
+    return Path(store_path) / "spark"
+
+
+class Ledger:
+    """What is known of one series of appends: a batch job, or a streaming query.
+
+    Args:
+        root: from `staging_root`.
+        name: of the series.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self._path = root / f"{name}.json"
+        found = json.loads(self._path.read_text("utf-8")) if self._path.exists() else {}
+        self.number: int = found.get("number", -1)
+        self.state: str = found.get("state", _DONE)
+        self.start: int = found.get("start", 0)
+        self.files = [StagedFile(**file) for file in found.get("files", ())]
+
+    def begin(self, number: int, start: int, files: list[StagedFile]) -> None:
+        """Decide that the files are appended from the physical offset ``start`` on."""
+        self.number, self.state, self.start, self.files = number, _APPENDING, start, files
+        self._save()
+
+    def finish(self) -> None:
+        """All of them are in the log and on disk."""
+        self.state, self.files = _DONE, []
+        self._save()
+
+    def is_done(self, number: int) -> bool:
+        """True when append ``number`` has happened."""
+        return number < self.number or (number == self.number and self.state == _DONE)
+
+    def is_appending(self) -> bool:
+        """True between `begin` and `finish`."""
+        return self.state == _APPENDING
+
+    def _save(self) -> None:
+        facts = {
+            "number": self.number,
+            "state": self.state,
+            "start": self.start,
+            "files": [asdict(file) for file in self.files],
+        }
+        fresh = self._path.with_suffix(".new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(facts))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(self._path)
+        sync_directory(self._path.parent)
+
+
+def check_free(store_path: str) -> None:
+    """Refuse early when another process has the store.
+
+    Raises:
+        StoreLockedError: the store is open for writing.
+    """
+    directory = StoreDir(store_path)
+    if directory.exists():
+        directory.lock()
+        directory.unlock()
+
+
+def append_staged(
+    store_path: str,
+    config: str | None,
+    name: str,
+    number: int,
+    files: list[StagedFile],
+) -> int:
+    """Append staged files to the log, in their order, unless it has been done.
+
+    Args:
+        store_path: the store's directory; the store is made when missing.
+        config: settings of the store, as for `open_store`.
+        name: of the series that the append belongs to.
+        number: of the append in its series; later ones have larger numbers.
+        files: what to append.
+
+    Returns:
+        messages appended by this call.
+
+    Raises:
+        StoreLockedError: another process has the store; nothing was appended.
+        StoreError: the store refuses; the same call goes on where this one ended.
+    """
+    root = staging_root(store_path)
+    make_directory(root)
+    with open_store(store_path, config=config) as store:
+        ledger = Ledger(root, name)
+        appended = 0
+        if ledger.is_appending():
+            appended = _append(store, ledger)
+            _finish(store, ledger)
+        if not ledger.is_done(number):
+            ledger.begin(number, store.max_phy_offset, files)
+            appended += _append(store, ledger)
+            _finish(store, ledger)
+    forget_staged(files)
+    _remove_stale(root)
+    return appended
+
+
+def forget_staged(files: list[StagedFile]) -> None:
+    """Remove staged files, and their directory with the last of them."""
+    for file in files:
+        Path(file.path).unlink(missing_ok=True)
+    for parent in {Path(file.path).parent for file in files}:
+        if parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()
+
+
+def _finish(store: DefaultMessageStore, ledger: Ledger) -> None:
+    store.flush()
+    files = ledger.files
+    ledger.finish()
+    forget_staged(files)
+
+
+def _append(store: DefaultMessageStore, ledger: Ledger) -> int:
+    """Put what the log does not have yet; how many messages that were."""
+    there = store.messages(start=ledger.start) if ledger.start < store.max_phy_offset else iter(())
+    appended = 0
+    for file in ledger.files:
+        for frame in file.frames():
+            rest = _missing(frame, there)
+            if rest is None:
+                continue
+            there = iter(())
+            receipt = store.put_messages(
+                rest.body,
+                topic=rest.topic,
+                queue_id=rest.queue_id,
+                sys_flag=rest.sys_flag,
+                born_timestamp_ms=rest.born_timestamp_ms,
+                reconsume_times=rest.reconsume_times,
+            )
+            if not receipt.ok:
+                raise PutMessageError(receipt.status, receipt.reason)
+            appended += rest.message_count
+    return appended
+
+
+def _missing(frame: Frame, there: Iterator[MessageExt]) -> Frame | None:
+    """What of a frame does not come next in the log; None when all of it does."""
+    messages = None
+    for index in range(frame.message_count):
+        found = next(there, None)
+        if found is None and index == 0:
+            return frame
+        messages = messages or decode_batch(frame.body, topic=frame.topic)
+        if found is None or not _same(messages[index], found, frame):
+            rest = messages[index:]
+            return Frame(
+                frame.topic,
+                frame.queue_id,
+                frame.sys_flag,
+                frame.born_timestamp_ms,
+                frame.reconsume_times,
+                len(rest),
+                encode_batch(rest),
+            )
+    return None
+
+
+def _same(staged: Message, found: MessageExt, frame: Frame) -> bool:
+    return (
+        (found.topic, found.queue_id) == (frame.topic, frame.queue_id)
+        and found.unique_key == (staged.properties or {}).get("UNIQ_KEY")
+        and found.body == staged.body
+    )
+
+
+def _remove_stale(root: Path) -> None:
+    """Remove what aborted jobs and killed drivers have left a week ago."""
+    for folder in root.glob("staging-*"):
+        pending = any(
+            Path(file.path).parent == folder
+            for path in root.glob("*.json")
+            for file in Ledger(root, path.stem).files
+        )
+        if not pending and time.time() - folder.stat().st_mtime > _STALE_S:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def abort_staged(store_path: str, name: str, folder: Path) -> None:
+    """Remove what a failed job has staged, unless the ledger has decided that it is appended.
+
+    Raises:
+        StoreError: the ledger cannot be read.
+    """
+    root = staging_root(store_path)
+    try:
+        pending = Ledger(root, name).is_appending()
+    except ValueError as error:
+        raise StoreError(f"{root / name}.json: {error}") from error
+    if not pending:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,176 @@
+"""What tasks leave for the owner of the log: files of encoded batches, in the order of their rows.
+
+A file is a series of frames: a head (`_HEAD`, little-endian), the topic, and a batch body as
+docs/format/batch-body.md has it. It is complete and on disk before its task reports it.
+
+Floor: F8; imports _codec, errors, files.store_dir and message.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rmqcore._codec import encode_batch, encode_record
+from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.message import Message
+
+# topic bytes, queue id, system flag, Unix ms of birth, times consumed, messages, body bytes
+_HEAD = struct.Struct("<HiiqiIQ")
+_FRAME_SIZE = 128 << 10
+_FRAME_OVERHEAD = 22
+#: bytes of a record beyond its entry in a batch, at most: IPv6 hosts, a long topic; and a blank
+_RECORD_OVERHEAD_MAX = 1024
+_PROPERTIES_SIZE_MAX = 32767
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Messages of one queue that are appended together.
+
+    Attributes:
+        born_timestamp_ms: Unix time, 0 for the time of storing.
+        message_count: messages in ``body``.
+        body: a batch body.
+    """
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    reconsume_times: int
+    message_count: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A complete file of frames.
+
+    Attributes:
+        path: of the file.
+        size: its bytes.
+        message_count: messages in it.
+    """
+
+    path: str
+    size: int
+    message_count: int
+
+    def frames(self) -> Iterator[Frame]:
+        """Its frames, in order.
+
+        Raises:
+            StoreError: the file is not what its task left.
+        """
+        try:
+            data = Path(self.path).open("rb")  # noqa: SIM115 - closed below
+        except FileNotFoundError:
+            raise StoreError(f"{self.path}: the staged rows are gone; run the job again") from None
+        with data:
+            if os.fstat(data.fileno()).st_size != self.size:
+                raise StoreError(f"{self.path}: the staged rows are not complete")
+            while head := data.read(_HEAD.size):
+                topic_size, queue_id, sys_flag, born, consumed, count, size = _HEAD.unpack(head)
+                topic = data.read(topic_size).decode()
+                yield Frame(topic, queue_id, sys_flag, born, consumed, count, data.read(size))
+
+
+class StageWriter:
+    """Writes one file of frames; rows of a queue keep their order.
+
+    Args:
+        path: of the file; its directory is made when missing.
+        message_size_max: bytes of the largest message.
+        file_size: bytes of a log file.
+    """
+
+    def __init__(self, path: Path, message_size_max: int, file_size: int) -> None:
+        make_directory(path.parent)
+        self.path = path
+        self.message_count = 0
+        self._message_size_max = min(message_size_max, file_size - _RECORD_OVERHEAD_MAX)
+        # properties may add as much again, and the records are longer than the batch's entries
+        self._frame_size = min(_FRAME_SIZE, message_size_max // 4, file_size // 8)
+        self._file = path.open("wb")
+        self._queues: dict[tuple[str, int], _Queue] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        if error is not None:
+            self.path.unlink(missing_ok=True)
+
+    def put(self, message: Message) -> None:
+        """Add one message.
+
+        Raises:
+            MessageIllegalError: a limit of the format.
+        """
+        key = (message.topic, message.queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            # topic and queue have to be good before anything is appended to the log
+            named = Message(message.topic, b"", queue_id=message.queue_id)
+            encode_record(named, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
+            queue = self._queues[key] = _Queue()
+        envelope = (message.sys_flag, message.born_timestamp_ms, message.reconsume_times)
+        size = _FRAME_OVERHEAD + len(message.body)
+        if size + _PROPERTIES_SIZE_MAX > self._message_size_max:
+            self._check_size(message)
+        if queue.messages and (queue.envelope != envelope or queue.size + size > self._frame_size):
+            self._write(key, queue)
+        queue.envelope = envelope
+        queue.size += size
+        queue.messages.append(message)
+        self.message_count += 1
+
+    def finish(self) -> StagedFile:
+        """Write the rest and make the file survive a power cut."""
+        for key, queue in self._queues.items():
+            if queue.messages:
+                self._write(key, queue)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        sync_directory(self.path.parent)
+        return StagedFile(str(self.path), self._file.tell(), self.message_count)
+
+    def _check_size(self, message: Message) -> None:
+        size = len(encode_batch([message]))
+        if size > self._message_size_max:
+            raise MessageIllegalError(
+                f"a message of topic {message.topic!r} has {size} bytes, the store takes "
+                f"{self._message_size_max}"
+            )
+
+    def _write(self, key: tuple[str, int], queue: _Queue) -> None:
+        body = encode_batch(queue.messages)
+        topic = key[0].encode()
+        head = _HEAD.pack(len(topic), key[1], *queue.envelope, len(queue.messages), len(body))
+        self._file.writelines((head, topic, body))
+        queue.messages = []
+        queue.size = 0
+
+
+class _Queue:
+    """The messages of one queue that are not written yet."""
+
+    __slots__ = ("envelope", "messages", "size")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.size = 0
+        self.envelope: tuple[int, int, int] = (0, 0, 0)

@@ -1,0 +1,52 @@
+"""Appending a stream to a store, each micro-batch once. Spark 4.1 and later.
+
+Floor: F8; imports the parts of spark/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rmqcore.errors import ConfigError
+from rmqcore.spark.log_owner import abort_staged, append_staged
+from rmqcore.spark.options import WriteOptions
+from rmqcore.spark.write import RowStager, Staged, staged_files
+
+
+class RmqStreamWriter(DataSourceStreamArrowWriter):
+    """Appends the batches of a streaming query to a store."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError("outputMode", "complete", 'a log only grows: use "append"')
+        self.stager = RowStager(schema, options)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of one task."""
+        return self.stager.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append one batch, unless an earlier run of it was appended."""
+        query = self._query(messages)
+        if query is not None:
+            append_staged(
+                self.options.path, self.options.config, query, batchId, staged_files(list(messages))
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Forget what the tasks have staged."""
+        folders = {Path(file.path).parent for file in staged_files(list(messages))}
+        for folder in folders:
+            abort_staged(self.options.path, self._query(messages) or "", folder)
+
+    @staticmethod
+    def _query(messages: list[WriterCommitMessage | None]) -> str | None:
+        """The ledger's name for the query that the tasks belong to; None without tasks."""
+        queries = {m.query for m in messages if isinstance(m, Staged) and m.query}
+        return f"query-{queries.pop()}" if queries else None

@@ -1,0 +1,299 @@
+"""Frames are appended whole and once: tasks that fail, commits that repeat, aborts that race."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.errors import ConfigError, MessageIllegalError, StoreError, StoreLockedError
+from rmqcore.message import Message
+
+pytest.importorskip("pyspark")
+
+
+def messages_of(path):
+    with open_store(path, mode="r") as store:
+        return list(store.messages())
+
+
+def bodies_of(path):
+    return [message.body for message in messages_of(path)]
+
+
+def append(frame, path, **options):
+    frame.write.format("rmq").mode("append").options(**options).save(str(path))
+
+
+@pytest.fixture
+def numbers(spark):
+    """`numbers(1000, parts=3)`: a frame with the body "0", "1", ..."""
+
+    def frame(count, parts=3):
+        return spark.range(0, count, 1, parts).selectExpr("CAST(id AS STRING) AS body")
+
+    return frame
+
+
+def test_each_row_is_appended_once_in_the_order_of_its_queue(numbers, store_path):
+    append(numbers(3000), store_path, topic="T", queueCount="2")
+    found = messages_of(store_path)
+    assert sorted(int(m.body) for m in found) == list(range(3000))
+    assert len({m.unique_key for m in found}) == 3000
+    for queue_id in (0, 1):
+        queue = [m for m in found if m.queue_id == queue_id]
+        assert [m.queue_offset for m in queue] == list(range(1500))
+        assert [int(m.body) for m in queue] == sorted(int(m.body) for m in queue)
+    assert not list((store_path / "spark").glob("staging-*"))
+
+
+def test_a_store_is_copied_with_all_that_makes_a_message(spark, golden_store, store_path):
+    source = golden_store("5.5.0", "basic")
+    frame = spark.read.format("rmq").option("columns", "full").load(str(source.path))
+    append(frame.coalesce(1), store_path)
+
+    def facts(message):
+        kept = ("topic", "queue_id", "body", "properties", "flag", "sys_flag", "reconsume_times")
+        return [getattr(message, name) for name in kept] + [message.born_timestamp_ms]
+
+    def ordered(path):
+        rows = sorted(messages_of(path), key=lambda m: (m.topic, m.queue_id, m.queue_offset))
+        return [facts(message) for message in rows]
+
+    old, new = ordered(source.path), ordered(store_path)
+    for before, after in zip(old, new, strict=True):
+        before[3].setdefault("UNIQ_KEY", after[3]["UNIQ_KEY"])
+        assert after == before
+
+
+def test_an_empty_frame_appends_nothing(numbers, store_path):
+    append(numbers(0), store_path, topic="T")
+    assert messages_of(store_path) == []
+
+
+def failing(frame, marks, times):
+    """The frame; its partition 1 fails behind its last row, so many times."""
+
+    def fail(batches):
+        yield from batches
+        from pyspark import TaskContext
+
+        tried = len(list(marks.iterdir()))
+        if TaskContext.get().partitionId() == 1 and tried < times:
+            (marks / str(tried)).touch()
+            raise RuntimeError("the task failed")
+
+    marks.mkdir()
+    return frame.mapInArrow(fail, frame.schema)
+
+
+def test_a_task_that_fails_and_is_tried_again_doubles_nothing(numbers, store_path, tmp_path):
+    append(failing(numbers(900), tmp_path / "marks", 1), store_path, topic="T")
+    assert sorted(map(int, bodies_of(store_path))) == list(range(900))
+
+
+def test_a_job_that_fails_leaves_nothing_behind(numbers, store_path, tmp_path):
+    frame = failing(numbers(900), tmp_path / "marks", 2)
+    with pytest.raises(Exception, match="the task failed"):
+        append(frame, store_path, topic="T")
+    assert not (store_path / "commitlog").exists()
+    append(frame, store_path, topic="T")
+    assert sorted(map(int, bodies_of(store_path))) == list(range(900))
+
+
+def test_a_job_with_an_id_is_appended_once(numbers, store_path):
+    append(numbers(100), store_path, topic="T", jobId="nightly-7")
+    append(numbers(100), store_path, topic="T", jobId="nightly-7")
+    assert len(messages_of(store_path)) == 100
+    append(numbers(100), store_path, topic="T", jobId="nightly-8")
+    assert len(messages_of(store_path)) == 200
+
+
+def test_a_store_in_use_is_refused_before_the_job_runs(numbers, store_path):
+    with open_store(store_path), pytest.raises(Exception, match="open for writing"):
+        append(numbers(10), store_path, topic="T")
+    assert not list((store_path / "spark").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "text"),
+    [
+        ("body", {}, "give it as an option"),
+        ("body AS boddy", {"topic": "T"}, "did you mean body?"),
+        ("CAST(1 AS INT) AS body", {"topic": "T"}, "its type is binary or string"),
+        ("body, 1L AS queue_id", {"topic": "T"}, "its type is int"),
+        ("'a' AS keys", {"topic": "T"}, "nothing to append"),
+        ("body", {"topic": "T", "queuecont": "1"}, "did you mean queueCount?"),
+        ("body", {"topic": "T", "jobId": "a/b"}, "expected letters, digits"),
+    ],
+)
+def test_a_wrong_frame_or_option_is_refused(numbers, store_path, select, options, text):
+    from rmqcore.spark.options import write_options
+    from rmqcore.spark.write import check_columns
+
+    schema = numbers(1).selectExpr(*select.split(",")).schema
+
+    def check():
+        check_columns(schema, write_options({"path": str(store_path), **options}))
+
+    with pytest.raises(ConfigError) as caught:
+        check()
+    assert text in str(caught.value)
+
+
+def test_overwrite_is_refused(numbers, store_path):
+    with pytest.raises(Exception, match="a log only grows"):
+        numbers(1).write.format("rmq").mode("overwrite").option("topic", "T").save(str(store_path))
+
+
+def test_a_row_that_breaks_a_limit_fails_before_anything_is_appended(spark, numbers, store_path):
+    append(numbers(10), store_path, topic="T")
+    bad = spark.createDataFrame([("T", "a"), ("x" * 40_000, "b")], "topic string, body string")
+    with pytest.raises(Exception, match="of partition"):
+        append(bad.coalesce(1), store_path)
+    assert len(messages_of(store_path)) == 10
+
+
+# ---- the owner of the log, without Spark
+
+
+@pytest.fixture
+def staged(store_path):
+    """Three staged files of 200 messages for two queues."""
+    from rmqcore.spark.staging import StageWriter
+
+    files = []
+    for part in range(3):
+        path = store_path / "spark" / "staging-test" / f"{part}.rows"
+        with StageWriter(path, 1 << 20, 1 << 20) as stage:
+            for number in range(200):
+                unique = {"UNIQ_KEY": f"{part:08X}{number:024X}"}
+                body = b"%d-%d" % (part, number)
+                stage.put(Message("T", body * 50, queue_id=number % 2, properties=unique))
+            files.append(stage.finish())
+    return files
+
+
+def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
+    from rmqcore.spark.log_owner import append_staged
+
+    assert append_staged(str(store_path), None, "job", 0, staged) == 600
+    before = bodies_of(store_path)
+    assert append_staged(str(store_path), None, "job", 0, staged) == 0
+    assert bodies_of(store_path) == before
+    assert len(before) == 600
+
+
+@pytest.mark.parametrize("die_after", [1, 2, 4, 5, 6])
+@pytest.mark.parametrize("foreign", [0, 5])
+def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_after, foreign):
+    from rmqcore import message_store
+    from rmqcore.spark.log_owner import abort_staged, append_staged
+
+    puts = message_store.DefaultMessageStore.put_messages
+    count = 0
+
+    def dying(self, *args, **settings):
+        nonlocal count
+        count += 1
+        if count == die_after:
+            raise KeyboardInterrupt
+        return puts(self, *args, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
+        with pytest.raises(KeyboardInterrupt):
+            append_staged(str(store_path), None, "query", 3, staged)
+    abort_staged(str(store_path), "query", Path(staged[0].path).parent)
+    with open_store(store_path) as store:
+        for number in range(foreign):
+            store.put("T", b"foreign %d" % number)
+    other = [file for file in staged[:1] if shutil.copy(file.path, file.path + ".again")]
+    append_staged(str(store_path), None, "query", 3, other)
+    found = messages_of(store_path)
+    ours = [m.unique_key for m in found if not m.body.startswith(b"foreign")]
+    assert len(ours) == len(set(ours)) == 600
+    assert len(found) == 600 + foreign
+
+
+def test_a_batch_cut_in_its_middle_is_completed(store_path, staged):
+    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+
+    append_staged(str(store_path), None, "first", 0, staged[:1])
+    rest = staged[1:]
+    with open_store(store_path) as store:
+        ledger = Ledger(staging_root(str(store_path)), "query")
+        ledger.begin(0, store.max_phy_offset, rest)
+        frame = next(rest[0].frames())
+        from rmqcore._codec import decode_batch
+
+        for message in decode_batch(frame.body, topic="T")[:7]:
+            message.queue_id = frame.queue_id
+            store.put_message(message)
+    assert append_staged(str(store_path), None, "query", 0, []) == 393
+    keys = [m.unique_key for m in messages_of(store_path)]
+    assert len(keys) == len(set(keys)) == 600
+
+
+def test_earlier_batches_are_done(store_path, staged):
+    from rmqcore.spark.log_owner import append_staged
+
+    append_staged(str(store_path), None, "query", 5, staged[:1])
+    assert append_staged(str(store_path), None, "query", 4, staged[1:2]) == 0
+    assert append_staged(str(store_path), None, "query", 6, staged[2:]) == 200
+
+
+def test_staged_rows_that_are_gone_or_cut_are_an_error(store_path, staged):
+    from rmqcore.spark.log_owner import append_staged
+
+    Path(staged[0].path).unlink()
+    with pytest.raises(StoreError, match="the staged rows are gone"):
+        append_staged(str(store_path), None, "a", 0, staged[:1])
+    Path(staged[1].path).write_bytes(b"")
+    with pytest.raises(StoreError, match="not complete"):
+        append_staged(str(store_path), None, "b", 0, staged[1:2])
+
+
+def test_a_locked_store_appends_nothing(store_path, staged):
+    from rmqcore.spark.log_owner import append_staged
+
+    with open_store(store_path), pytest.raises(StoreLockedError):
+        append_staged(str(store_path), None, "job", 0, staged)
+    assert append_staged(str(store_path), None, "job", 0, staged) == 600
+
+
+def test_a_message_too_large_is_refused_when_it_is_staged(tmp_path):
+    from rmqcore.spark.staging import StageWriter
+
+    with StageWriter(tmp_path / "a" / "x", 100_000, 1 << 20) as stage:
+        stage.put(Message("T", bytes(99_000)))
+        with pytest.raises(MessageIllegalError, match="the store takes 100000"):
+            stage.put(Message("T", bytes(100_000)))
+
+
+def test_a_stream_is_appended_once(spark, numbers, store_path, tmp_path):
+    source = tmp_path / "source"
+    append(numbers(500), source, topic="T")
+
+    def run():
+        query = (
+            spark.readStream.format("rmq")
+            .options(startingOffsets="earliest", maxOffsetsPerTrigger="200")
+            .load(str(source))
+            .select("topic", "body", "unique_key")
+            .writeStream.format("rmq")
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start(str(store_path))
+        )
+        query.awaitTermination()
+
+    run()
+    assert len(messages_of(store_path)) == 500
+    append(numbers(100), source, topic="T")
+    # the last batch has been appended, but Spark does not know it any more
+    for path in (tmp_path / "c" / "commits").glob("*2*"):
+        path.unlink()
+    run()
+    keys = [m.unique_key for m in messages_of(store_path)]
+    assert len(keys) == len(set(keys)) == 600
