@@ -96,6 +96,24 @@ def time_text(timestamp_ms: int | None) -> str:
     return moment.isoformat(" ", "milliseconds")
 
 
+def printable(body: bytes, kept: str = "") -> str:
+    """A body for a terminal: what is no text, and every control character, is escaped.
+
+    Args:
+        body: any bytes.
+        kept: control characters that stay, such as line ends.
+    """
+    text = body.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable() or letter in kept
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
 def for_json(message: MessageExt) -> dict[str, Any]:
     """A message as `export` writes it, with the plain body beside a compressed one."""
     fields = message_fields(message)
@@ -105,7 +123,7 @@ def for_json(message: MessageExt) -> dict[str, Any]:
 
 
 def print_message(message: MessageExt, *, as_json: bool, long: bool) -> None:
-    """Print one message: its body, with ``long`` behind a head, or as a line of JSON."""
+    """Print one message: its body's bytes, with ``long`` one line of text, or a line of JSON."""
     if as_json:
         print_json(for_json(message))
         return
@@ -114,6 +132,8 @@ def print_message(message: MessageExt, *, as_json: bool, long: bool) -> None:
         words = [time_text(message.store_timestamp_ms), where, f"phy={message.phy_offset}"]
         words += [f"tags={message.tags}"] if message.tags else []
         words += [f"keys={','.join(message.keys)}"] if message.keys else []
-        sys.stdout.write("  ".join(words) + "  ")
+        words.append(printable(message.decompressed_body()))
+        sys.stdout.write("  ".join(words) + "\n")
+        return
     sys.stdout.flush()
     sys.stdout.buffer.write(message.decompressed_body() + b"\n")

@@ -25,8 +25,8 @@ from rmqcore.cli.output import (
     for_json,
     print_facts,
     print_json,
-    print_message,
     print_table,
+    printable,
     time_text,
 )
 from rmqcore.message import decode_message_id
@@ -200,7 +200,8 @@ def _print_found(message: MessageExt) -> None:
     }
     facts |= {f"  {name}": value for name, value in sorted(message.properties.items())}
     print_facts(facts)
-    print_message(message, as_json=False, long=False)
+    body = printable(message.decompressed_body(), "\n\t")
+    CONSOLE.print(body, markup=False, soft_wrap=True)
     CONSOLE.print()
 
 

@@ -22,6 +22,8 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
 from rmqcore.files.store_dir import StoreDir
 
+_TRANSACTION_MASK = 0xC
+_TRANSACTION_COMMIT = 0x8
 _PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config")
 
 
@@ -35,9 +37,7 @@ def stat(
     """Say what a store holds: topics, queues, sizes, dispatch lag, times, broker.conf lines."""
     with open_for_reading(store, config, settings) as opened:
         rows = _queue_rows(opened)
-        facts = _facts(opened, len(rows)) | {
-            "ignored_settings": list(configured(config, settings).ignored)
-        }
+        facts = _facts(opened) | {"ignored_settings": list(configured(config, settings).ignored)}
         broker_conf = opened.broker_conf()
     if as_json:
         print_json(
@@ -57,7 +57,7 @@ def stat(
     CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
 
 
-def _facts(store: ReadOnlyMessageStore, queue_count: int) -> dict[str, Any]:
+def _facts(store: ReadOnlyMessageStore) -> dict[str, Any]:
     low, high = store.min_phy_offset, store.max_phy_offset
     ends = _first_and_last(store)
     directory = StoreDir(store.path, store.config.store_path_commit_log)
@@ -67,15 +67,24 @@ def _facts(store: ReadOnlyMessageStore, queue_count: int) -> dict[str, Any]:
         "min_phy_offset": low,
         "max_phy_offset": high,
         "log_files": len(store.log.queue.files),
-        "dispatch_behind_bytes": max(0, high - store.consume_queues.end_phy_offset())
-        if queue_count
-        else high - low,
+        "dispatch_behind_bytes": _dispatch_behind_bytes(store, low, high),
         "first_store_timestamp_ms": ends[0].store_timestamp_ms if ends[0] else None,
         "last_store_timestamp_ms": ends[1].store_timestamp_ms if ends[1] else None,
         "index_files": len(store.index.files),
         "index_entries": sum(max(file.entry_count, 0) for file in store.index.files),
         "bytes": {name: _size_below(store.path / name) for name in _PARTS},
     }
+
+
+def _dispatch_behind_bytes(store: ReadOnlyMessageStore, low: int, high: int) -> int:
+    """Bytes of log from the first record on that its queue lacks.
+
+    Prepared and rolled-back records belong to no queue.
+    """
+    for message in store.messages(start=max(low, store.consume_queues.end_phy_offset()), stop=high):
+        if message.sys_flag & _TRANSACTION_MASK in (0, _TRANSACTION_COMMIT):
+            return high - message.phy_offset
+    return 0
 
 
 def _state(directory: StoreDir) -> str:

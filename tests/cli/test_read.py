@@ -49,6 +49,14 @@ def test_cat_long_says_where_each_message_lies(rmqcore, store):
     assert "  Letters/0@0  phy=0  tags=t0  keys=letter,a  a\n" in line
 
 
+def test_cat_long_is_one_line_a_message_whatever_its_body(rmqcore, store_path):
+    with open_store(store_path) as opened:
+        opened.put("T", b"two\nlines\x1b[31m \xff \xc3\xa9")
+    line = rmqcore("cat", store_path, "-l").stdout
+    assert line.endswith("  two\\nlines\\x1b[31m \\xff é\n")
+    assert line.count("\n") == 1
+
+
 def test_cat_json_has_the_attributes_of_a_message(rmqcore, store):
     with open_store(store, mode="r") as opened:
         first = next(opened.messages())

@@ -51,6 +51,12 @@ def test_stat_says_how_far_dispatch_is_behind(rmqcore, store):
     assert rmqcore("stat", store, "--json").json["dispatch_behind_bytes"] == end
 
 
+def test_records_that_belong_to_no_queue_are_not_behind(rmqcore, golden_store):
+    golden = golden_store("5.5.0", "transactions")
+    facts = rmqcore("stat", golden.path, "--config", golden.conf, "--json").json
+    assert facts["dispatch_behind_bytes"] == 0
+
+
 def test_stat_changes_nothing(rmqcore, store):
     def snapshot():
         return {
