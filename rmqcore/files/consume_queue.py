@@ -453,12 +453,6 @@ class ConsumeQueue:
         self._set_end(self.max_offset * self.unit_size)
         return before - self.max_offset
 
-    def truncate_offset(self, offset: int) -> None:
-        """Drop the units from queue offset ``offset`` on, to be derived again."""
-        if offset < self.max_offset:
-            self.queue.truncate(offset * self.unit_size)
-            self._set_end(max(offset, self.first_unit_offset) * self.unit_size)
-
     def close(self) -> None:
         """Let the files go."""
         self.queue.close()

@@ -18,3 +18,14 @@ def test_empty_files_behind_the_last_record_are_not_counted(golden_store, releas
     with rmqcore.open_store(golden.path, mode="r") as store:
         assert store.max_phy_offset == end
         assert sum(1 for _ in store.messages()) == count
+
+
+@pytest.mark.parametrize("size", [0, 7, 20, 500, 995])
+def test_a_consume_queue_file_that_was_cut_short_ends_the_queue(golden_store, size):
+    golden = golden_store("5.5.0", "basic")
+    path = sorted((golden.path / "consumequeue" / "TopicA" / "0").iterdir())[-1]
+    first = int(path.name) // 20
+    used = len(path.read_bytes().rstrip(b"\0")) // 20
+    path.write_bytes(path.read_bytes()[:size])
+    with rmqcore.open_store(golden.path, mode="r") as store:
+        assert first <= store.max_queue_offset("TopicA", 0) <= first + min(size // 20, used + 1)
