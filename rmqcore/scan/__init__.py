@@ -15,7 +15,7 @@ from rmqcore.scan.plan import LogPlan, plan
 from rmqcore.scan.read import DEFAULT_COLUMNS, FULL_COLUMNS, LIGHT_COLUMNS, read, read_store
 from rmqcore.scan.rebuild_index import rebuild_index
 from rmqcore.scan.rebuild_queues import rebuild, rebuild_consume_queues
-from rmqcore.scan.runner import run
+from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "QueueProblem",
     "RebuildReport",
     "RecordsGoneError",
+    "Runner",
     "Split",
     "audit",
     "export",

@@ -25,7 +25,7 @@ from rmqcore.message import MessageExt
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import plan
 from rmqcore.scan.read import FULL_COLUMNS, read
-from rmqcore.scan.runner import run
+from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 
 EXPORT_SPLIT_SIZE = 256 << 20
@@ -201,7 +201,7 @@ def export_store(
     topics: Iterable[str] | None = None,
     uncommitted: bool = False,
     config: StoreConfig | str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | Runner = 1,
     split_size: int = EXPORT_SPLIT_SIZE,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ExportedPart]:
@@ -215,7 +215,7 @@ def export_store(
         topics: only messages of these.
         uncommitted: also prepared and rolled-back transactional records.
         config: settings of the store, as for `open_store`.
-        jobs: processes.
+        jobs: processes, or what else runs a function over splits.
         split_size: bytes of log in a file.
         progress: called with (bytes of log done, bytes in all).
     """

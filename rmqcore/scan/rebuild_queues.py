@@ -28,7 +28,7 @@ from rmqcore.scan.digest import tree_digest
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.queue_writer import QueueKey, QueuesWritten, QueueWriter
-from rmqcore.scan.runner import run
+from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 
 _COPY_UNITS = 1 << 16
@@ -99,7 +99,7 @@ def rebuild_consume_queues(
     store_path: str | os.PathLike[str],
     *,
     config: StoreConfig | str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | Runner = 1,
     split_size: int = SPLIT_SIZE,
     skip_damage: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -112,7 +112,7 @@ def rebuild_consume_queues(
     Args:
         store_path: the store's directory; its lock is taken.
         config: settings of the store, as for `open_store`.
-        jobs: processes.
+        jobs: processes, or what else runs a function over splits.
         split_size: bytes of log that one process works on at a time.
         skip_damage: pass over damaged records; their messages are lost, and fillers stand in their
             places.
@@ -134,7 +134,7 @@ class _QueuesRebuild:
     def __init__(
         self,
         log: LogPlan,
-        jobs: int,
+        jobs: int | Runner,
         split_size: int,
         skip_damage: bool,
         progress: Callable[[int, int], None] | None,
@@ -182,7 +182,7 @@ class _QueuesRebuild:
         self,
     ) -> tuple[dict[QueueKey, list[tuple[int, int]]], dict[QueueKey, list[tuple[int, ...]]]]:
         splits = self._log.splits(self._split_size)
-        if self._jobs > 1:
+        if self._jobs != 1:
             parts = list(run(self._work, splits, jobs=self._jobs, progress=self._progress))
             runs = _merged(written for written, _ in parts)
             if runs is not None:

@@ -9,7 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rmqcore.errors import StoreError
 from rmqcore.scan.split import Split
@@ -17,11 +17,21 @@ from rmqcore.scan.split import Split
 Result = TypeVar("Result")
 
 
+class Runner(Protocol):
+    """What calls a function with every split somewhere else, in a cluster for example."""
+
+    def __call__(
+        self, function: Callable[[Split], Result], splits: Sequence[Split], /
+    ) -> Iterator[Result]:
+        """Call it; yields its results in the order of the splits."""
+        ...
+
+
 def run(
     function: Callable[[Split], Result],
     splits: Sequence[Split],
     *,
-    jobs: int = 1,
+    jobs: int | Runner = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Result]:
     """Call a function with every split; yields its results in the order of the splits.
@@ -30,7 +40,7 @@ def run(
         function: importable by its name, or a ``functools.partial`` of such a one, when there is
             more than one job.
         splits: what to work on.
-        jobs: processes; 1 works in this one.
+        jobs: processes; 1 works in this one. Or what else runs the function.
         progress: called with (bytes of log done, bytes of log in all) after each split.
 
     Raises:
@@ -48,8 +58,11 @@ def run(
 
 
 def _results(
-    function: Callable[[Split], Result], splits: Sequence[Split], jobs: int
+    function: Callable[[Split], Result], splits: Sequence[Split], jobs: int | Runner
 ) -> Iterator[Result]:
+    if not isinstance(jobs, int):
+        yield from jobs(function, splits)
+        return
     if jobs <= 1 or len(splits) <= 1:
         yield from map(function, splits)
         return
