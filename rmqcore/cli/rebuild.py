@@ -74,9 +74,9 @@ def _print_report(report: RebuildReport, as_json: bool) -> None:
         return
     facts: dict[str, object] = {
         "rebuilt": f"{report.kind}: {report.records:,} records, {report.files:,} files",
-        "SHA-256 before": report.digest_before,
-        "SHA-256 after": report.digest_after,
-        "": "the same, byte for byte" if report.identical else "the files have changed",
+        "before": report.digest_before,
+        "after": report.digest_after,
+        "SHA-256": "the same, byte for byte" if report.identical else "the files have changed",
     }
     facts |= {f"note {number}": note for number, note in enumerate(report.notes, 1)}
     facts |= {f"damage at {offset}": reason for offset, reason in report.damaged}
