@@ -29,7 +29,7 @@ def test_close_beside_puts_and_gets(store_path, rng, how, round_number):
                     acknowledged.append((mark, number))
             except (StoreClosedError, StoreNotWritableError):
                 return
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 - looked at below
                 problems.append(error)
                 return
 
@@ -41,7 +41,7 @@ def test_close_beside_puts_and_gets(store_path, rng, how, round_number):
                 store.query_message("T", "k1-1")
             except StoreClosedError:
                 return
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 - looked at below
                 problems.append(error)
                 return
 
@@ -124,7 +124,7 @@ def test_reads_beside_deletion_and_few_mappings(store_path, rng):
                     held = held[-200:]
                     for number, message in held:
                         assert int(bytes(message.body[:8])) == number
-                except BaseException as error:
+                except Exception as error:  # noqa: BLE001 - looked at below
                     problems.append(error)
                     return
 

@@ -1,4 +1,4 @@
-"""A store in a forked child, at the interpreter's end, and in a process that is not allowed to write."""
+"""A store in a forked child, at the interpreter's end, and beside a second writer."""
 
 import fcntl
 import os
