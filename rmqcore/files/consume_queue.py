@@ -190,7 +190,8 @@ class ConsumeQueue:
                     "no unit can look like the one here, and more follow; open the store for "
                     "writing, which derives it again from the log",
                 )
-            elif end < file.file_from_offset + file.size - file.size % self.unit_size:
+            elif not count or end < file.file_from_offset + file.size - file.size % self.unit_size:
+                # no unit follows, perhaps because the file was cut short inside one
                 return
 
     def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool]:
