@@ -58,6 +58,7 @@ class AuditReport:
         runs: for each queue the stretches of queue offsets that the log has.
         batches: for each queue of stored batches the physical offsets that the log has.
         last_timestamp_ms: store time of the last record.
+        latest: number of the last problem of each path and kind.
     """
 
     records: int = 0
@@ -68,22 +69,21 @@ class AuditReport:
     runs: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
     batches: dict[QueueKey, list[int]] = field(default_factory=dict)
     last_timestamp_ms: int = 0
+    latest: dict[tuple[Path, str], int] = field(default_factory=dict)
 
     def note(self, problem: QueueProblem) -> None:
         """Add a problem; one that goes on is made one with the one before."""
-        last = self.problems[-1] if self.problems else None
-        if (
-            last is not None
-            and (last.path, last.kind) == (problem.path, problem.kind)
-            and last.first + last.count == problem.first
-        ):
+        number = self.latest.get((problem.path, problem.kind))
+        last = None if number is None else self.problems[number]
+        if number is not None and last is not None and last.first + last.count == problem.first:
             joined = last.count + problem.count
-            self.problems[-1] = QueueProblem(
+            self.problems[number] = QueueProblem(
                 last.path, last.first, joined, last.phy_offset, last.kind
             )
             return
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
+            self.latest[problem.path, problem.kind] = len(self.problems)
             self.problems.append(problem)
 
 
