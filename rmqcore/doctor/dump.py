@@ -310,7 +310,7 @@ def _units(source: _Source, kind: str, start: int) -> Iterator[DumpItem]:
         problem = ""
         if kind == "consumequeue_ext":
             length = fields[0].value
-            if length < size:
+            if not size <= length <= source.size - at:
                 problem, length = "the unit's size is none; the file ends here", source.size - at
         elif fields[1].value <= 0 or fields[0].value < 0:
             problem = "no record has such a place"

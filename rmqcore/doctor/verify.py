@@ -24,7 +24,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.scan.audit import AuditReport, audit
 from rmqcore.scan.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
-from rmqcore.scan.runner import run
+from rmqcore.scan.runner import Runner, run
 from rmqcore.services.geometry import fitted_config
 
 SPLIT_SIZE = 64 << 20
@@ -42,7 +42,7 @@ def verify(
     store_path: str | os.PathLike[str],
     *,
     config: StoreConfig | str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | Runner = 1,
     check_crc: bool = True,
     progress: VerifyProgress | None = None,
 ) -> VerifyReport:
@@ -52,7 +52,7 @@ def verify(
         store_path: the store's directory; only read.
         config: settings of the store, as for `open_store`. Where delay levels are not RocketMQ's
             own, they are needed to judge the tags codes of delayed messages.
-        jobs: processes that walk the log.
+        jobs: processes that walk the log, or what else runs a function over splits.
         check_crc: compare each body with its CRC.
         progress: called with (phase, done, total): "log" in bytes, "index" in bytes.
 
@@ -86,7 +86,7 @@ class _Verification:
         self._check_crc = check_crc
         self._progress = progress
 
-    def run(self, jobs: int) -> VerifyReport:
+    def run(self, jobs: int | Runner) -> VerifyReport:
         began = time.monotonic()
         log = self._plan()
         self._report.min_phy_offset, self._report.max_phy_offset = log.start, log.end
@@ -142,7 +142,7 @@ class _Verification:
                 'open with on_corruption="truncate" to go on with what is there',
             )
 
-    def _walk(self, log: LogPlan, jobs: int) -> AuditReport:
+    def _walk(self, log: LogPlan, jobs: int | Runner) -> AuditReport:
         splits = log.splits(SPLIT_SIZE)
         work = partial(
             audit,

@@ -1,0 +1,157 @@
+"""What is exported comes back the same: topics, queues, order, properties, bodies."""
+
+import json
+
+import pytest
+
+import rmqcore
+from golden.stores import packed_stores
+from rmqcore import scan
+from rmqcore.errors import ConfigError, CorruptRecordError, MessageIllegalError, RmqCoreError
+
+STORES = [store for store in packed_stores() if store[1] not in ("crashed", "delayed")]
+FORMATS = ("jsonl", "parquet")
+
+
+def content(message):
+    """What an export has to keep of a message."""
+    properties = {k: v for k, v in message.properties.items() if k != "__CRC32#"}
+    return (
+        message.topic,
+        message.queue_id,
+        message.body,
+        list(properties.items()),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+    )
+
+
+def all_messages(path, **selection):
+    return [m for split in scan.plan(path) for m in scan.messages(split, **selection)]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("store", STORES, ids="-".join)
+def test_there_and_back(golden_store, tmp_path, store, file_format):
+    if file_format == "parquet":
+        pytest.importorskip("pyarrow")
+    golden = golden_store(*store)
+    target = tmp_path / "export"
+    parts = scan.export_store(
+        golden.path, target, file_format=file_format, split_size=100_000, config=golden.conf
+    )
+    with rmqcore.open_store(tmp_path / "new") as opened:
+        report = scan.import_files(opened, target)
+        assert report.messages == sum(part.rows for part in parts)
+        assert report.files == len(parts)
+    before, after = all_messages(golden.path), all_messages(tmp_path / "new")
+    assert [content(message) for message in after] == [content(message) for message in before]
+    assert before
+
+
+def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
+    golden = golden_store("5.5.0", "basic")
+    first = scan.export_store(golden.path, tmp_path / "a", file_format="jsonl", split_size=100_000)
+    again = scan.export_store(
+        golden.path, tmp_path / "a", file_format="jsonl", split_size=100_000, jobs=2
+    )
+    assert first == again
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert names == {part.file for part in first} | {"manifest.json"}
+    assert first[1].file == f"part-{first[1].start:020d}.jsonl"
+
+
+def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
+    golden = golden_store("5.5.0", "basic")
+    scan.export_store(golden.path, tmp_path, file_format="jsonl")
+    lines = [
+        json.loads(line)
+        for path in sorted(tmp_path.glob("*.jsonl"))
+        for line in path.read_text("utf-8").splitlines()
+    ]
+    for line, message in zip(lines, all_messages(golden.path), strict=True):
+        line.pop("body", None), line.pop("body_base64", None)
+        for name, value in line.items():
+            own = getattr(message, name)
+            assert value == (list(own) if name == "keys" else own)
+
+
+def test_topics_and_transactions_are_selected(golden_store, tmp_path):
+    golden = golden_store("5.5.0", "transactions")
+    queued = scan.export_store(golden.path, tmp_path / "q", file_format="jsonl")
+    whole = scan.export_store(golden.path, tmp_path / "w", file_format="jsonl", uncommitted=True)
+    assert sum(part.rows for part in queued) == 124
+    assert sum(part.rows for part in whole) == 240
+    basic = golden_store("5.5.0", "basic")
+    parts = scan.export_store(basic.path, tmp_path / "t", file_format="jsonl", topics=["TopicA"])
+    expected = [m for m in all_messages(basic.path) if m.topic == "TopicA"]
+    assert sum(part.rows for part in parts) == len(expected) > 0
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_damaged_record_leaves_no_half_file(golden_store, tmp_path, file_format):
+    golden = golden_store("5.5.0", "basic")
+    path = sorted((golden.path / "commitlog").iterdir())[2]
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError) as caught:
+        scan.export_store(golden.path, tmp_path / "e", file_format=file_format)
+    assert caught.value.phy_offset == int(path.name)
+    assert not [p.name for p in (tmp_path / "e").iterdir() if "131072" in p.name or "tmp" in p.name]
+
+
+def test_a_parked_message_is_parked_again(golden_store, tmp_path):
+    golden = golden_store("5.5.0", "delayed")
+    scan.export_store(golden.path, tmp_path / "e", file_format="jsonl")
+    with rmqcore.open_store(tmp_path / "plain") as store, pytest.raises(MessageIllegalError):
+        scan.import_files(store, tmp_path / "e")
+    part = sorted((tmp_path / "e").glob("*.jsonl"))[0]
+    row = json.loads(part.read_text("utf-8").splitlines()[0])
+    message = scan.message_of(row)
+    assert message.topic == row["properties"]["REAL_TOPIC"]
+    assert message.queue_id == int(row["properties"]["REAL_QID"])
+    assert message.properties["DELAY"] == row["properties"]["DELAY"]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("{", "no JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "no topic"),
+        ('{"topic": "T", "body_base64": "!"}', "the body"),
+        ('{"topic": "../x", "body": ""}', "topic"),
+        ('{"topic": "T", "body": "", "properties": [1]}', "properties"),
+        ('{"topic": "T", "body": "", "queue_id": "x"}', "row 2"),
+        ('{"topic": "T", "body": "", "queue_id": 99999999999}', "row 2"),
+        ('{"topic": "T", "body": "", "properties": {"a\\u0001": "b"}}', "row 2"),
+    ],
+)
+def test_a_row_that_is_no_message_is_named(store_path, tmp_path, line, what):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"topic": "T", "body": "first"}\n' + line + "\n")
+    with rmqcore.open_store(store_path) as store:
+        with pytest.raises(MessageIllegalError, match=what) as caught:
+            scan.import_files(store, source)
+        assert "row 2" in str(caught.value)
+        assert [message.body for message in store.messages()] == [b"first"]
+
+
+def test_a_part_that_the_manifest_names_must_be_there(golden_store, store_path, tmp_path):
+    golden = golden_store("5.5.0", "basic")
+    parts = scan.export_store(golden.path, tmp_path / "e", file_format="jsonl", split_size=100_000)
+    (tmp_path / "e" / parts[1].file).unlink()
+    with rmqcore.open_store(store_path) as store, pytest.raises(RmqCoreError, match="missing"):
+        scan.import_files(store, tmp_path / "e")
+
+
+def test_unknown_formats_are_refused(golden_store, tmp_path):
+    golden = golden_store("5.5.0", "basic")
+    with pytest.raises(ConfigError, match="one of"):
+        scan.export_store(golden.path, tmp_path, file_format="csv")
