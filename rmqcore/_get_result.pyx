@@ -17,7 +17,8 @@ from rmqcore._message cimport make_message
 from rmqcore._record cimport RecordHead, bytes_t, check_body_crc, read_head, rmq_crc32_init
 
 from rmqcore._arrow import ColumnBatches
-from rmqcore._columns import COLUMNS, ColumnDecoder
+from rmqcore._columns import COLUMNS as _COLUMNS
+from rmqcore._columns import ColumnDecoder
 from rmqcore._message import status_text
 from rmqcore.errors import CorruptRecordError
 
@@ -25,7 +26,7 @@ rmq_crc32_init()
 
 # The columns of a table of messages: what a message object has.
 cdef tuple MESSAGE_COLUMNS = tuple([
-    name for name in COLUMNS if name not in ("tags_code", "crc_ok", "record")
+    name for name in _COLUMNS if name not in ("tags_code", "crc_ok", "record")
 ])
 
 
