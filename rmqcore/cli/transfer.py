@@ -50,7 +50,7 @@ def export(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the messages of a store, cold or live, to files; manifest.json says which."""
+    """Write the messages of a store, cold or live, to files; _manifest.json says which."""
     with Bars() as bars:
         parts = export_store(
             store,

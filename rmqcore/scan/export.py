@@ -29,7 +29,8 @@ from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 
 EXPORT_SPLIT_SIZE = 256 << 20
-MANIFEST = "manifest.json"
+#: begins with what makes readers of the Parquet files pass it over
+MANIFEST = "_manifest.json"
 FORMATS = ("jsonl", "parquet")
 _TRANSACTION_MASK = 0xC
 _TRANSACTION_COMMIT = 0x8
@@ -205,7 +206,7 @@ def export_store(
     split_size: int = EXPORT_SPLIT_SIZE,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ExportedPart]:
-    """Write the messages of a store, cold or live, to files, and ``manifest.json`` beside them.
+    """Write the messages of a store, cold or live, to files, and ``_manifest.json`` beside them.
 
     Args:
         store_path: the store's directory; only read.

@@ -62,7 +62,7 @@ def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
     )
     assert first == again
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    assert names == {part.file for part in first} | {"manifest.json"}
+    assert names == {part.file for part in first} | {"_manifest.json"}
     assert first[1].file == f"part-{first[1].start:020d}.jsonl"
 
 
