@@ -1,0 +1,131 @@
+"""Whole stores in one Python stage each: rebuild, audit, export.
+
+What is done with a split, and with the results, is what `rmqcore.scan` does without Spark; tasks of
+Spark only take the place of processes.
+
+Floor: F8; imports config, doctor, scan and spark.runner.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from rmqcore import scan
+from rmqcore.config import StoreConfig
+from rmqcore.doctor.findings import VerifyReport
+from rmqcore.doctor.verify import verify
+from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.scan import FULL_COLUMNS, ExportedPart, RebuildReport
+from rmqcore.spark.runner import SparkRunner
+
+StorePath = str | os.PathLike[str]
+ConfigSource = StoreConfig | str | Path | None
+TABLE_FORMATS = ("parquet", "delta")
+_FINDINGS = "severity string, part string, path string, phy_offset bigint, what string, how string"
+
+
+def rebuild_consume_queues(
+    spark: SparkSession, store: StorePath, *, config: ConfigSource = None, skip_damage: bool = False
+) -> RebuildReport:
+    """Derive every consume queue of a cold store from its log.
+
+    Every task writes its units where they belong, so nothing is shuffled, and a task that is run
+    again writes the same bytes. See `rmqcore.scan.rebuild_consume_queues`.
+    """
+    return scan.rebuild_consume_queues(
+        store, config=config, jobs=SparkRunner(spark), skip_damage=skip_damage
+    )
+
+
+def rebuild_index(
+    spark: SparkSession, store: StorePath, *, config: ConfigSource = None, skip_damage: bool = False
+) -> RebuildReport:
+    """Derive every index file of a cold store from its log, in one task.
+
+    The chains of an index follow the order of the log. See `rmqcore.scan.rebuild_index`.
+    """
+    path = str(Path(store).absolute())
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            report = scan.rebuild_index(path, config=config, skip_damage=skip_damage)
+            yield pa.record_batch({"report": [pickle.dumps(report)]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(work, "report binary").collect()
+    found: RebuildReport = pickle.loads(row[0])  # noqa: S301 - of our own task
+    return found
+
+
+def audit(
+    spark: SparkSession, store: StorePath, *, config: ConfigSource = None, check_crc: bool = True
+) -> VerifyReport:
+    """Check every record, and the derived files against the log; ``clean`` is the verdict.
+
+    See `rmqcore.doctor.verify.verify`; `findings_frame` makes a frame of the report.
+    """
+    return verify(store, config=config, jobs=SparkRunner(spark), check_crc=check_crc)
+
+
+def findings_frame(spark: SparkSession, report: VerifyReport) -> DataFrame:
+    """What an audit found, one row a finding."""
+    rows = [
+        (str(f.severity), f.part, str(f.path), f.phy_offset, f.what, f.how) for f in report.findings
+    ]
+    return spark.createDataFrame(rows, _FINDINGS)
+
+
+def export(
+    spark: SparkSession,
+    store: StorePath,
+    target: StorePath,
+    *,
+    table_format: str = "parquet",
+    columns: Iterable[str] = FULL_COLUMNS,
+    topics: Iterable[str] | None = None,
+    config: ConfigSource = None,
+) -> list[ExportedPart]:
+    """Write the messages of a store as Parquet files, one a split, and make a table of them.
+
+    Files are named by where their split begins, so the same export again writes the same files.
+    They are written in the tasks; only their names come back.
+
+    Args:
+        spark: the session.
+        store: the store's directory; only read.
+        target: directory of the files, which every executor has mounted.
+        table_format: one of `TABLE_FORMATS`; "delta" needs the package deltalake.
+        columns: of the files.
+        topics: only messages of these.
+        config: settings of the store, as for `open_store`.
+
+    Raises:
+        ConfigError: an unknown format.
+        RmqCoreError: the package that the format needs is not installed.
+    """
+    if table_format not in TABLE_FORMATS:
+        raise ConfigError("table_format", table_format, f"one of {', '.join(TABLE_FORMATS)}")
+    delta = _deltalake() if table_format == "delta" else None
+    parts = scan.export_store(
+        store, target, columns=columns, topics=topics, config=config, jobs=SparkRunner(spark)
+    )
+    if delta is not None:
+        # the files may have grown since an earlier export: the table is described afresh
+        shutil.rmtree(Path(target) / "_delta_log", ignore_errors=True)
+        delta.convert_to_deltalake(str(target))
+    return parts
+
+
+def _deltalake() -> ModuleType:
+    try:
+        return import_module("deltalake")
+    except ImportError:
+        raise RmqCoreError("a Delta table needs: pip install deltalake") from None
