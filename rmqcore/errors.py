@@ -130,6 +130,10 @@ class FlushTimeoutError(StoreError, TimeoutError):
         super().__init__(f"the record at {phy_offset}: {reason}")
 
 
+#: what a system says when a file cannot grow: the disk, a quota or the process's limit is full
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 class DiskFullError(StoreError, OSError):
     """The file system has no room, or its fill ratio is above the configured limit."""
 

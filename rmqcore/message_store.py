@@ -11,6 +11,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ from typing import Self
 from rmqcore._dispatch import DispatchBatch
 from rmqcore._tail import LogTail
 from rmqcore.config import FlushDiskType, StoreConfig, to_broker_conf
-from rmqcore.errors import StoreClosedError, StoreForkedError
+from rmqcore.errors import DiskFullError, StoreClosedError, StoreForkedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -205,6 +206,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._batch,
             self._confirm_offset,
             on_progress=self._progressed,
+            on_full=self._dispatch_full,
             on_error=self._service_failed,
         )
         self._reput.offset = self.recovery_report.end_offset
@@ -307,6 +309,17 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             "the cause and open it again",
         )
 
+    def _dispatch_full(self, error: DiskFullError | None) -> None:
+        """Refuse puts while what is derived from them has no room; what was put stays."""
+        reason = f"no room for consume queues or index: {error}; puts resume when there is"
+        self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, error is not None, reason)
+
+    def _room_again(self) -> bool:
+        if RunningFlag.LOGIC_DISK_FULL not in self.flags:
+            return False
+        self._see_new()
+        return RunningFlag.LOGIC_DISK_FULL not in self.flags
+
     def _flags_changed(self, flags: RunningFlags) -> None:
         self._tail.writable = flags.writeable and not (self._closed or self._forked)
 
@@ -330,7 +343,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if self._reput.offset < self._tail.max_offset:
             if self.visible_offset > self.log.flushed_offset and self._waits:
                 self._group_commit.wait(self.visible_offset, self.config.sync_flush_timeout_ms)
-            self._reput.catch_up()
+            # on a full disk what has been dispatched is still served; `flags` say what is not
+            with suppress(DiskFullError):
+                self._reput.catch_up()
 
     # ---- what the store says of itself
 

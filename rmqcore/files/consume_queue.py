@@ -243,7 +243,7 @@ class ConsumeQueue:
         Differs: a hole is filled, where RocketMQ writes the unit in a wrong place.
         """
         count = len(units) // self.unit_size
-        if not self.queue.files:
+        if not self.queue.files or self.max_offset < self.first_unit_offset:
             self._begin(first_offset)
         skip = self.max_offset - first_offset
         if skip >= count:
@@ -303,7 +303,7 @@ class ConsumeQueue:
         """Create the first file; what lies before the first message becomes fillers."""
         at = first_offset * self.unit_size
         start = at - at % self.queue.file_size
-        file = self.queue.append_file(start)
+        file = self.queue.last or self.queue.append_file(start)
         file.write(0, FILLER * ((at - start) // self.unit_size), reserve_step=RESERVE_STEP)
         self._mark_dirty(file)
         self.min_offset = self.max_offset = first_offset
@@ -321,9 +321,8 @@ class ConsumeQueue:
 
     def _write(self, at: int, units: memoryview) -> None:
         while units:
-            file = self.queue.last
-            if file is None or at >= file.file_from_offset + file.size:
-                file = self.queue.append_file(at)
+            # not just the last: one that was to be written may have made the next already
+            file = self.queue.find(at) or self.queue.append_file(at)
             position = at - file.file_from_offset
             part = units[: file.size - position]
             file.write(position, part, reserve_step=RESERVE_STEP)

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore._mapped import MappedRegion, reserve, sync_data, zero_range
-from rmqcore.errors import CorruptStoreError, DiskFullError, StoreClosedError
+from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-#: what a system says when a file cannot grow: the disk, a quota or the process's limit is full
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ZEROS = bytes(1 << 20)
 
 

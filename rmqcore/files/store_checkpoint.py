@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from rmqcore.errors import CorruptCheckpointError
-from rmqcore.files.store_dir import sync_directory
+from rmqcore.files.store_dir import room_at, sync_directory
 
 CHECKPOINT_SIZE = 4096
 SAFETY_MARGIN_MS = 3000
@@ -78,9 +78,10 @@ class StoreCheckpoint:
         """Write the numbers through to the disk.
 
         Raises:
+            DiskFullError: no room for the file; the old one is whole.
             OSError: the disk refused.
         """
-        with self._lock:
+        with self._lock, room_at(self.path):
             created = not self.path.exists()
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

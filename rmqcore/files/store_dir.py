@@ -10,13 +10,32 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from rmqcore.errors import StoreLockedError, StoreNotFoundError
+from rmqcore.errors import NO_ROOM, DiskFullError, StoreLockedError, StoreNotFoundError
 
 LOCK_TEXT = b"lock"
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")
+
+
+@contextmanager
+def room_at(path: Path) -> Iterator[None]:
+    """Say of a full disk where it is.
+
+    Raises:
+        DiskFullError: there was no room for what was done inside.
+    """
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFullError(path, os.strerror(error.errno)) from error
+        raise
 
 
 def sync_directory(path: Path) -> None:
@@ -39,8 +58,9 @@ def make_directory(path: Path) -> None:
         missing.append(path)
         path = path.parent
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
-        sync_directory(directory.parent)
+        with room_at(directory):
+            directory.mkdir(exist_ok=True)
+            sync_directory(directory.parent)
 
 
 class StoreDir:
@@ -108,9 +128,14 @@ class StoreDir:
         except BaseException:
             os.close(fd)
             raise
-        if os.pread(fd, len(LOCK_TEXT), 0) != LOCK_TEXT:
-            os.pwrite(fd, LOCK_TEXT, 0)
-            os.fsync(fd)
+        try:
+            if os.pread(fd, len(LOCK_TEXT), 0) != LOCK_TEXT:
+                with room_at(self.lock_file):
+                    os.pwrite(fd, LOCK_TEXT, 0)
+                    os.fsync(fd)
+        except BaseException:
+            os.close(fd)
+            raise
         self._lock_fd = fd
 
     def unlock(self) -> None:
@@ -134,8 +159,9 @@ class StoreDir:
 
     def mark_running(self) -> None:
         """Create the abort marker; its content is this process's id, as RocketMQ writes it."""
-        self.abort.write_text(str(os.getpid()), encoding="ascii")
-        sync_directory(self.path)
+        with room_at(self.abort):
+            self.abort.write_text(str(os.getpid()), encoding="ascii")
+            sync_directory(self.path)
 
     def clear_running(self) -> None:
         """Remove the abort marker: the store was closed in order."""

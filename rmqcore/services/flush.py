@@ -6,17 +6,19 @@ Floor: F5; imports files.commit_log, files.store_checkpoint, services.service an
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from rmqcore._turn import Turn
-from rmqcore.errors import StoreClosedError
+from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.services.service import ServiceThread
 
+_log = logging.getLogger("rmqcore")
 STORE_PAGE_SIZE = 4096
 OnError = Callable[[BaseException], None]
 
@@ -239,7 +241,10 @@ class FlushConsumeQueueService(ServiceThread):
     def run_once(self) -> None:
         """Flush, the index too when its interval has passed."""
         thorough = time.monotonic() - self._last_thorough >= self._thorough_s
-        self.flush(thorough=thorough)
+        try:
+            self.flush(thorough=thorough)
+        except DiskFullError as error:
+            _log.warning("the checkpoint stays as it is: %s", error)
 
     def flush(self, *, thorough: bool = True) -> None:
         """Flush and advance the checkpoint.

@@ -53,6 +53,10 @@ class MessagePuts(MessagePutter):
     def _check_open(self) -> None:
         raise NotImplementedError
 
+    def _room_again(self) -> bool:
+        """Try once more what a full disk has stopped; True when it went on."""
+        raise NotImplementedError
+
     def why_not_writable(self) -> str | None:
         """Why puts are refused at this moment; None when they are not."""
         raise NotImplementedError
@@ -166,6 +170,8 @@ class MessagePuts(MessagePutter):
                 return answer
             if answer != END_OF_FILE:
                 self._check_open()
+                if self._room_again():
+                    continue
                 reason = self.why_not_writable() or "the store is being opened or closed"
                 self._stats.put_failed()
                 return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=reason)

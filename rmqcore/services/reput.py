@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore._message import status_text
 from rmqcore.dispatch import CommitLogDispatcher, ScanStatus
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, DiskFullError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.services.service import ServiceThread
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001
 _IDLE_INTERVAL_S = 0.05
+_FULL_INTERVAL_S = 1.0
 
 
 class ReputMessageService(ServiceThread):
@@ -37,6 +38,8 @@ class ReputMessageService(ServiceThread):
         confirm_offset: the end of what may be dispatched: the flushed offset under SYNC_FLUSH,
             else the end of the log.
         on_progress: called with the new offset after each stretch.
+        on_full: called with the error when there was no room for a stretch, and with None when
+            there is again.
 
     Threads: `catch_up` may be called from any; one of them works at a time.
     Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService.
@@ -51,6 +54,7 @@ class ReputMessageService(ServiceThread):
         confirm_offset: Callable[[], int],
         *,
         on_progress: Callable[[int], None],
+        on_full: Callable[[DiskFullError | None], None],
         on_error: Callable[[BaseException], None],
     ) -> None:
         super().__init__("ReputMessageService", _IDLE_INTERVAL_S, on_error)
@@ -60,6 +64,8 @@ class ReputMessageService(ServiceThread):
         self._batch = batch
         self._confirm_offset = confirm_offset
         self._on_progress = on_progress
+        self._on_full = on_full
+        self._full = False
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
 
@@ -72,6 +78,7 @@ class ReputMessageService(ServiceThread):
         """Dispatch everything up to the confirm offset as it is now.
 
         Raises:
+            DiskFullError: no room for a stretch; the next call tries again.
             StoreError, OSError: a stretch could not be dispatched, now or before.
         """
         end = self._confirm_offset()
@@ -84,11 +91,20 @@ class ReputMessageService(ServiceThread):
                 while self.offset < end:
                     self._dispatch_stretch(end)
                     self._on_progress(self.offset)
+                self._tell_full(None)
+            except DiskFullError as error:
+                self._tell_full(error)
+                raise
             except BaseException as error:
                 self._failure = error if isinstance(error, Exception) else None
                 raise
             finally:
                 self._batch.clear()
+
+    def _tell_full(self, error: DiskFullError | None) -> None:
+        if error is not None or self._full:
+            self._full = error is not None
+            self._on_full(error)
 
     def _dispatch_stretch(self, end: int) -> None:
         view = self._log.view(self.offset, SCAN_SIZE)
@@ -111,5 +127,9 @@ class ReputMessageService(ServiceThread):
     def run_once(self) -> None:
         """Dispatch what there is, and look again soon when there was any."""
         before = self.offset
-        self.catch_up()
+        try:
+            self.catch_up()
+        except DiskFullError:
+            self.interval_s = _FULL_INTERVAL_S
+            return
         self.interval_s = _BUSY_INTERVAL_S if self.offset != before else _IDLE_INTERVAL_S

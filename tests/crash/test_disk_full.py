@@ -1,0 +1,222 @@
+"""The disk runs full at every step; nothing is lost, and puts go on when there is room again."""
+
+import contextlib
+import os
+import resource
+import subprocess
+
+import pytest
+
+import rmqcore
+from crash.children import run_child
+from crash.small_store import SETTINGS, Sizes, check_against_log, numbers_in, put
+from rmqcore import DiskFullError, PutMessageStatus, StoreNotWritableError
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """`small_disk(kib)`: the path of a tmpfs of that size."""
+    mounted = []
+
+    def mount(kib):
+        path = tmp_path / "disk"
+        path.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", path], check=True)
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill(path, leave):
+    """Take all room of a disk but `leave` bytes; remove the file to give it back."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        stat = os.statvfs(path)
+        free = stat.f_bavail * stat.f_frsize
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, max(0, free - leave) or 1)
+    return ballast
+
+
+def put_until_full(store, number, most=3000):
+    """Put until it is refused; the acknowledged numbers and the error."""
+    acknowledged = []
+    for at in range(number, number + most):
+        try:
+            put(store, at)
+        except (DiskFullError, StoreNotWritableError) as error:
+            return acknowledged, error
+        acknowledged.append(at)
+    return acknowledged, None
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("leave_kib", [0, 4, 8, 12, 20, 32, 64])
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_full_disk_and_room_again(small_disk, how, leave_kib):
+    disk = small_disk(2048)
+    path = disk / "store"
+    with rmqcore.open_store(path, flush_disk_type=how, allocate_ahead=0, **SETTINGS) as store:
+        acknowledged = [n for n in range(100) if put(store, n).ok]
+        ballast = fill(disk, leave_kib << 10)
+        more, error = put_until_full(store, 100)
+        assert error is not None
+        assert str(path) in str(error) or "room" in str(error) or "space" in str(error), error
+        assert store.why_not_writable() is None or "pace" in store.why_not_writable()
+        acknowledged += more
+        # reads are served, as far as the queues could be written
+        assert numbers_in(store) == acknowledged
+        ballast.unlink()
+        assert put(store, 9999).ok
+        assert store.why_not_writable() is None
+        acknowledged.append(9999)
+        assert numbers_in(store) == acknowledged
+        check_against_log(store)
+    with rmqcore.open_store(path) as store:
+        assert store.recovery_report.clean_shutdown
+        assert numbers_in(store) == acknowledged
+        check_against_log(store)
+
+
+@ROOT_ONLY
+def test_no_room_for_consume_queues_and_index(small_disk):
+    """The log file has room left; what is derived from it has not."""
+    disk = small_disk(2048)
+    path = disk / "store"
+    settings = SETTINGS | {"mapped_file_size_commit_log": 262_144, "allocate_ahead": 0}
+    sizes = Sizes(consume_queue_file=200, slot_num=16, entry_num=64)
+    with rmqcore.open_store(path, **settings) as store:
+        acknowledged = [n for n in range(20) if put(store, n).ok]
+        store.get_message("T0", 0, 0)
+        ballast = fill(disk, 0)
+        for number in range(20, 200):
+            try:
+                put(store, number)
+            except StoreNotWritableError:
+                break
+            acknowledged.append(number)
+        served = store.get_message("T0", 0, 0, max_messages=1000).messages
+        assert [int(bytes(m.body).split()[0]) for m in served] == [
+            number for number in acknowledged if number % 4 == 0
+        ][: len(served)]
+        assert str(path) in store.why_not_writable()
+        assert numbers_in(store) == acknowledged
+        ballast.unlink()
+        assert store.get_message("T0", 0, 0, max_messages=1000).messages
+        assert store.why_not_writable() is None
+        assert put(store, 9999).ok
+        acknowledged.append(9999)
+        assert numbers_in(store) == acknowledged
+        check_against_log(store, sizes)
+
+
+@ROOT_ONLY
+def test_no_room_at_closing(small_disk):
+    disk = small_disk(2048)
+    path = disk / "store"
+    store = rmqcore.open_store(path, **SETTINGS | {"mapped_file_size_commit_log": 262_144})
+    acknowledged = [n for n in range(20) if put(store, n).ok]
+    store.flush()
+    ballast = fill(disk, 0)
+    acknowledged += [n for n in range(20, 120) if store.put_message(message(n)).ok]
+    with contextlib.suppress(OSError):
+        store.close()
+    ballast.unlink()
+    with rmqcore.open_store(path) as store:
+        assert numbers_in(store) == acknowledged
+        check_against_log(store)
+
+
+def message(number):
+    """The message that `put` puts."""
+    kept = []
+
+    class Recorder:
+        def put(self, topic, body, **settings):
+            kept.append(rmqcore.Message(topic, body, **settings))
+
+    put(Recorder(), number)
+    return kept[0]
+
+
+@ROOT_ONLY
+def test_no_room_to_open(small_disk):
+    disk = small_disk(1024)
+    ballast = fill(disk, 0)
+    with pytest.raises(OSError, match=r"space|room") as caught:
+        rmqcore.open_store(disk / "store", **SETTINGS)
+    assert str(disk) in str(caught.value)
+    ballast.unlink()
+    with rmqcore.open_store(disk / "store", **SETTINGS) as store:
+        assert put(store, 1).ok
+
+
+@pytest.mark.parametrize("limit", [3000, 4096, 20_000])
+def test_a_limit_on_file_sizes(store_path, limit):
+    settings = SETTINGS | {"mapped_file_size_commit_log": 16_384}
+
+    def work(acknowledge):
+        store = rmqcore.open_store(store_path, allocate_ahead=0, **settings)
+        for number in range(50):
+            assert put(store, number).ok
+            acknowledge(number)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        for number in range(50, 500):
+            result = store.put_message(message(number))
+            if not result.ok:
+                assert result.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+                assert "commitlog" in result.reason
+                break
+            acknowledge(number)
+        else:
+            assert limit > 16_384
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert put(store, 9999).ok
+        acknowledge(9999)
+        store.close()
+
+    code, acknowledged = run_child(work)
+    assert code == 0
+    with rmqcore.open_store(store_path) as store:
+        assert numbers_in(store) == acknowledged
+        check_against_log(store)
+
+
+@pytest.mark.parametrize("part", ["", "commitlog", "consumequeue", "index", "config"])
+def test_no_permission(store_path, part):
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(30):
+            put(store, number)
+    where = store_path / part
+    entries = [where, *where.rglob("*")]
+
+    def work(acknowledge):
+        os.setgid(65534)
+        os.setuid(65534)
+        for mode in "ar":
+            try:
+                rmqcore.open_store(store_path, mode=mode).close()
+            except PermissionError as error:
+                acknowledge(100 + (str(where) in str(error)))
+
+    for parent in [*store_path.parents]:
+        if parent.stat().st_uid == os.geteuid() and parent.is_relative_to("/tmp"):
+            parent.chmod(0o755 if parent != store_path.parents[-2] else 0o1777)
+    for entry in store_path.rglob("*"):
+        os.chown(entry, 65534, 65534)
+    os.chown(store_path, 65534, 65534)
+    for entry in entries:
+        entry.chmod(0)
+    code, refused = run_child(work)
+    assert code == 0
+    assert set(refused) == {101}
+    for entry in entries:
+        entry.chmod(0o777)
+    with rmqcore.open_store(store_path) as store:
+        assert numbers_in(store) == list(range(30))
