@@ -32,6 +32,8 @@ def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:
 
     Source: RocketMQ common/compression/CompressorFactory.java.
     """
+    if max_size < 1:
+        raise ValueError(f"max_size={max_size}: expected 1 byte or more")
     kind = sys_flag & _TYPE_MASK
     if kind in _ZLIB:
         return _from_zlib(body, max_size)

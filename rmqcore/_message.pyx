@@ -271,7 +271,7 @@ cdef class MessageExt:
         """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
         cdef int32_t at = 0
         cdef Slice name, value
-        cdef bytes wanted = key.encode()
+        cdef bytes wanted = key.encode("utf-8", "replace")
         cdef bytes_t text_at = <bytes_t>PyBytes_AS_STRING(wanted)
         cdef int32_t size = <int32_t>len(wanted)
         cdef bint in_keys = False, is_unique = False
@@ -434,6 +434,7 @@ cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable):
     cdef RecordHead head
     cdef int64_t offset = hold.base_offset + (record - <bytes_t>hold.view.buf)
     cdef int status
+    head.total_size = 0
     if load_i64(record + PHY_OFFSET_AT) != offset:
         return None
     status = read_head(record, readable, &head)

@@ -182,5 +182,16 @@ class ReadOnlyMessageStore(MessageReads):
     ) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"ReadOnlyMessageStore({str(self.path)!r})"

@@ -145,7 +145,7 @@ class MappedFile:
     def region(self) -> MappedRegion:
         """The shared mapping of the whole file."""
         region = self._region
-        if region is None or region.retired:
+        if region is None:
             handle = self.handle
             region = MappedRegion(handle.fd, self.size, path=self.path)
             self._region = region
@@ -154,12 +154,9 @@ class MappedFile:
         return region
 
     def let_go(self, kind: str) -> None:
-        """Drop the descriptor or the mapping; it opens again when it is needed."""
-        if kind == "_region" and self._region is not None:
-            region, self._region = self._region, None
-            region.retire()
-        elif kind == "_handle":
-            self._handle = None
+        """Drop the descriptor or the mapping; its last user closes it, and it opens again when it
+        is needed."""
+        setattr(self, kind, None)
 
     def create(self, *, whole: bool) -> None:
         """Create the file with its full length.
@@ -236,8 +233,9 @@ class MappedFile:
         """Let descriptor and mapping go for good; views that were handed out stay good."""
         self.available = False
         self._open_files.closed(self)
-        self.let_go("_region")
-        self.let_go("_handle")
+        region, self._region, self._handle = self._region, None, None
+        if region is not None:
+            region.retire()
 
     def destroy(self) -> None:
         """Remove the file; whoever has found it before reads on until they let go of it.
@@ -313,14 +311,20 @@ class MappedFile:
             raise
 
     def zero_from(self, position: int) -> None:
-        """Make everything from ``position`` on read as zeros, so that no old tail comes back."""
-        if position >= self.size:
-            return
+        """Make everything from ``position`` on read as zeros, so that no old tail comes back.
+
+        Space that is reserved stays reserved, and no more of it becomes so.
+        """
         handle = self.handle
-        if not zero_range(handle.fd, position, self.size - position):
-            for at in range(position, self.size, len(_ZEROS)):
-                os.pwrite(handle.fd, _ZEROS[: self.size - at], at)
-        sync_data(handle.fd)
+        changed = False
+        while (start := self.data_from(position)) < self.size:
+            position = min(os.lseek(handle.fd, start, os.SEEK_HOLE), self.size)
+            changed = True
+            if not zero_range(handle.fd, start, position - start):
+                for at in range(start, position, len(_ZEROS)):
+                    os.pwrite(handle.fd, _ZEROS[: position - at], at)
+        if changed:
+            sync_data(handle.fd)
 
     def data_from(self, position: int) -> int:
         """The first byte from ``position`` on that may hold data; ``size`` when none does.
@@ -328,6 +332,8 @@ class MappedFile:
         What was reserved and never written is passed over without being read.
         """
         handle = self.handle
+        if position >= self.size:
+            return self.size
         try:
             return min(os.lseek(handle.fd, position, os.SEEK_DATA), self.size)
         except OSError as error:

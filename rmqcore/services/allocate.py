@@ -131,11 +131,13 @@ class AllocateMappedFileService(ServiceThread):
             self._lock_budget = 0
             _log.warning("log files are not locked in memory: mlock was refused, %s", result)
 
-    def release_lock(self, file: MappedFile) -> None:
-        """Let a finished file's pages go out of memory again."""
-        if file in self._locked:
-            self._locked.remove(file)
-            file.region.unlock_memory()
+    def _unlock_finished(self, offset: int) -> None:
+        """Let the pages of files before ``offset``, which are full, go out of memory again."""
+        finished = [file for file in self._locked if file.file_from_offset < offset]
+        self._locked = [file for file in self._locked if file.file_from_offset >= offset]
+        for file in finished:
+            if file.available:
+                file.region.unlock_memory()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Stop, and remove files that were made and not used."""

@@ -249,7 +249,8 @@ class Recovery:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""
         files = self._log.queue.files
         self.report.start_offset = files[first].file_from_offset
-        total = files[-1].file_from_offset + self._log.queue.file_size - self.report.start_offset
+        last = files[max(first, self._last_written_file())]
+        total = last.file_from_offset + last.size - self.report.start_offset
         for number in range(first, len(files)):
             file = files[number]
             verify = number >= checked_from and self._config.check_crc_on_recover
@@ -261,7 +262,7 @@ class Recovery:
                 self._save_progress()
             if self._progress is not None:
                 done = file.file_from_offset + file.size - self.report.start_offset
-                self._progress(RecoveryProgress("log", done, total))
+                self._progress(RecoveryProgress("log", min(done, total), total))
         return files[-1].file_from_offset + self._log.queue.file_size
 
     def _walk_file(self, file: MappedFile, verify: bool, clean_shutdown: bool) -> int | None:
