@@ -23,6 +23,8 @@ from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
 
 PROBLEMS_MAX = 1000
 FILLER_UNIT_SIZE = 0x7FFFFFFF
+# one stretch of each queue is compared at a time: the larger the piece, the fewer
+_CHUNK_SIZE = 32 << 20
 _LIVE_TRIES = 20
 _LIVE_WAIT_S = 0.05
 
@@ -126,7 +128,8 @@ def audit(
     files = UnitFiles(StoreDir(split.store), queue_file_size)
     comparison = _Comparison(report, files, live) if queues else None
     try:
-        for _ in LogWalk(split, on_damage=report.damaged.append).run(kernel):
+        walk = LogWalk(split, on_damage=report.damaged.append, chunk_size=_CHUNK_SIZE)
+        for _ in walk.run(kernel):
             report.records += batch.record_count
             if batch.record_count:
                 report.last_timestamp_ms = batch.store_timestamp

@@ -9,6 +9,7 @@ Floor: F6; imports _codec, config, files.*, services.geometry and scan.*.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -85,6 +86,7 @@ class LogPlan:
         self.config = config
         self.file_size = config.mapped_file_size_commit_log
         self.files = [file for file in numbered_files(directory.commit_log) if file[2]]
+        self._starts = [start for start, _, _ in self.files]
         self.ends_in_blank = False
         if strict:
             self._check_files()
@@ -200,10 +202,10 @@ class LogPlan:
         return record is not None and len(record) == unit[1]
 
     def _file_at(self, phy_offset: int) -> tuple[int, Path, int] | None:
-        for file in reversed(self.files):
-            if file[0] <= phy_offset:
-                return file if phy_offset < file[0] + file[2] else None
-        return None
+        number = bisect_right(self._starts, phy_offset) - 1
+        if number < 0 or phy_offset >= self.files[number][0] + self.files[number][2]:
+            return None
+        return self.files[number]
 
     # ---- cutting
 

@@ -26,7 +26,7 @@ BATCH_UNITS = np.dtype(
         "itemsize": BATCH_UNIT_SIZE,
     }
 )
-_FILES_OPEN_MAX = 256
+_FILES_OPEN_MAX = 512
 QueueKey = tuple[str, int]
 
 
