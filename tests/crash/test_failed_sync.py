@@ -1,0 +1,234 @@
+"""The disk refuses a flush: the store says so, and acknowledges nothing any more."""
+
+import asyncio
+import errno
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import rmqcore
+from crash.small_store import SETTINGS, check_against_log, numbers_in, put
+from rmqcore import PutMessageError, PutMessageStatus, StoreNotWritableError
+from rmqcore.files.mapped_file import MappedFile
+
+
+class Disk:
+    """Refuses to flush from the moment that it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.broken = False
+        for method in ("flush", "sync"):
+            self.wrap(monkeypatch, method)
+
+    def wrap(self, monkeypatch, method):
+        original = getattr(MappedFile, method)
+
+        def refusing(file):
+            if self.broken:
+                raise OSError(errno.EIO, "Input/output error", str(file.path))
+            return original(file)
+
+        monkeypatch.setattr(MappedFile, method, refusing)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return Disk(monkeypatch)
+
+
+def check_refuses(store, path):
+    """No put is taken any more, whatever the disk says now; the reason names call and file."""
+    reason = store.why_not_writable()
+    assert "Input/output error" in reason
+    assert str(path) in reason
+    for durability in (None, "disk", "page_cache"):
+        with pytest.raises(StoreNotWritableError, match="Input/output error"):
+            store.put("T0", b"x", durability=durability)
+    result = store.put_message(rmqcore.Message("T0", b"x"))
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    with pytest.raises(OSError, match="Input/output error"):
+        store.flush()
+
+
+def test_a_put_that_waits_for_the_disk_is_not_acknowledged(store_path, disk):
+    store = rmqcore.open_store(store_path, flush_disk_type="SYNC_FLUSH", **SETTINGS)
+    for number in range(30):
+        assert put(store, number).durability == "disk"
+    disk.broken = True
+    with pytest.raises(PutMessageError, match="Input/output error"):
+        put(store, 30)
+    disk.broken = False  # a flush that works later proves nothing: the pages may be gone
+    check_refuses(store, store_path)
+    assert numbers_in(store)[:30] == list(range(30))
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+    assert (store_path / "abort").exists()
+    with rmqcore.open_store(store_path) as store:
+        assert store.why_not_writable() is None
+        assert numbers_in(store)[:30] == list(range(30))
+        assert put(store, 31).ok
+        check_against_log(store)
+
+
+def test_the_background_flush_fails(store_path, disk):
+    settings = {"flush_interval_commit_log_ms": 10, "flush_commit_log_least_pages": 0}
+    store = rmqcore.open_store(store_path, **SETTINGS, **settings)
+    disk.broken = True
+    assert store.put("T0", b"0 " * 1).durability == "page_cache"
+    end = time.monotonic() + 10
+    while store.why_not_writable() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    disk.broken = False
+    check_refuses(store, store_path)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+    with rmqcore.open_store(store_path) as store:
+        assert [bytes(m.body) for m in store.messages()] == [b"0 "]
+
+
+def test_consume_queues_cannot_be_flushed(store_path, monkeypatch):
+    broken = []
+
+    def sync(file):
+        if broken:
+            raise OSError(errno.EIO, "Input/output error", str(file.path))
+
+    monkeypatch.setattr(MappedFile, "sync", sync)
+    store = rmqcore.open_store(store_path, flush_interval_consume_queue_ms=10, **SETTINGS)
+    broken.append(True)
+    put(store, 0)
+    end = time.monotonic() + 10
+    while store.why_not_writable() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert "consumequeue" in store.why_not_writable()
+    with pytest.raises(StoreNotWritableError):
+        put(store, 1)
+    broken.clear()
+    store.close()
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        assert numbers_in(store) == [0]
+        check_against_log(store)
+
+
+def test_every_waiter_hears_of_it(store_path, disk):
+    store = rmqcore.open_store(store_path, flush_disk_type="SYNC_FLUSH", **SETTINGS)
+    acknowledged, refused = [], []
+
+    def write(mark):
+        for number in range(mark, 10**6, 16):
+            try:
+                put(store, number)
+            except (PutMessageError, StoreNotWritableError) as error:
+                refused.append(str(error))
+                return
+            acknowledged.append(number)
+
+    threads = [threading.Thread(target=write, args=(mark,)) for mark in range(16)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    disk.broken = True
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert len(refused) == 16
+    assert all("Input/output error" in reason for reason in refused)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+    disk.broken = False
+    with rmqcore.open_store(store_path) as store:
+        assert set(acknowledged) <= set(numbers_in(store))
+
+
+def test_a_coroutine_that_waits_hears_of_it(store_path, disk):
+    async def main():
+        store = rmqcore.open_store(store_path, flush_disk_type="SYNC_FLUSH", **SETTINGS)
+        assert (await store.put_async("T0", b"0 ")).durability == "disk"
+        disk.broken = True
+        with pytest.raises(PutMessageError, match="Input/output error"):
+            await store.put_async("T0", b"1 1 ")
+        with pytest.raises(StoreNotWritableError):
+            await store.put_async("T0", b"2 2 2 ")
+        with pytest.raises(OSError, match="Input/output error"):
+            store.close()
+
+    asyncio.run(main())
+
+
+def test_a_slow_disk_times_out(store_path, monkeypatch):
+    flush = MappedFile.flush
+    slow = []
+
+    def flushing(file):
+        if slow:
+            time.sleep(1.0)
+        return flush(file)
+
+    monkeypatch.setattr(MappedFile, "flush", flushing)
+    settings = SETTINGS | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 200}
+    with rmqcore.open_store(store_path, **settings) as store:
+        slow.append(True)
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(store.put_message(message())))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join()
+        slow.clear()
+        late = [answer for answer in answers if not answer.ok]
+        assert [answer.status for answer in late] == [PutMessageStatus.FLUSH_DISK_TIMEOUT]
+        assert late[0].durability == "page_cache"
+        assert store.why_not_writable() is None
+        assert store.put_message(message()).durability == "disk"
+        assert len(list(store.messages())) == 3
+
+
+def message():
+    return rmqcore.Message("T0", b"x", queue_id=0)
+
+
+#: Puts until it hears of a refusal; says what was acknowledged.
+TRACED = """
+import os, sys, rmqcore
+from crash.small_store import SETTINGS, put
+store = rmqcore.open_store(sys.argv[1], flush_disk_type="SYNC_FLUSH", warm_mapped_file_enable=False,
+    **SETTINGS)
+try:
+    for number in range(200):
+        put(store, number)
+        print(number, flush=True)
+except rmqcore.PutMessageError as error:
+    assert "Input/output error" in str(error), error
+else:
+    sys.exit("no put was refused")
+assert "Input/output error" in store.why_not_writable()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("when", [3, 17])
+def test_the_system_refuses_msync(store_path, when):
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject=msync:error=EIO:when={when}",
+         sys.executable, "-c", TRACED, str(store_path)],
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    if b"PTRACE" in done.stderr or b"Operation not permitted" in done.stderr:
+        pytest.skip("strace is not allowed here")
+    assert done.returncode == 0, done.stderr.decode()
+    acknowledged = [int(line) for line in done.stdout.split()]
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        assert numbers_in(store)[: len(acknowledged)] == acknowledged
+        check_against_log(store)
