@@ -1,0 +1,61 @@
+"""Reading the extension file that a broker with enableConsumeQueueExt has written."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore._codec import tags_code
+from rmqcore.files.consume_queue_ext import ConsumeQueueExt
+from rmqcore.files.mapped_file import OpenFiles
+
+ADDRESS = -(2**63)
+
+
+def unit(code, bit_map=b""):
+    return struct.pack(">hqqh", 20 + len(bit_map), code, 1_700_000_000_000, len(bit_map)) + bit_map
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / f"{0:020d}").write_bytes(
+        (unit(7) + unit(-9, b"map") + b"\xff\xff").ljust(100, b"\0")
+    )
+    (tmp_path / f"{100:020d}").write_bytes(unit(11).ljust(100, b"\0"))
+    return tmp_path
+
+
+def test_units_are_found_by_address(directory):
+    ext = ConsumeQueueExt(directory, OpenFiles())
+    codes = [ext.tags_code_at(ADDRESS + at) for at in (0, 20, 100)]
+    assert codes == [7, -9, 11]
+
+
+@pytest.mark.parametrize("offset", [43, 90, 95, 120, 200, 2**40])
+def test_what_is_no_unit_is_none(directory, offset):
+    assert ConsumeQueueExt(directory, OpenFiles()).tags_code_at(ADDRESS + offset) is None
+
+
+def test_a_filter_reads_through_the_extension(tmp_path):
+    path = tmp_path / "store"
+    with open_store(path, mapped_file_size_commit_log=65536) as store:
+        for number in range(6):
+            store.put("T", b"%d" % number, tags="ab"[number % 2])
+        store.max_queue_offset("T", 0)
+    queue = path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    data = bytearray(queue.read_bytes())
+    ext = path / "consumequeue_ext" / "T" / "0"
+    ext.mkdir(parents=True)
+    units = b""
+    for number in range(6):
+        data[20 * number + 12 : 20 * number + 20] = struct.pack(">q", ADDRESS + len(units))
+        units += unit(tags_code("ab"[number % 2]))
+    queue.write_bytes(data)
+    (ext / f"{0:020d}").write_bytes(units.ljust(1000, b"\0"))
+    for mode in ("r", "a"):
+        with open_store(path, mode=mode) as store:
+            found = store.get_message("T", 0, 0, tags="b").messages
+            assert [message.body for message in found] == [b"1", b"3", b"5"]
+    assert queue.read_bytes()[:120] == data[:120]

@@ -1,0 +1,97 @@
+"""Topics with a batch consume queue: one record, one unit, many messages."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rmqcore import GetMessageStatus, Message, MessageIllegalError, open_store
+from rmqcore._codec import decode_batch, encode_batch
+
+SIZES = {
+    "mapped_file_size_commit_log": 65536,
+    "mapper_file_size_batch_consume_queue": 460,
+    "topic_queue_types": (("B", "BatchCQ"),),
+}
+INNER_BATCH = 0x80 | 0x40
+
+
+def put_batch(store, count, first):
+    body = encode_batch([Message("B", b"%d" % (first + n)) for n in range(count)])
+    return store.put(
+        "B", body, sys_flag=INNER_BATCH, properties={"INNER_NUM": str(count), "UNIQ_KEY": "u"}
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+def test_offsets_count_messages(path):
+    with open_store(path, **SIZES) as store:
+        firsts = []
+        total = 0
+        for number in range(25):
+            receipt = put_batch(store, number % 4 + 1, total)
+            firsts.append(receipt.queue_offset)
+            total += number % 4 + 1
+        assert firsts[:5] == [0, 1, 3, 6, 10]
+        assert store.max_queue_offset("B", 0) == total
+    assert (path / "batchconsumequeue" / "B" / "0").is_dir()
+    assert not (path / "consumequeue" / "B").exists()
+    with open_store(path, **SIZES) as store:
+        assert store.max_queue_offset("B", 0) == total
+        assert put_batch(store, 2, total).queue_offset == total
+        bodies = []
+        offset = 0
+        while offset < store.max_queue_offset("B", 0):
+            result = store.get_message("B", 0, offset, max_messages=3)
+            assert result.status is GetMessageStatus.FOUND
+            bodies += [m.body for one in result.messages for m in decode_batch(one.body)]
+            offset = result.next_queue_offset
+        assert bodies == [b"%d" % number for number in range(total + 2)]
+
+
+def test_an_offset_inside_a_batch_finds_its_batch(path):
+    with open_store(path, **SIZES) as store:
+        put_batch(store, 3, 0)
+        put_batch(store, 3, 3)
+        result = store.get_message("B", 0, 1)
+        assert [m.properties["INNER_BASE"] for m in result.messages] == ["0", "3"]
+        assert result.next_queue_offset == 6
+
+
+def test_the_unit_is_rocketmqs(path):
+    with open_store(path, **SIZES) as store:
+        receipt = put_batch(store, 3, 0)
+        store.max_queue_offset("B", 0)
+        file = next((path / "batchconsumequeue" / "B" / "0").iterdir())
+        unit = struct.unpack(">qiqqqhii", file.read_bytes()[:46])
+        assert unit == (0, receipt.store_size, 0, receipt.store_timestamp_ms, 0, 3, -1, 0)
+
+
+@pytest.mark.parametrize("number", [None, "0", "-1", "x", "40000", "1" * 20])
+def test_a_batch_says_how_many_it_holds(path, number):
+    with open_store(path, **SIZES) as store, pytest.raises(MessageIllegalError, match="INNER_NUM"):
+        store.put("B", b"x", sys_flag=INNER_BATCH, properties=number and {"INNER_NUM": number})
+
+
+def test_a_plain_topic_takes_no_inner_batch(path):
+    with open_store(path, **SIZES) as store, pytest.raises(MessageIllegalError):
+        store.put("T", b"x", sys_flag=INNER_BATCH, properties={"INNER_NUM": "2"})
+
+
+def test_a_lost_batch_queue_is_derived_again(path):
+    with open_store(path, **SIZES) as store:
+        for number in range(30):
+            put_batch(store, 2, 2 * number)
+        store.max_queue_offset("B", 0)
+    files = {f.name: f.read_bytes() for f in (path / "batchconsumequeue" / "B" / "0").iterdir()}
+    for name in files:
+        (path / "batchconsumequeue" / "B" / "0" / name).unlink()
+    with open_store(path, **SIZES) as store:
+        assert store.max_queue_offset("B", 0) == 60
+    derived = {f.name: f.read_bytes() for f in (path / "batchconsumequeue" / "B" / "0").iterdir()}
+    assert derived == files
