@@ -71,6 +71,18 @@ else:
         raise typer.Exit(ExitCode.USAGE)
 
 
+if all(find_spec(name) for name in ("pyspark", "pyarrow", "pandas")):
+    from rmqcore.cli.spark import app as spark
+
+    app.add_typer(spark, name="spark")
+else:
+
+    @app.command("spark", help="Not installed: pip install 'rmqcore[spark]'.")
+    def _spark() -> None:
+        typer.echo("rmqcore: spark needs pip install 'rmqcore[spark]'", err=True)
+        raise typer.Exit(ExitCode.USAGE)
+
+
 def main() -> None:
     """Run the application and end the process."""
     app()

@@ -51,11 +51,12 @@ def verify(
     if as_json:
         print_json(report.as_dict())
     else:
-        _print_report(report)
+        print_report(report)
     raise typer.Exit(ExitCode.DONE if report.clean else ExitCode.FINDINGS)
 
 
-def _print_report(report: VerifyReport) -> None:
+def print_report(report: VerifyReport) -> None:
+    """Print what a verification found."""
     for finding in report.findings:
         colour = _COLOURS[finding.severity]
         CONSOLE.print(str(finding), style=colour, markup=False, soft_wrap=True)

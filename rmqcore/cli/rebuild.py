@@ -46,7 +46,7 @@ def consume_queues(
             skip_damage=skip_damage,
             progress=lambda done, total: bars.show("rebuild", done, total),
         )
-    _print_report(report, as_json)
+    print_report(report, as_json)
 
 
 @app.command("index", cls=StoreCommand, epilog=EXIT_CODES)
@@ -65,10 +65,11 @@ def index(
             skip_damage=skip_damage,
             progress=lambda done, total: bars.show("rebuild", done, total),
         )
-    _print_report(report, as_json)
+    print_report(report, as_json)
 
 
-def _print_report(report: RebuildReport, as_json: bool) -> None:
+def print_report(report: RebuildReport, as_json: bool) -> None:
+    """Print what a rebuild did."""
     if as_json:
         print_json(report.as_dict())
         return

@@ -30,7 +30,7 @@ def java_home() -> Path | None:
     found = shutil.which("java")
     if found:
         return Path(found).resolve().parents[1]
-    own = sorted((Path(sys.prefix) / _OWN_JAVA).glob("java-*-openjdk-*"))
+    own = sorted((Path(sys.prefix) / _OWN_JAVA).glob("java-17-openjdk-*"))
     return own[-1] if own else None
 
 
@@ -38,6 +38,8 @@ def local_session(
     name: str = "rmqcore", *, cores: int | str = "*", memory: str = "1g", **settings: str
 ) -> SparkSession:
     """A Spark session in this process, with workers that run this interpreter.
+
+    In a program that ``spark-submit`` runs, it is the session that is configured there.
 
     Args:
         name: of the application.
@@ -48,6 +50,8 @@ def local_session(
     Raises:
         SparkMissingError: there is no Java runtime.
     """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return SparkSession.Builder().appName(name).getOrCreate()
     home = java_home()
     if home is None:
         raise SparkMissingError(
@@ -67,6 +71,7 @@ def local_session(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -35,7 +35,7 @@ def demo(tmp_path):
 
 def test_the_demonstration_passes_and_keeps_its_store(rmqcore, tmp_path):
     kept = tmp_path / "kept"
-    outcome = rmqcore("demo", "--size", 0.3, "--keep", kept, "--json")
+    outcome = rmqcore("demo", "--no-spark", "--size", 0.3, "--keep", kept, "--json")
     answer = outcome.json
     assert outcome.exit_code == 0
     assert answer["verdict"] == "ok"
@@ -49,7 +49,7 @@ def test_the_demonstration_passes_and_keeps_its_store(rmqcore, tmp_path):
 
 
 def test_the_table_has_every_step_and_the_verdict(rmqcore):
-    outcome = rmqcore("demo", "--size", 0.1)
+    outcome = rmqcore("demo", "--no-spark", "--size", 0.1)
     assert [name for name in NAMES if name not in outcome.stdout] == []
     assert "verdict: OK" in outcome.stdout
     assert outcome.exit_code == 0

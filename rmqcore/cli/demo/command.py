@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from rmqcore.cli.demo.corpus import Corpus
+from rmqcore.cli.demo.pipeline import pipeline
 from rmqcore.cli.demo.steps import STEPS, Demo, Step
 from rmqcore.cli.failures import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, configured
@@ -24,6 +25,13 @@ def demo(
     keep: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="leave the store here; a temporary directory without it"),
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="also run the pipeline on Spark")
+    ] = True,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write the pipeline's report, an HTML page with a plot"),
     ] = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -40,6 +48,9 @@ def demo(
         path = keep or Path(temporary) / "store"
         corpus = Corpus(int(size_mb * 1e6))
         steps = _run(Demo(path, configured(config, settings), corpus, bars))
+        if spark and all(step.ok for step in steps):
+            bars.show("the pipeline on Spark", 0, None)
+            steps += pipeline(path, Path(temporary) / "export", report)
     ok = all(step.ok for step in steps)
     if as_json:
         print_json(

@@ -1,0 +1,133 @@
+"""A page with a picture: messages by topic and time, and how late they came. HTML with SVG inside.
+
+Floor: F8; imports nothing of rmqcore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from html import escape
+from typing import Any
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 900, 320, 70, 40, 16
+_COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
+_LATE = "#222222"
+_BARS_MAX = 120
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:#222}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .8rem;"
+    "text-align:left;border-bottom:1px solid #ddd}td.n{text-align:right;"
+    "font-variant-numeric:tabular-nums}svg{width:100%;height:auto}.key{display:inline-block;"
+    "width:.8em;height:.8em;margin:0 .3em 0 1em}"
+)
+#: heads, then rows; numbers are set to the right
+Table = tuple[Sequence[str], Iterable[Sequence[object]]]
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """A page of its own, with no file beside it."""
+    body = "\n".join(parts)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style><h1>{escape(title)}</h1>\n{body}\n</html>\n"
+    )
+
+
+def traffic_page(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A page with the picture of the traffic and nothing else."""
+    return page(title, [traffic_picture(rows)])
+
+
+def table(name: str, content: Table) -> str:
+    """A table under a heading."""
+    heads, rows = content
+    lines = ["<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
+    lines += ["<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows]
+    return f"<h2>{escape(name)}</h2><table>{''.join(lines)}</table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        text = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        return f'<td class="n">{text}</td>'
+    return f"<td>{escape(str(value))}</td>"
+
+
+def traffic_picture(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Bars of messages by topic, a line for the slowest percent, over time.
+
+    Args:
+        rows: of `rmqcore.spark.traffic`: topic, minute, messages, p99_ms.
+    """
+    if not rows:
+        return "<p>No messages.</p>"
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row["topic"]] = totals.get(row["topic"], 0) + row["messages"]
+    topics = sorted(totals, key=lambda topic: (-totals[topic], topic))
+    named = topics[: len(_COLOURS) - 1]
+    names = [*named, "all others"] if len(topics) > len(named) else named
+    bars, late, labels = _bars(rows, named, len(names))
+    picture = _svg(bars, late, labels)
+    keys = "".join(
+        f'<span class="key" style="background:{colour}"></span>{escape(name)}'
+        for name, colour in zip(names, _COLOURS, strict=False)
+    )
+    line = f'<span class="key" style="background:{_LATE}"></span>p99 from birth to storing'
+    return f"<figure>{picture}<figcaption>{keys}{line}</figcaption></figure>"
+
+
+def _bars(
+    rows: Sequence[Mapping[str, Any]], named: list[str], count: int
+) -> tuple[list[list[int]], list[float], list[str]]:
+    """Messages of each named topic, p99 in milliseconds, and a label for each bar."""
+    minutes = sorted({row["minute"] for row in rows})
+    width = -(-len(minutes) // _BARS_MAX)
+    place = {minute: number // width for number, minute in enumerate(minutes)}
+    bars = [[0] * count for _ in range(place[minutes[-1]] + 1)]
+    late = [0.0] * len(bars)
+    for row in rows:
+        at = place[row["minute"]]
+        topic = named.index(row["topic"]) if row["topic"] in named else count - 1
+        bars[at][topic] += row["messages"]
+        late[at] = max(late[at], row["p99_ms"] or 0.0)
+    return bars, late, [_label(minute) for minute in minutes[::width]]
+
+
+def _label(minute: datetime) -> str:
+    return minute.strftime("%m-%d %H:%M")
+
+
+def _svg(bars: list[list[int]], late: list[float], labels: list[str]) -> str:
+    high = max(sum(bar) for bar in bars) or 1
+    slow = max(late) or 1.0
+    step = (_WIDTH - 2 * _LEFT) / len(bars)
+    tall = _HEIGHT - _BOTTOM - _TOP
+    shapes, points = [], []
+    for number, bar in enumerate(bars):
+        x, y = _LEFT + number * step, float(_HEIGHT - _BOTTOM)
+        for topic, messages in enumerate(bar):
+            height = messages / high * tall
+            y -= height
+            shapes.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(step - 1, 0.5):.1f}" '
+                f'height="{height:.1f}" fill="{_COLOURS[topic]}"><title>{labels[number]}: '
+                f"{messages:,} messages</title></rect>"
+            )
+        points.append(f"{x + step / 2:.1f},{_HEIGHT - _BOTTOM - late[number] / slow * tall:.1f}")
+        if number % max(1, len(bars) // 8) == 0:
+            shapes.append(f'<text x="{x:.1f}" y="{_HEIGHT - 18}">{labels[number]}</text>')
+    dots = "".join(
+        f'<circle cx="{x}" cy="{y}" r="3" fill="{_LATE}"/>'
+        for x, y in (point.split(",") for point in points)
+    )
+    line = f'<polyline points="{" ".join(points)}" fill="none" stroke="{_LATE}" stroke-width="2"/>'
+    axes = (
+        f'<text x="4" y="{_TOP + 8}">{high:,}</text><text x="4" y="{_HEIGHT - _BOTTOM}">0</text>'
+        f'<text x="{_WIDTH - _LEFT + 6}" y="{_TOP + 8}">{slow:,.0f} ms</text>'
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="12" role="img" '
+        f'aria-label="messages and latency over time">{"".join(shapes)}{line}{dots}{axes}</svg>'
+    )

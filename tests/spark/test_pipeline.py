@@ -1,0 +1,48 @@
+"""The pipeline of the demonstration, and the command."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rmqcore
+
+pytest.importorskip("pyspark")
+
+
+def test_the_pipeline_agrees_with_itself_and_draws_a_picture(spark, large_store, tmp_path):
+    from rmqcore.spark import run_pipeline
+
+    shutil.copytree(large_store, tmp_path / "store")
+    report = run_pipeline(spark, tmp_path / "store", tmp_path / "out")
+    assert report.ok
+    assert [step.messages for step in report.steps] == [60_000] * 5
+    assert json.loads(json.dumps(report.as_dict()))["topics"][0]["messages"] == 15_000
+    html = report.as_html()
+    assert html.count("<svg") == 1
+    assert "Topic3" in html
+
+
+def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
+    from rmqcore.spark import run_pipeline
+
+    shutil.copytree(large_store, tmp_path / "store")
+    unit = next((tmp_path / "store" / "consumequeue" / "Topic0" / "0").iterdir())
+    with unit.open("r+b") as stream:
+        stream.write(bytes(range(20)))
+    report = run_pipeline(spark, tmp_path / "store", tmp_path / "out")
+    assert [step.ok for step in report.steps] == [False, False, True, True, True]
+
+
+def test_the_command(spark, large_store):
+    command = [sys.executable, "-m", "rmqcore", "spark", "trace", large_store]
+    command += ["--key", "K4711", "--json", "--cores", "1", "--memory", "600m"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
+    env["PYTHONPATH"] = str(Path(rmqcore.__file__).parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["keys"] == "K4711 G11"
