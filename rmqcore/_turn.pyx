@@ -26,7 +26,58 @@ cdef extern from *:
     """
     int rmq_count_turns(int change) noexcept nogil
 
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <time.h>
+
+    /* Counts how often a turn was given back, for those who wait for the next time. */
+    typedef struct {
+        pthread_mutex_t mutex;
+        pthread_cond_t changed;
+        long long count;
+    } rmq_releases;
+
+    static int rmq_releases_init(rmq_releases *releases) {
+        pthread_condattr_t attributes;
+        int failed = pthread_mutex_init(&releases->mutex, NULL);
+        failed |= pthread_condattr_init(&attributes);
+    #ifdef __linux__
+        failed |= pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    #endif
+        failed |= pthread_cond_init(&releases->changed, &attributes);
+        pthread_condattr_destroy(&attributes);
+        releases->count = 0;
+        return failed;
+    }
+
+    static void rmq_releases_add(rmq_releases *releases) {
+        pthread_mutex_lock(&releases->mutex);
+        releases->count++;
+        pthread_cond_broadcast(&releases->changed);
+        pthread_mutex_unlock(&releases->mutex);
+    }
+
+    static void rmq_releases_wait(rmq_releases *releases, long long seen, double until) {
+        struct timespec at;
+        at.tv_sec = (time_t)until;
+        at.tv_nsec = (long)((until - (double)at.tv_sec) * 1e9);
+        pthread_mutex_lock(&releases->mutex);
+        while (releases->count == seen &&
+               pthread_cond_timedwait(&releases->changed, &releases->mutex, &at) == 0) {
+        }
+        pthread_mutex_unlock(&releases->mutex);
+    }
+    """
+    ctypedef struct rmq_releases:
+        long long count
+    int rmq_releases_init(rmq_releases* releases) nogil
+    void rmq_releases_add(rmq_releases* releases) noexcept nogil
+    void rmq_releases_wait(rmq_releases* releases, long long seen, double until) noexcept nogil
+
 cdef double LONGEST_S = 1e6
+# Signals are looked for so often while a thread waits for the next release.
+cdef double SIGNALS_EVERY_S = 0.05
 
 
 def turns_held() -> int:
@@ -58,11 +109,30 @@ cdef class Turn:
     cdef PyThread_type_lock lock
     cdef long owner
     cdef readonly int depth
+    cdef rmq_releases given_back
 
     def __cinit__(self):
         self.lock = PyThread_allocate_lock()
-        if self.lock == NULL:
+        if self.lock == NULL or rmq_releases_init(&self.given_back) != 0:
             raise MemoryError
+
+    @property
+    def releases(self) -> int:
+        """How often the turn has been given back."""
+        return self.given_back.count
+
+    def wait_for_release(self, long long seen, double seconds) -> None:
+        """Return when the turn was given back since `releases` was ``seen``, or time ran out.
+
+        All who wait go on at once, whether or not one of them takes the turn.
+        """
+        cdef double end = monotonic() + max(0.0, min(seconds, LONGEST_S))
+        cdef double now = monotonic()
+        while self.given_back.count == seen and now < end:
+            with nogil:
+                rmq_releases_wait(&self.given_back, seen, min(end, now + SIGNALS_EVERY_S))
+            PyErr_CheckSignals()
+            now = monotonic()
 
     def __dealloc__(self):
         if self.lock != NULL:
@@ -115,3 +185,4 @@ cdef class Attempt:
             if self.turn.depth == 0:
                 self.turn.owner = 0
                 PyThread_release_lock(self.turn.lock)
+                rmq_releases_add(&self.turn.given_back)

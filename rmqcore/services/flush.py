@@ -94,22 +94,29 @@ class GroupCommitService(ServiceThread):
             OSError: the disk refused.
             StoreClosedError: the store was closed before its record was flushed.
         """
-        flusher = self._flusher
-        if flusher.flushed_offset >= offset:
-            return True
-        with self._turn.within(timeout_ms / 1000) as mine:
-            if flusher.flushed_offset >= offset:
-                return True
+        flusher, turn = self._flusher, self._turn
+        deadline = time.monotonic() + timeout_ms / 1000
+        while flusher.flushed_offset < offset:
+            seen = turn.releases
+            with turn.within(0) as mine:
+                if mine and flusher.flushed_offset < offset:
+                    self._lead(offset)
             if not mine:
-                return False
-            try:
-                flushed = flusher.flush()
-            except OSError as error:
-                self._report(error)
-                raise
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                turn.wait_for_release(seen, left)
+        return True
+
+    def _lead(self, offset: int) -> None:
+        """Flush for all who have put by now."""
+        try:
+            flushed = self._flusher.flush()
+        except OSError as error:
+            self._report(error)
+            raise
         if flushed < offset:
             raise StoreClosedError("the store was closed while a put waited for the disk")
-        return True
 
     def wait_async(self, offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below ``offset`` is on disk."""
