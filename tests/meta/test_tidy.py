@@ -64,6 +64,7 @@ FINE = [
         "rmqcore/_a.pyx",
         "cdef int f() noexcept:\n    return 0\n\n\ndef g():\n    raise ValueError\n",
     ),
+    ("rmqcore/_a.pyx", "cdef class A(B):\n" + "    def f(self):\n        pass\n" * 40),
     ("rmqcore/_a.pyx", "# at is NULL when it has none\n# what is left: body, topic, properties\n"),
     ("rmqcore/_a.pyx", "# a pair is `name 0x01 value 0x02`, the last separator may be missing\n"),
     ("rmqcore/a.py", '"""Never print(), never time.time(), never except:."""\n'),

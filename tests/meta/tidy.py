@@ -24,7 +24,7 @@ FOLDERS = ("rmqcore", "tests", "bench", "scripts")
 
 DOCSTRING = re.compile(r'"""[\s\S]*?"""')
 CYTHON_FUNCTION = re.compile(
-    r"^(?P<indent>[ ]*)(?:def|cdef|cpdef)\b[^=\n]*\((?:[^()]|\([^()]*\))*\)[^:\n]*:", re.M
+    r"^(?P<indent>[ ]*)(?:def|cdef(?! class)|cpdef)\b[^=\n]*\((?:[^()]|\([^()]*\))*\)[^:\n]*:", re.M
 )
 STATEMENT = re.compile(r"^#\s?(?P<code>.*)$")
 #: What a line of code looks like and a sentence does not.
