@@ -5,7 +5,6 @@ Floor: F7; imports everything below.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import os
@@ -13,12 +12,10 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rmqcore._dispatch import DispatchBatch
 from rmqcore._tail import LogTail
-from rmqcore.config import FlushDiskType, StoreConfig, to_broker_conf
+from rmqcore.config import FlushDiskType, StoreConfig
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreForkedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
@@ -381,10 +378,6 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             info |= self._delayed.schedule.runtime_info()
         return info
 
-    def broker_conf(self) -> str:
-        """The ``broker.conf`` lines with which RocketMQ opens this store."""
-        return to_broker_conf(self.config, path=self.path.resolve())
-
     # ---- flushing and closing
 
     def flush(self) -> int:
@@ -461,28 +454,6 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if clean:
             self._directory.clear_running()
         self._directory.unlock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.log.min_offset} to {self.log.max_offset}"

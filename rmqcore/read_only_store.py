@@ -9,12 +9,10 @@ import os
 import struct
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rmqcore._codec import BLANK_MAGIC
 from rmqcore._tail import LogTail
-from rmqcore.config import StoreConfig, to_broker_conf
+from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptStoreError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -160,38 +158,12 @@ class ReadOnlyMessageStore(MessageReads):
         """Why puts are refused: always, here."""
         return 'the store was opened with mode="r"'
 
-    def broker_conf(self) -> str:
-        """The ``broker.conf`` lines with which RocketMQ opens this store."""
-        return to_broker_conf(self.config, path=self.path.resolve())
-
     def close(self) -> None:
         """Let the files go; idempotent."""
         self._closed = True
         self.log.close()
         self.consume_queues.close()
         self.index.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ReadOnlyMessageStore({str(self.path)!r})"

@@ -5,12 +5,15 @@ Floor: F6.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from rmqcore._codec import BLANK_MAGIC, BLANK_SIZE
 from rmqcore._message import status_text
+from rmqcore.config import StoreConfig, to_broker_conf
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
 from rmqcore.services.store_reader import QueryMessageResult, StoreReader
@@ -19,7 +22,6 @@ from rmqcore.status import GetMessageStatus
 if TYPE_CHECKING:
     from rmqcore._get_result import GetMessageResult
     from rmqcore._message import MessageExt
-    from rmqcore.config import StoreConfig
     from rmqcore.files.commit_log import CommitLog
     from rmqcore.services.consume_queue_store import ConsumeQueueStore
     from rmqcore.services.index_service import IndexService
@@ -45,6 +47,36 @@ class MessageReads:
     def _see_new(self) -> None:
         """Come level with what has been put; raises when the store is closed."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Let the store go; idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def broker_conf(self) -> str:
+        """The ``broker.conf`` lines with which RocketMQ opens this store."""
+        return to_broker_conf(self.config, path=self.path.resolve())
 
     # ---- by queue
 
