@@ -26,7 +26,9 @@ cdef struct Source:
     int fd
 
 
-cdef inline int read_bytes(const Source* source, int64_t at, uint8_t* into, int32_t size) noexcept nogil:
+cdef inline int read_bytes(
+    const Source* source, int64_t at, uint8_t* into, int32_t size
+) noexcept nogil:
     if at < 0 or at > source.size - size:
         return 0
     if source.base != NULL:

@@ -154,8 +154,7 @@ class MappedFile:
         return region
 
     def let_go(self, kind: str) -> None:
-        """Drop the descriptor or the mapping; its last user closes it, and it opens again when it
-        is needed."""
+        """Drop the descriptor or the mapping: its last user closes it; it opens again at need."""
         setattr(self, kind, None)
 
     def create(self, *, whole: bool) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +23,7 @@ from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
 from rmqcore.message import Message, MessageExt
 from rmqcore.message_store import DefaultMessageStore
 from rmqcore.opening import open_store
+from rmqcore.services.wall_clock import wall_clock_ms
 from rmqcore.spark.staging import Frame, StagedFile
 
 _STALE_S = 7 * 24 * 3600
@@ -215,7 +215,7 @@ def _remove_stale(root: Path) -> None:
             for path in root.glob("*.json")
             for file in Ledger(root, path.stem).files
         )
-        if not pending and time.time() - folder.stat().st_mtime > _STALE_S:
+        if not pending and wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S:
             shutil.rmtree(folder, ignore_errors=True)
 
 
