@@ -76,6 +76,9 @@ class ReadOnlyMessageStore(MessageReads):
         )
         self._reader = StoreReader(self.log, self.consume_queues, self.index)
         self._following = threading.Lock()
+        self._seen_ns = -1
+        #: True when the queues had all of the log at the last look
+        self._level = False
         queue.load()
         self.consume_queues.load()
         self.index.load()
@@ -88,11 +91,13 @@ class ReadOnlyMessageStore(MessageReads):
         """Look for what the writer has added or removed; every read does so by itself."""
         self._check_open()
         with self._following:
+            self._seen_ns = self._log_changed_ns()
             self.consume_queues.follow()
             self.index.follow()
             self.log.queue.follow()
             self._find_end(from_start=False)
             self._fit_queues()
+            self._level = self.consume_queues.end_phy_offset() == self.log.max_offset
 
     def _fit_queues(self) -> None:
         """Let the queues show exactly what the log has; a writer may have gone on meanwhile."""
@@ -103,7 +108,22 @@ class ReadOnlyMessageStore(MessageReads):
             queue.correct_min_offset(begin)
 
     def _see_new(self) -> None:
-        self.refresh()
+        self._check_open()
+        if not self._level or self._log_changed_ns() != self._seen_ns or self._log_goes_on():
+            self.refresh()
+
+    def _log_changed_ns(self) -> int:
+        """When a file of the log was last created or removed."""
+        return self.log.queue.directory.stat().st_mtime_ns
+
+    def _log_goes_on(self) -> bool:
+        """True when something stands behind the end of the log as it was seen."""
+        end = self.log.max_offset
+        file = self.log.queue.find(end)
+        if file is None:
+            return False
+        at = end - file.file_from_offset
+        return any(file.read(at, min(_HEAD.size, file.size - at)))
 
     def _find_end(self, *, from_start: bool) -> None:
         """Move the end of the log over the whole records that follow it."""
