@@ -51,7 +51,7 @@ class RmqStreamReader(DataSourceStreamReader):
         """Where a stream without a checkpoint begins."""
         return offset_of({broker: self._first(broker) for broker in self.stores})
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+    def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
         for broker, end in self.published(self._latest).items():
             self._latest[broker] = end
