@@ -305,7 +305,7 @@ class Comparison:
                 answer = worker.ask("query", topic="T", **wanted)
                 if answer["hits"] != queries:
                     raise Refusal(f"{queries} keys are there, {answer['hits']} were found")
-                return answer | {"bytes": answer["bytes"]}
+                return answer
 
             did = f"random keys among {total:,}; one hit each"
             self._fill("query", self._rounds("query", query), did=did)
@@ -377,7 +377,7 @@ class Comparison:
             shutil.rmtree(source / name)
         (source / "checkpoint").unlink()
         (source / "abort").touch()
-        self._opens("open_lost", {side: source for side in Pair.sides}, count)
+        self._opens("open_lost", dict.fromkeys(Pair.sides, source), count)
         shutil.rmtree(source)
 
     def _opens(self, name: str, sources: dict[str, Path], count: int) -> None:

@@ -98,7 +98,7 @@ class Growth:
         return opening
 
     def _sparse(self, files: int) -> Opening:
-        """Log files of 1 GiB with one record and a filler each; the disk holds two pages of each."""
+        """Log files of 1 GiB with one record and a filler; the disk holds two pages of each."""
         self._say(f"growth: {files} sparse log files of 1 GiB")
         path, size = self._directory / "sparse", 1 << 30
         log = path / "commitlog"

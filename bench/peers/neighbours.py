@@ -91,7 +91,7 @@ class _QueuelibFile(_Queue):
 
 class _QueuelibSqlite(_Queue):
     def __init__(self, directory: str) -> None:
-        from queuelib import FifoSQLiteQueue
+        from queuelib.queue import FifoSQLiteQueue
 
         Path(directory).mkdir(exist_ok=True)
         queue = FifoSQLiteQueue(f"{directory}/queue.db")
@@ -111,7 +111,7 @@ class _Kombu(_Queue):
         }
         queue = Connection("filesystem://", transport_options=options).SimpleQueue("queue")
         self.put = lambda body: queue.put(body, serializer=None)
-        self.left = lambda: queue.qsize()
+        self.left = queue.qsize
 
 
 @dataclass(slots=True)
@@ -183,10 +183,14 @@ def check() -> None:
         except metadata.PackageNotFoundError:
             missing.add(one.package)
     if missing:
-        raise Refusal(f"Python peers are missing: {', '.join(sorted(missing))}; the extra is [peers]")
+        raise Refusal(
+            f"Python peers are missing: {', '.join(sorted(missing))}; the extra is [peers]"
+        )
 
 
-def measure(directory: Path, say: Callable[[str], None], *, pairs: int, part: int) -> list:
+def measure(
+    directory: Path, say: Callable[[str], None], *, pairs: int, part: int
+) -> list[Neighbour]:
     """Every queue and rmqcore in turns, and what is left of each after kill -9.
 
     Args:
@@ -208,10 +212,10 @@ def measure(directory: Path, say: Callable[[str], None], *, pairs: int, part: in
             one.rates.append((rates[0], rates[1]))
         with ExitStack() as cleaning:
             one.survived = _survivors(one.name, _fresh(directory, cleaning))
-        for name in ("rmqcore", "rmqcore sync"):
-            with ExitStack() as cleaning:
-                if _survivors(name, _fresh(directory, cleaning)) != _SURVIVORS:
-                    raise Refusal(f"{name} lost messages by kill -9")
+    for name in ("rmqcore", "rmqcore sync"):
+        with ExitStack() as cleaning:
+            if _survivors(name, _fresh(directory, cleaning)) != _SURVIVORS:
+                raise Refusal(f"{name} lost messages by kill -9")
     return found
 
 

@@ -49,7 +49,7 @@ class Row:
 
     @property
     def ours(self) -> float:
-        """rmqcore's median."""
+        """The median of rmqcore."""
         return statistics.median(pair[1] for pair in self.pairs)
 
     @property
