@@ -13,7 +13,7 @@ NATIVE := $(CYTHON) $(HEADERS) setup.py
 STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 
-.PHONY: help setup build run test lint types stubs asan bench bench-smoke wheel test-interop clean
+.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-counts wheel test-interop clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -28,16 +28,22 @@ $(VENV)/built: $(VENV)/ready $(NATIVE)
 	@scripts/build $(PY) $@
 	@touch $@
 
+# what Spark needs: made when it can be, and tried again the next time when it cannot
+$(VENV)/spark: $(VENV)/ready pyproject.toml scripts/java
+	@scripts/bootstrap $(VENV) spark >$(VENV)/spark.log 2>&1 \
+		|| { echo "spark: pyspark, pyarrow and pandas cannot be installed, see $(VENV)/spark.log"; exit 0; }; \
+	scripts/java $(VENV) && touch $@ || true
+
 setup: $(VENV)/ready ## the virtual environment, .venv
 
 build: $(VENV)/built ## the extension modules, in place
 
-run: build ## rmqcore demo: append a text corpus, read it back, verify, one table
-	@$(BIN)/rmqcore demo
+run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, verify, then the pipeline on Spark
+	@$(BIN)/rmqcore demo --report build/demo.html
 
 # ---- checks ---------------------------------------------------------------------------------------
 
-test: build lint types stubs ## lint, types, stubs, the tests and one round of each benchmark
+test: build $(VENV)/spark lint types stubs ## lint, types, stubs, the tests and one round of each benchmark
 	@$(BIN)/pytest tests bench --benchmark-disable
 
 lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
@@ -59,6 +65,13 @@ bench: build ## the benchmarks, with figures
 
 bench-smoke: build ## each benchmark once, without figures
 	@$(BIN)/pytest bench --benchmark-disable -q
+
+bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues; ARGS=--quick takes three minutes
+	@scripts/bootstrap $(VENV) arrow,bench,peers
+	@$(PY) bench/peers/run.py $(ARGS)
+
+bench-counts: build ## instructions of five kernels against their baselines; needs valgrind
+	@$(PY) bench/counts.py $(ARGS)
 
 # ---- lanes that test another build, from another directory ----------------------------------------
 
