@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 POM = HERE.parent.parent / "tests" / "interop" / "java" / "pom.xml"
 RELEASE = "5.5.0"
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "rocketmq-peer")) / RELEASE
-#: the harness gives Java plenty, so that no round waits for its collector longer than it must
+#: the harness gives Java plenty, so that no round waits for its collector without need
 JAVA_HEAP = "3g"
 #: bytes of a body that only fills the first log file
 WARM_UP_BODY = 4096
