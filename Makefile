@@ -13,7 +13,7 @@ NATIVE := $(CYTHON) $(HEADERS) setup.py
 STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 
-.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-counts wheel test-interop clean
+.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-counts bench-spark test-spark-all wheel test-interop clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -73,6 +73,9 @@ bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues
 bench-counts: build ## instructions of five kernels against their baselines; needs valgrind
 	@$(PY) bench/counts.py $(ARGS)
 
+bench-spark: build $(VENV)/spark ## Spark's paths beside Parquet's and the engine's own, 2 GiB of log; ARGS="--size 256m"
+	@$(PY) bench/spark.py $(ARGS)
+
 # ---- lanes that test another build, from another directory ----------------------------------------
 
 asan: $(VENV)/built ## unit, property and fuzz tests under the address and undefined-behaviour sanitizers
@@ -83,6 +86,11 @@ wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environmen
 
 test-interop: build ## stores of ours opened by Apache RocketMQ; needs Java and Maven
 	@$(BIN)/pytest tests/interop -m interop --no-skip
+
+test-spark-all: build $(VENV)/spark ## the tests of Spark on 4.2, and those of batches on 4.0
+	@scripts/spark_lane $(PY) 4.2 tests/spark
+	@scripts/spark_lane $(PY) 4.0 tests/spark/test_read.py tests/spark/test_jobs.py \
+		tests/spark/test_write.py -k "not stream"
 
 clean: ## everything built; keeps .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
