@@ -23,7 +23,6 @@ from rmqcore._index import read_header
 
 BODY = 256
 KEYS_PER_MESSAGE = 3  # the key, the unique key, the tag
-HEAPS = ("64m", "96m", "128m", "192m", "256m", "384m", "512m", "768m", "1g")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +33,42 @@ class Sizes:
         log: bytes of a log file.
         puts: messages of a round of puts.
         pairs: rounds of each side that count.
+        opens: rounds of each side where a store is opened in each.
         warm_ups: rounds of each side before them.
         sync: messages of a sync round for each caller, at least.
         queries: look-ups of a round.
         rebuilt: messages of the store whose derived files are lost.
         killed: bytes of log of the store that is killed.
         roll_log: bytes of a log file where rolls are measured.
+        heaps: Java heaps to try, the smallest first.
     """
 
     log: int = 1 << 30
     puts: int = 250_000
     pairs: int = 5
+    opens: int = 3
     warm_ups: int = 1
     sync: int = 2_000
     queries: int = 20_000
     rebuilt: int = 1_000_000
     killed: int = 1 << 30
     roll_log: int = 64 << 20
+    heaps: tuple[str, ...] = ("64m", "96m", "128m", "192m", "256m", "384m", "512m", "768m", "1g")
 
 
 FULL = Sizes()
-QUICK = Sizes(256 << 20, 60_000, 3, 1, 600, 5_000, 150_000, 64 << 20, 16 << 20)
+QUICK = Sizes(
+    log=256 << 20,
+    puts=60_000,
+    pairs=3,
+    opens=1,
+    sync=400,
+    queries=5_000,
+    rebuilt=150_000,
+    killed=64 << 20,
+    roll_log=16 << 20,
+    heaps=("128m", "512m", "1g"),
+)
 
 
 class Expected:
@@ -326,7 +340,9 @@ class Comparison:
         log = self._sizes.roll_log
         count = 9 * log // 413
         with self._stores("rolls", log=log):
-            done = self._rounds("sustained over eight rolls", self._put("T", count), pairs=3)
+            done = self._rounds(
+                "sustained over eight rolls", self._put("T", count), pairs=self._sizes.opens
+            )
             did = f"log files of {log >> 20} MiB, made and warmed while the puts run"
             self._fill("sustained", done, did=did)
             self._latency("a file rolls, 50 k/s", "T", count // 3, rate=50_000)
@@ -347,10 +363,10 @@ class Comparison:
 
     def _cold(self) -> None:
         count, done = self._sizes.puts, []
-        for turn in range(3):
+        for turn in range(self._sizes.opens):
+            self._say(f"cold file: pair {turn + 1} of {self._sizes.opens}")
             answers = []
             for side, worker in self._pair.workers.items():
-                self._say(f"cold file: pair {turn + 1} of 3")
                 path, more = worker.directory / "cold", {"log": self._sizes.log, "warm": 0}
                 worker.ask("open", dir=path, flush="ASYNC", **more)
                 put = {"topic": "T", "start": 0, "count": count, "body": BODY}
@@ -396,7 +412,7 @@ class Comparison:
             return {"seconds": answer["seconds"], "messages": count, "bytes": answer["end"]}
 
         done = []
-        for turn in range(-self._sizes.warm_ups, min(3, self._sizes.pairs)):
+        for turn in range(-self._sizes.warm_ups, self._sizes.opens):
             self._say(f"{self.rows[name].title}: {'warm-up' if turn < 0 else f'pair {turn + 1}'}")
             answers = tuple(work(side, worker) for side, worker in self._pair.workers.items())
             if turn >= 0:
@@ -423,7 +439,7 @@ class Comparison:
     def _memory(self) -> None:
         """The smallest heap at which Java keeps 95 % of its rate, and rmqcore at that rate."""
         full, _ = self._java_rate("3g")
-        for heap in HEAPS:
+        for heap in self._sizes.heaps:
             try:
                 rate, java = self._java_rate(heap)
             except Refusal:

@@ -52,14 +52,14 @@ class Growth:
             Refusal: something that was put did not come back.
         """
         counts = (10_000, 100_000) if self._quick else (100_000, 1_000_000, 10_000_000)
-        queues = (1, 100, 1_000) if self._quick else (1, 100, 10_000)
+        queues = (1, 100) if self._quick else (1, 100, 10_000)
         costs = [self._cost(count, 4)[0] for count in counts]
         openings = []
         for number in queues:
             cost, opening = self._cost(counts[1], number)
             costs.append(cost)
         openings.append(opening)
-        openings.append(self._sparse(64 if self._quick else 1024))
+        openings.append(self._sparse(16 if self._quick else 1024))
         return costs, openings
 
     def _cost(self, count: int, queues: int) -> tuple[Cost, Opening]:
