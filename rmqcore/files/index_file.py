@@ -11,6 +11,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from rmqcore._index import (
     HEADER_SIZE,
     INDEX_ENTRY_SIZE,
@@ -27,8 +29,11 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
+
+_ENTRIES = np.dtype(
+    [("key_hash", ">i4"), ("phy_offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
+)
 
 
 class IndexHeader(NamedTuple):
@@ -192,6 +197,16 @@ class IndexFile:
                 break
             count += 1
         return count
+
+    def entries(self) -> NDArray[np.void]:
+        """All entries in log order: key_hash, phy_offset, time_diff, previous."""
+        at = HEADER_SIZE + 4 * self.hash_slot_num + _ENTRIES.itemsize
+        data = self._file.read(at, _ENTRIES.itemsize * self.entry_count)
+        return np.frombuffer(data, _ENTRIES)
+
+    def slots(self) -> NDArray[np.int32]:
+        """Number of the newest entry of each slot, 0 for none."""
+        return np.frombuffer(self._file.read(HEADER_SIZE, 4 * self.hash_slot_num), ">i4")
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """(key_hash, phy_offset, time_diff_s, previous_entry) of an entry."""

@@ -19,7 +19,7 @@ _ENTRIES_LOOKED_AT = 1024
 
 
 def index_has_tags(index: IndexService, message_at: Callable[[int], MessageExt | None]) -> bool:
-    """True when tagged messages have an entry ``topic#T#TAGS``, or when nothing tells.
+    """True when most tagged messages have an entry ``topic#T#TAGS``, or when nothing tells.
 
     Args:
         index: the index.
@@ -27,6 +27,7 @@ def index_has_tags(index: IndexService, message_at: Callable[[int], MessageExt |
 
     Source: RocketMQ store/index/IndexService.java, buildIndex (5.5.0 and 4.9.7).
     """
+    votes = 0
     for file in reversed(index.files):
         last = file.header.index_count - 1
         hashes: dict[int, set[int]] = {}
@@ -40,5 +41,8 @@ def index_has_tags(index: IndexService, message_at: Callable[[int], MessageExt |
             except CorruptRecordError:
                 continue
             if message is not None and message.tags:
-                return index_hash(f"{message.topic}#T#{message.tags}") in hashes[phy_offset]
-    return True
+                filed = index_hash(f"{message.topic}#T#{message.tags}") in hashes[phy_offset]
+                votes += 1 if filed else -1
+        if votes:
+            break
+    return votes >= 0

@@ -20,6 +20,7 @@ from rmqcore._message import status_text
 from rmqcore.config import OnCorruption
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.services.index_check import IndexCheck
 from rmqcore.services.index_tags import index_has_tags
 from rmqcore.services.log_search import GoodRecord, find_good_record, first_record
 
@@ -124,6 +125,7 @@ class Recovery:
         self._log = log
         self._queues = queues
         self._index = index
+        self._index_check: IndexCheck | None = None
         self._checkpoint = checkpoint
         self._config = config
         self._batch = batch
@@ -161,6 +163,7 @@ class Recovery:
             found += self._index.load(trusted)
             self._batch.index_tags = index_has_tags(self._index, self._log.message_at)
             self._index.check_holes(self._keys_between)
+            self._index_check = IndexCheck(self._index)
         self.report.findings += [str(error) for error in found]
 
     def _tell_queues(self, done: int, total: int) -> None:
@@ -296,6 +299,8 @@ class Recovery:
             verify_crc_property=by_property,
         )
         self._queues.dispatch(self._batch)
+        if self._index_check is not None:
+            self._index_check.take(self._batch)
         if self._index is not None:
             self._index.dispatch(self._batch)
         self.report.records += self._batch.record_count
@@ -399,8 +404,14 @@ class Recovery:
                     file.sync()
 
     def _cut_index(self, index: IndexService, end: int) -> None:
-        """Drop the keys behind the end; derive again what went with them."""
+        """Drop what contradicts the log, and the keys behind its end; derive that again."""
         resume = index.resume_offset
+        wrong = self._index_check.wrong if self._index_check is not None else None
+        if wrong is not None:
+            finding = f"{index.files[wrong].path}: the index contradicts the log from here on"
+            _log.warning("%s; it is derived again", finding)
+            self.report.findings.append(f"{finding}; it was derived again")
+            index.drop_from(wrong)
         index.truncate(end)
         if index.resume_offset < resume:
             self.report.index_from = max(index.resume_offset, self._log.min_offset)

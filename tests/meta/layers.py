@@ -34,7 +34,7 @@ ROWS = (
     ("F4", "files.batch_consume_queue"),
     ("F5", "services.flush services.reput services.geometry services.log_search"),
     ("F5", "services.consume_queue_store services.index_service"),
-    ("F6", "services.delay_schedule services.index_tags services.retention services.store_reader"),
+    ("F6", "services.delay_schedule services.index_tags services.index_check services.retention services.store_reader"),
     ("F6", "services.message_puts services.message_reads services.retention_of_store"),
     ("F6", "services.recovery scan/"),
     ("F7", "message_store read_only_store"),
