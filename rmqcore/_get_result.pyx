@@ -7,6 +7,7 @@ Floor: F1; imports _arrow, _columns, _hold, _message and errors.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcmp
 cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64
@@ -14,7 +15,9 @@ from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._layout cimport *
 from rmqcore._log_map cimport LogMap
 from rmqcore._message cimport make_message
-from rmqcore._record cimport RecordHead, bytes_t, check_body_crc, read_head, rmq_crc32_init
+from rmqcore._record cimport (
+    RecordHead, bytes_t, check_body_crc, check_crc_property, read_head, rmq_crc32_init,
+)
 
 from rmqcore._arrow import ColumnBatches
 from rmqcore._columns import COLUMNS as _COLUMNS
@@ -23,6 +26,9 @@ from rmqcore._message import status_text
 from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
+
+cdef extern from "<string.h>" nogil:
+    void* memmem(const void* hay, size_t hay_size, const void* needle, size_t needle_size)
 
 # The columns of a table of messages: what a message object has.
 cdef tuple MESSAGE_COLUMNS = tuple([
@@ -72,6 +78,10 @@ cdef class GetMessageResult:
     cdef bytearray found
     cdef Py_ssize_t count
     cdef list _messages
+    cdef bytes topic
+    cdef int32_t queue_id
+    cdef int64_t least_offset
+    cdef bint demand_crc
 
     def __init__(self, status, int64_t next_queue_offset, int64_t min_queue_offset,
                  int64_t max_queue_offset):
@@ -207,6 +217,32 @@ cdef class GetMessageResult:
         self.buffer_total_size = total
         return unit_count
 
+    def expect(self, str topic not None, int32_t queue_id, int64_t least_offset,
+               bint demand_crc) -> None:
+        """Say whose records `messages` may hand out; any other is an error.
+
+        Args:
+            topic, queue_id: of the queue.
+            least_offset: number of the first message; each has a greater one than that before it.
+            demand_crc: refuse records without a right ``__CRC32#`` property.
+        """
+        self.topic = topic.encode()
+        self.queue_id = queue_id
+        self.least_offset = least_offset
+        self.demand_crc = demand_crc
+
+    cdef bint belongs(self, const Found* found, const RecordHead* head, int64_t least) noexcept:
+        """True for a record of the queue, or one that is dispatched to further queues."""
+        if (
+            head.queue_id == self.queue_id and head.queue_offset >= least
+            and head.topic_size == PyBytes_GET_SIZE(self.topic)
+            and memcmp(found.at + head.topic_at, PyBytes_AS_STRING(self.topic), head.topic_size) == 0
+        ):
+            return True
+        return memmem(
+            found.at + head.properties_at, head.properties_size, b"INNER_MULTI_DISPATCH", 20
+        ) != NULL
+
     def __len__(self):
         return self.count
 
@@ -221,6 +257,8 @@ cdef class GetMessageResult:
         cdef RecordHead head
         cdef BufferHold hold
         cdef int status
+        cdef int64_t least = self.least_offset
+        cdef str reason
         if self._messages is None:
             messages = []
             for index in range(self.count):
@@ -229,11 +267,18 @@ cdef class GetMessageResult:
                 status = read_head(found.at, found.size, &head)
                 if status == OK:
                     status = check_body_crc(found.at, &head)
-                if status != OK:
+                if status == OK and self.demand_crc and check_crc_property(found.at, &head) != OK:
+                    status = BAD_CRC
+                reason = None if status == OK else status_text(status)
+                if status == OK and self.topic is not None:
+                    if not self.belongs(found, &head, least):
+                        reason = f"no message of queue {self.topic.decode()}/{self.queue_id} from {least} on"
+                    least = max(least, head.queue_offset + 1)
+                if reason is not None:
                     raise CorruptRecordError(
                         hold.path or "commit log",
                         hold.base_offset + (found.at - <bytes_t>hold.view.buf),
-                        status_text(status),
+                        reason,
                     )
                 messages.append(make_message(hold, found.at, &head))
             self._messages = messages

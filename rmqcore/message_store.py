@@ -116,7 +116,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             )
             self._tail.durability = Durability.MEMORY
         self._waits = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self.log = CommitLog(queue, self._tail, self._allocate, pool)
+        self.log = CommitLog(
+            queue, self._tail, self._allocate, pool, demand_crc=config.force_verify_prop_crc
+        )
         self.consume_queues = ConsumeQueueStore(
             directory,
             config.mapped_file_size_consume_queue,

@@ -13,8 +13,9 @@ from pathlib import Path
 from rmqcore._codec import BLANK_MAGIC
 from rmqcore._tail import LogTail
 from rmqcore.config import StoreConfig
-from rmqcore.errors import CorruptStoreError, StoreClosedError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
@@ -58,7 +59,7 @@ class ReadOnlyMessageStore(MessageReads):
             directory.commit_log, config.mapped_file_size_commit_log, open_files, writable=False
         )
         tail = LogTail(config.store_host, config.effective_max_message_size)
-        self.log = CommitLog(queue, tail, _NoFiles())
+        self.log = CommitLog(queue, tail, _NoFiles(), demand_crc=config.force_verify_prop_crc)
         self.consume_queues = ConsumeQueueStore(
             directory,
             config.mapped_file_size_consume_queue,
@@ -104,8 +105,20 @@ class ReadOnlyMessageStore(MessageReads):
         begin, end = self.log.min_offset, self.log.max_offset
         for queue in self.consume_queues:
             if queue.end_phy_offset > end:
+                self._check_last_unit(queue, end)
                 queue.truncate(end)
             queue.correct_min_offset(begin)
+
+    @staticmethod
+    def _check_last_unit(queue: ConsumeQueue, end: int) -> None:
+        unit = queue.unit_at(queue.max_offset - 1)
+        if unit is not None and unit[0] < end:
+            raise CorruptConsumeQueueError(
+                queue.queue.directory,
+                unit[0],
+                f"the last unit says {unit[1]} bytes, the log ends at {end}; open the store for "
+                "writing, which derives it again",
+            )
 
     def _see_new(self) -> None:
         self._check_open()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from rmqcore._codec import RECORD_SIZE_LEAST
+from rmqcore._codec import RECORD_SIZE_LEAST, check_record
 from rmqcore._log_map import LogMap
 from rmqcore._message import MessageExt, find_message, status_text
 from rmqcore._turn import Turn, turns_held
@@ -84,6 +84,7 @@ class CommitLog:
         tail: the native end of the log.
         source: where the next file comes from.
         pool: buffers of the transient store pool, or None.
+        demand_crc: hand out no record without a right ``__CRC32#`` property.
 
     Threads: any number append and read; `flush_lock` orders flushes.
     Source: RocketMQ store/CommitLog.java.
@@ -95,12 +96,17 @@ class CommitLog:
         tail: LogTail,
         source: FileSource,
         pool: BufferPool | None = None,
+        *,
+        demand_crc: bool = False,
     ) -> None:
         self.queue = queue
         self.tail = tail
         self.flushed_offset = 0
         #: what kernels may read by physical offset; None where bytes are not read from mappings
-        self.mapped = LogMap(tail, queue.file_size) if queue.writable and pool is None else None
+        self.mapped: LogMap | None = None
+        if queue.writable and pool is None and not demand_crc:
+            self.mapped = LogMap(tail, queue.file_size)
+        self.demand_crc = demand_crc
         self.flush_lock = Turn()
         self._source = source
         self._pool = pool
@@ -320,10 +326,19 @@ class CommitLog:
                 base_offset=view.base_offset,
             )
             if not isinstance(found, int):
+                if self.demand_crc and found is not None:
+                    self._check_crc(found, view.path)
                 return found
             if found <= size or found > self.queue.file_size:
                 raise CorruptRecordError(view.path, offset, status_text(ScanStatus.TRUNCATED))
             size = found
+
+    @staticmethod
+    def _check_crc(message: MessageExt, path: Path) -> None:
+        try:
+            check_record(message.record, verify_crc_property=True)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(path, message.phy_offset, error.reason) from None
 
     # ---- shrinking and closing
 

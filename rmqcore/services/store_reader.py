@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 END_OF_TIME_MS = 2**63 - 1
 _HEAD = struct.Struct(">qi")
+_LIGHT_QUEUE = "%LMQ%"
 _FILTER_UNITS = 800
 _READ_AHEAD = 1 << 20
 _ENOUGH, _ELSEWHERE, _MISMATCH = 1, 2, 3
@@ -139,6 +140,10 @@ class StoreReader:
         if queue_offset > high:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+        if not topic.startswith(_LIGHT_QUEUE):
+            # a batch holds the offset that was asked for, and begins before it
+            least = 0 if queue.unit_size != UNIT_SIZE else queue_offset
+            result.expect(topic, queue_id, least, self._log.demand_crc)
         codes = None if tags is None else packed_tags(tags)
         self._collect(queue, result, max_messages, max_bytes, codes)
         found = len(result)
