@@ -1,0 +1,135 @@
+"""Every byte of a small store flips once: what is read is right, or an error names the place."""
+
+import shutil
+
+import pytest
+
+import rmqcore
+from crash.small_store import SETTINGS, put
+from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
+
+NUMBERS = 45
+FIELDS = (
+    *("topic", "queue_id", "queue_offset", "phy_offset", "flag", "sys_flag", "body"),
+    *("properties", "born_host", "store_host", "born_timestamp_ms", "store_timestamp_ms"),
+    *("reconsume_times", "prepared_transaction_offset"),
+)
+
+
+def build(path):
+    with rmqcore.open_store(path, enabled_append_prop_crc=True, **SETTINGS) as store:
+        for number in range(NUMBERS):
+            put(store, number)
+    return path
+
+
+def all_that_can_be_read(path, mode):
+    """Every answer of a store, field by field."""
+    with rmqcore.open_store(path, mode=mode, force_verify_prop_crc=True) as store:
+        answers = {"log": [fields(message) for message in store.messages()]}
+        for topic, queue_id in store.queues():
+            low = store.min_queue_offset(topic, queue_id)
+            answers[topic, queue_id] = (low, store.max_queue_offset(topic, queue_id))
+            result = store.get_message(topic, queue_id, low, max_messages=1000)
+            answers["queue", topic, queue_id] = [fields(message) for message in result.messages]
+            for tag in ("tag0", "tag1", "tag2"):
+                result = store.get_message(topic, queue_id, low, max_messages=1000, tags=tag)
+                answers[tag, topic, queue_id] = [m.phy_offset for m in result.messages]
+        for topic in ("T0", "T1"):
+            for key in [f"k{number}" for number in range(NUMBERS)] + ["m0", "m1", "m2"]:
+                found = store.query_message(topic, key, max_messages=1000).messages
+                answers["key", topic, key] = [message.phy_offset for message in found]
+        return answers
+
+
+def fields(message):
+    return [
+        bytes(value) if isinstance(value, memoryview) else value
+        for value in (getattr(message, name) for name in FIELDS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    path = build(tmp_path_factory.mktemp("intact") / "store")
+    return path, all_that_can_be_read(path, "r")
+
+
+def flips(path, part, rng, share, whole):
+    """(file, position, bit) of flipped bytes: of those that say something, and some of the rest.
+
+    Of a queue that another process writes, the last unit may be newer than the log that was seen.
+    """
+    for file in sorted((path / part).rglob("*") if (path / part).is_dir() else [path / part]):
+        if file.is_file():
+            data = file.read_bytes()
+            used = len(data.rstrip(b"\0"))
+            last = sorted(file.parent.iterdir())[-1] == file and part == "consumequeue"
+            for at in range(used - 20 if last and not whole else len(data)):
+                if rng.random() < (share if at < used else share / 20):
+                    yield file.relative_to(path), at, 1 << rng.randrange(8)
+
+
+def check_flips(tmp_path, intact, rng, part, mode, share, known=()):
+    path, good = intact
+    copy = tmp_path / "copy"
+    seen, refusals = {"right": 0, "refused": 0}, []
+    last = good["log"][-1][FIELDS.index("phy_offset")]
+    for name, at, bit in flips(path, part, rng, share, mode == "a"):
+        if mode == "r" and part == "commitlog" and int(name.name) + at >= last:
+            # the last record of a log that another process writes may just be being written
+            continue
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        data = bytearray((copy / name).read_bytes())
+        data[at] ^= bit
+        (copy / name).write_bytes(data)
+        try:
+            answers = all_that_can_be_read(copy, mode)
+        except RmqCoreError as error:
+            seen["refused"] += 1
+            refusals.append(error)
+            continue
+        wrong = [what for what in good if answers.get(what) != good[what]]
+        wrong += answers.keys() - good.keys()
+        wrong = [what for what in wrong if what[0] not in known]
+        assert not wrong, f"{name} byte {at} bit {bit}: {wrong[:5]}"
+        seen["right"] += 1
+    for error in refusals:
+        assert str(copy) in str(error), error
+        assert isinstance(error, CorruptStoreError | ConfigError)
+    return seen
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "index", "checkpoint", "lock"])
+def test_derived_files_are_mended_on_opening(tmp_path, intact, rng, part):
+    seen = check_flips(tmp_path, intact, rng, part, "a", 0.03)
+    assert seen["right"] >= seen["refused"]
+
+
+def test_the_log(tmp_path, intact, rng):
+    seen = check_flips(tmp_path, intact, rng, "commitlog", "a", 0.01)
+    assert seen["refused"] > seen["right"]
+
+
+def test_the_log_of_another_process(tmp_path, intact, rng):
+    check_flips(tmp_path, intact, rng, "commitlog", "r", 0.01)
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "checkpoint"])
+def test_derived_files_of_another_process(tmp_path, intact, rng, part):
+    """A tags code is compared with nothing when it does not match: only opening mends it."""
+    check_flips(tmp_path, intact, rng, part, "r", 0.1, known=("tag0", "tag1", "tag2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["a", "r"])
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "checkpoint", "lock"])
+def test_every_byte(tmp_path, intact, rng, part, mode):
+    known = ("tag0", "tag1", "tag2") if mode == "r" else ()
+    check_flips(tmp_path, intact, rng, part, mode, 1.0, known=known)
+
+
+@pytest.mark.slow
+def test_every_byte_of_the_index(tmp_path, intact, rng):
+    check_flips(tmp_path, intact, rng, "index", "a", 1.0)
