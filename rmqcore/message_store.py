@@ -16,7 +16,12 @@ from pathlib import Path
 from rmqcore._dispatch import DispatchBatch
 from rmqcore._tail import LogTail
 from rmqcore.config import FlushDiskType, StoreConfig
-from rmqcore.errors import DiskFullError, StoreClosedError, StoreForkedError
+from rmqcore.errors import (
+    DiskFullError,
+    MessageIllegalError,
+    StoreClosedError,
+    StoreForkedError,
+)
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -185,7 +190,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
                 self._directory.clear_running()
             raise
         for queue in self.consume_queues:
-            self._tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
+            # a topic that no put may name needs no next offset; it can still be read
+            with suppress(MessageIllegalError):
+                self._tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
         for topic, kind in self._queue_types():
             self._tail.set_batch_queue(topic, kind == "BatchCQ")
         return report
