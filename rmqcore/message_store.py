@@ -229,13 +229,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._allocate,
             self._group_commit,
             self._flush_queues,
-            FlushRealTimeService(
-                self._flusher,
-                interval_ms=config.flush_interval_commit_log_ms,
-                least_pages=config.flush_commit_log_least_pages,
-                thorough_interval_ms=config.flush_commit_log_thorough_interval_ms,
-                on_error=self._service_failed,
-            ),
+            self._log_flush_service(),
             self._reput,
         ]
         if config.transient_store_pool_effective:
@@ -263,6 +257,15 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._tail.writable = True
         for service in self._services:
             service.start()
+
+    def _log_flush_service(self) -> FlushRealTimeService:
+        return FlushRealTimeService(
+            self._flusher,
+            interval_ms=self.config.flush_interval_commit_log_ms,
+            least_pages=self.config.flush_commit_log_least_pages,
+            thorough_interval_ms=self.config.flush_commit_log_thorough_interval_ms,
+            on_error=self._service_failed,
+        )
 
     def _deliver_service(self) -> DeliverDelayedMessageService:
         schedule = ScheduleMessageService(

@@ -8,6 +8,7 @@ import pytest
 import rmqcore
 from golden.stores import packed_stores
 from reference.records import Record, encode_record
+from reference.splits import fails, rows_in
 from rmqcore import scan
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreNotFoundError
 
@@ -212,14 +213,6 @@ def test_any_bytes_give_right_rows_or_a_typed_error(store_path, rng):
         _, found = offsets(store_path, 500, on_damage=damage.append, verify_crc=True)
         assert set(found) <= set(starts)
         assert found == sorted(found)
-
-
-def rows_in(split):
-    return split.start, sum(len(batch) for batch in scan.read(split, ["topic"]))
-
-
-def fails(split):
-    raise CorruptRecordError("somewhere", split.start, "on purpose")
 
 
 def test_several_processes_answer_in_order_and_tell_their_progress(golden_store):
