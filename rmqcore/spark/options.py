@@ -59,7 +59,7 @@ class ReadOptions:
     include_uncommitted: bool = False
     decompress_body: bool = False
     verify_crc: str = "off"
-    batch_rows: int = 16384
+    batch_rows: int = 8192
     batch_bytes: int = 16 << 20
     config: str | None = None
     given: frozenset[str] = field(default_factory=frozenset)

@@ -18,7 +18,7 @@ from rmqcore.scan import DEFAULT_COLUMNS
 from rmqcore.spark.analysis import traffic
 from rmqcore.spark.jobs import audit, export, rebuild_consume_queues
 from rmqcore.spark.plot import page, table, traffic_picture
-from rmqcore.spark.read import read
+from rmqcore.spark.reader import read
 
 _QUERY = (
     "SELECT topic, count(*) AS messages, count(DISTINCT queue_id) AS queues, "

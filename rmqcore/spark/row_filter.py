@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmqcore.spark.options import EARLIEST, LATEST, QueueOffsets, ReadOptions
 
@@ -60,6 +59,10 @@ class RowFilter:
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that satisfy it."""
+        if not self.columns:
+            return batch
+        import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and most readers filter nothing
+
         masks = []
         if self.topic_pattern is not None:
             matches = re.compile(self.topic_pattern).fullmatch
@@ -91,6 +94,8 @@ class RowFilter:
         compare: Callable[[pa.Array, int], pa.Array],
     ) -> pa.Array:
         """True for rows of other queues, and for rows of this one that the comparison accepts."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
         other = pc.or_(
             pc.not_equal(batch.column("topic"), topic),
             pc.not_equal(batch.column("queue_id"), queue_id),
