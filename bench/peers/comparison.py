@@ -163,7 +163,7 @@ class Comparison:
 
     def _verify(self, name: str) -> None:
         self._say(f"{name}: reading everything back")
-        filled = self._log * 28 // 100 // WARM_UP_BODY // 64 * 64
+        filled = self._log * 28 // 100 // WARM_UP_BODY // 64 * 64 + 1
         for side, worker in self._pair.workers.items():
             worker.ask("settle")
             for topic, (count, total, body) in self._expected:
@@ -332,7 +332,7 @@ class Comparison:
     def _scan(side: str, worker: Worker) -> dict:
         if side == "java":
             return worker.ask("get", topic="T", decode=1)
-        return worker.ask("scan", topic="T", light=0)
+        return worker.ask("scan", topic="T")
 
     # ---- rolls, cold files, latency
 

@@ -21,6 +21,7 @@ CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "rocketmq-peer")) 
 JAVA_HEAP = "3g"
 #: bytes of a body that only fills the first log file
 WARM_UP_BODY = 4096
+_FIRST_PUT = {"body": WARM_UP_BODY, "threads": 1, "queues": 1, "ready": 0}
 _OPENED_PACKAGES = ("java.nio", "sun.nio.ch", "java.lang", "java.util")
 
 
@@ -160,7 +161,7 @@ class Pair:
         self.directory = directory
         self.workers = {side: Worker(side, directory, heap=heap) for side in self.sides}
 
-    def open(self, name: str, *, log: int, flush: str = "ASYNC", warm: bool = True) -> None:
+    def open(self, name: str, *, log: int, flush: str = "ASYNC") -> None:
         """Open an empty store on both sides, its log files in place and warm.
 
         More than a quarter of the first file is filled, because only then rmqcore makes the next
@@ -170,7 +171,10 @@ class Pair:
         for side, worker in self.workers.items():
             path = worker.directory / name
             ahead = {"allocate_ahead": 1} if side == "rmqcore" else {}
-            worker.ask("open", dir=path, log=log, flush=flush, warm=int(warm), **ahead)
+            worker.ask("open", dir=path, log=log, flush=flush, warm=1, **ahead)
+            worker.ask("put", topic="First", start=count, count=1, **_FIRST_PUT)
+            if side == "rmqcore":
+                worker.ask("warm")
             put = {"topic": "First", "start": 0, "count": count // 64 * 64, "body": WARM_UP_BODY}
             worker.ask("batch", **put, encoded=1)
             wait_for_files(path / "commitlog", log, 2)
