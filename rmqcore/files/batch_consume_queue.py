@@ -92,6 +92,10 @@ class BatchConsumeQueue(ConsumeQueue):
             self.end_phy_offset = phy_offset + size
             self.max_offset = offset + count
 
+    def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
+        """Nothing: a batch that is gone is known by its record."""
+        return 0
+
     def _unit_of(self, offset: int) -> int:
         """Number of the unit that holds a message."""
         low, high = self._unit_start, self._unit_end

@@ -282,14 +282,30 @@ class ConsumeQueue:
         mended = 0
         for at in range(0, len(there), size):
             if self._differ(there[at : at + size], wanted[at : at + size]):
-                position = start * size + at
-                file = self.queue.find(position)
-                if file is not None:
-                    file.write(position - file.file_from_offset, wanted[at : at + size])
-                    self._mark_dirty(file)
-                    mended += 1
+                self._overwrite(start * size + at, wanted[at : at + size])
+                mended += 1
         self._set_end(self.max_offset * size)
         return mended
+
+    def _overwrite(self, at: int, unit: bytes) -> None:
+        file = self.queue.find(at)
+        if file is not None:
+            file.write(at - file.file_from_offset, unit)
+            self._mark_dirty(file)
+
+    def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
+        """Put fillers in place of the units of a damaged stretch of the log; how many."""
+        offset = self._first_at_or_above(start_phy_offset)
+        count = 0
+        while offset < self.max_offset:
+            data = self._read_unit(offset)
+            if data is not None and data[:UNIT_SIZE] != FILLER:
+                if _HEAD.unpack_from(data)[0] >= stop_phy_offset:
+                    break
+                self._overwrite(offset * self.unit_size, FILLER)
+                count += 1
+            offset += 1
+        return count
 
     def _differ(self, there: bytes, wanted: bytes) -> bool:
         if there[:_TAGS_CODE_AT] != wanted[:_TAGS_CODE_AT]:

@@ -230,6 +230,10 @@ class ConsumeQueueStore:
         """Drop the units of messages behind the end of the log; how many were dropped."""
         return sum(queue.truncate(end_phy_offset) for queue in self)
 
+    def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
+        """Put fillers in place of the units of a damaged stretch of the log; how many."""
+        return sum(queue.blank_between(start_phy_offset, stop_phy_offset) for queue in self)
+
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Hide the units of messages that the log no longer has."""
         for queue in self:

@@ -72,7 +72,8 @@ class RecoveryReport:
         dropped_bytes: bytes of a torn tail that were cut off.
         dropped_records: good records among them (put, but never acknowledged as on disk).
         damaged: (physical offset, reason) of each damaged place that was passed over.
-        units_dropped: consume-queue units that pointed behind the end of the log.
+        units_dropped: consume-queue units that pointed behind the end of the log, or at damage
+            that was passed over.
         index_from: physical offset from which the index was derived again; -1 for none.
         findings: what was wrong with derived files, in words.
         elapsed_s: seconds taken.
@@ -126,6 +127,7 @@ class Recovery:
         self._queues = queues
         self._index = index
         self._index_check: IndexCheck | None = None
+        self._passed_over: list[tuple[int, int]] = []
         self._checkpoint = checkpoint
         self._config = config
         self._batch = batch
@@ -355,6 +357,7 @@ class Recovery:
             _log.warning("%s at %d: %s; passed over", file.path, offset, reason)
             self.report.ending = Ending.DAMAGED
             self.report.damaged.append((offset, reason))
+            self._passed_over.append((offset, following.phy_offset))
             return following
         self._end_torn(file, at, offset)
         return None
@@ -388,6 +391,8 @@ class Recovery:
         self._sync_from(self.report.start_offset)
         self._log.set_end(end)
         self.report.units_dropped = self._queues.truncate(end)
+        for start, stop in self._passed_over:
+            self.report.units_dropped += self._queues.blank_between(start, stop)
         self._queues.correct_min_offset(self._log.min_offset)
         if self._index is not None:
             self._cut_index(self._index, end)
