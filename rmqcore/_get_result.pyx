@@ -236,7 +236,9 @@ cdef class GetMessageResult:
         if (
             head.queue_id == self.queue_id and head.queue_offset >= least
             and head.topic_size == PyBytes_GET_SIZE(self.topic)
-            and memcmp(found.at + head.topic_at, PyBytes_AS_STRING(self.topic), head.topic_size) == 0
+            and memcmp(
+                found.at + head.topic_at, PyBytes_AS_STRING(self.topic), head.topic_size
+            ) == 0
         ):
             return True
         return memmem(
@@ -272,7 +274,10 @@ cdef class GetMessageResult:
                 reason = None if status == OK else status_text(status)
                 if status == OK and self.topic is not None:
                     if not self.belongs(found, &head, least):
-                        reason = f"no message of queue {self.topic.decode()}/{self.queue_id} from {least} on"
+                        reason = (
+                            f"no message of queue {self.topic.decode()}/{self.queue_id} "
+                            f"from {least} on"
+                        )
                     least = max(least, head.queue_offset + 1)
                 if reason is not None:
                     raise CorruptRecordError(

@@ -11,7 +11,7 @@ Floor: F1; imports errors only.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from rmqcore._bytes cimport load_i32, load_i64, observe_i32, publish_i32, store_i32, store_i64
 from rmqcore._chain cimport Geometry, Source, Walk, entry_at, walk
