@@ -320,7 +320,12 @@ class IndexService:
                     answer.key_hash, max_offsets - len(answer.phy_offsets), begin_ms, end_ms
                 )
                 if broken:
-                    _log.warning("%s: a hash chain is broken; rebuild the index", file.path)
+                    raise CorruptIndexError(
+                        file.path,
+                        -1,
+                        "a hash chain is broken, so hits may be missing; open the store for "
+                        "writing, which derives the file again, or rebuild the index",
+                    )
             answer.files.append((file.path.name, inside, steps, len(found)))
             answer.phy_offsets += found
             if len(answer.phy_offsets) >= max_offsets:
