@@ -52,39 +52,53 @@ class ReadOnlyMessageStore(MessageReads):
         self.path = Path(path)
         directory = StoreDir(self.path, config.store_path_commit_log)
         directory.require()
-        self.config = config = fitted_config(config, directory)
+        self._directory = directory
+        self._asked = config
         self._closed = False
-        open_files = OpenFiles(mappings_max=config.max_mapped_files)
-        queue = MappedFileQueue(
-            directory.commit_log, config.mapped_file_size_commit_log, open_files, writable=False
-        )
-        tail = LogTail(config.store_host, config.effective_max_message_size)
-        self.log = CommitLog(queue, tail, _NoFiles(), demand_crc=config.force_verify_prop_crc)
-        self.consume_queues = ConsumeQueueStore(
-            directory,
-            config.mapped_file_size_consume_queue,
-            config.mapper_file_size_batch_consume_queue,
-            open_files,
-            writable=False,
-        )
-        self.index = IndexService(
-            directory.index,
-            config.max_hash_slot_num,
-            config.max_index_num,
-            open_files,
-            clock_ms=wall_clock_ms,
-            writable=False,
-        )
-        self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        self.config = fitted_config(config, directory)
+        self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        self._open_log()
+        self._open_derived()
         self._following = threading.Lock()
         self._seen_ns = -1
         #: True when the queues had all of the log at the last look
         self._level = False
+        #: physical offset behind the last whole record that was seen
+        self._end = 0
+        self.refresh()
+
+    def _open_log(self) -> None:
+        config = self.config
+        queue = MappedFileQueue(
+            self._directory.commit_log,
+            config.mapped_file_size_commit_log,
+            self._open_files,
+            writable=False,
+        )
         queue.load()
+        tail = LogTail(config.store_host, config.effective_max_message_size)
+        self.log = CommitLog(queue, tail, _NoFiles(), demand_crc=config.force_verify_prop_crc)
+
+    def _open_derived(self) -> None:
+        config = self.config
+        self.consume_queues = ConsumeQueueStore(
+            self._directory,
+            config.mapped_file_size_consume_queue,
+            config.mapper_file_size_batch_consume_queue,
+            self._open_files,
+            writable=False,
+        )
+        self.index = IndexService(
+            self._directory.index,
+            config.max_hash_slot_num,
+            config.max_index_num,
+            self._open_files,
+            clock_ms=wall_clock_ms,
+            writable=False,
+        )
         self.consume_queues.load()
         self.index.load()
-        self._find_end(from_start=True)
-        self.refresh()
+        self._reader = StoreReader(self.log, self.consume_queues, self.index)
 
     # ---- following the writer
 
@@ -93,12 +107,25 @@ class ReadOnlyMessageStore(MessageReads):
         self._check_open()
         with self._following:
             self._seen_ns = self._log_changed_ns()
+            self._fit_sizes()
             self.consume_queues.follow()
             self.index.follow()
             self.log.queue.follow()
-            self._find_end(from_start=False)
+            self._find_end()
             self._fit_queues()
             self._level = self.consume_queues.end_phy_offset() == self.log.max_offset
+
+    def _fit_sizes(self) -> None:
+        """Take sizes from the first files of their kind, when there were none before."""
+        if self.log.queue.files and len(self.consume_queues) and self.index.files:
+            return
+        config = fitted_config(self._asked, self._directory)
+        if config == self.config:
+            return
+        self.config = config
+        if not self.log.queue.files:
+            self._open_log()
+        self._open_derived()
 
     def _fit_queues(self) -> None:
         """Let the queues show exactly what the log has; a writer may have gone on meanwhile."""
@@ -138,24 +165,23 @@ class ReadOnlyMessageStore(MessageReads):
         at = end - file.file_from_offset
         return any(file.read(at, min(_HEAD.size, file.size - at)))
 
-    def _find_end(self, *, from_start: bool) -> None:
+    def _find_end(self) -> None:
         """Move the end of the log over the whole records that follow it."""
+        end = max(self._end, self._known_end(), self.log.min_offset)
         files = self.log.queue.files
-        if not files:
-            return
-        if from_start:
-            start = self._known_end()
-            for file in files:
-                file.set_positions(max(0, min(start - file.file_from_offset, file.size)))
-        for number, file in enumerate(files):
-            if file.wrote_position < file.size and not self._walk(file):
-                for later in files[number + 1 :]:
-                    later.set_positions(0)
-                return
+        for file in files:
+            file.set_positions(max(0, min(end - file.file_from_offset, file.size)))
+        for file in files:
+            if file.file_from_offset + file.size > end and not self._walk(file):
+                break
+        self._end = self.log.max_offset
 
     def _known_end(self) -> int:
         """The end of the newest record that a queue knows and the log has."""
-        for queue in sorted(self.consume_queues, key=lambda queue: -queue.end_phy_offset):
+        queues = sorted(self.consume_queues, key=lambda queue: -queue.end_phy_offset)
+        for queue in queues:
+            if queue.end_phy_offset <= self._end:
+                break
             unit = queue.unit_at(queue.max_offset - 1)
             file = self.log.queue.find(unit[0]) if unit else None
             if unit is None or file is None:
@@ -163,7 +189,7 @@ class ReadOnlyMessageStore(MessageReads):
             record = good_record_at(file, unit[0] - file.file_from_offset)
             if record is not None and record.end_offset == queue.end_phy_offset:
                 return record.end_offset
-        return self.log.min_offset
+        return self._end
 
     @staticmethod
     def _walk(file: MappedFile) -> bool:

@@ -112,12 +112,19 @@ class ConsumeQueue:
 
     def follow(self) -> None:
         """Take in what another process has written meanwhile."""
-        last = self.queue.last
-        if last is None or self.max_offset * self.unit_size >= last.file_from_offset + last.size:
-            self.queue.follow()
-        self.min_offset = max(self.min_offset, self.first_unit_offset)
-        self.max_offset = max(self.max_offset, self.first_unit_offset)
-        self._extend()
+        while True:
+            last = self.queue.last
+            if (
+                last is None
+                or self.max_offset * self.unit_size >= last.file_from_offset + last.size
+            ):
+                self.queue.follow()
+            self.min_offset = max(self.min_offset, self.first_unit_offset)
+            self.max_offset = max(self.max_offset, self.first_unit_offset)
+            before = self.max_offset
+            self._extend()
+            if self.max_offset == before:
+                return
 
     def _set_end(self, byte_offset: int) -> None:
         self.max_offset = byte_offset // self.unit_size
