@@ -278,13 +278,31 @@ class MappedFile:
         while len(data) < size:
             more = os.pread(handle.fd, size - len(data), position + len(data))
             if not more:
-                raise CorruptStoreError(
-                    self.path,
-                    self.file_from_offset + position + len(data),
-                    f"the file was cut short: {size} bytes from {position} were expected",
-                )
+                raise self._cut_short(position + len(data), size - len(data))
             data += more
         return data
+
+    def _cut_short(self, position: int, size: int) -> CorruptStoreError:
+        return CorruptStoreError(
+            self.path,
+            self.file_from_offset + position,
+            f"the file was cut short: {size} bytes from {position} were expected",
+        )
+
+    def read_into(self, position: int, buffer: bytearray) -> None:
+        """Fill a buffer from ``position`` on, through the descriptor.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+        """
+        handle = self.handle
+        with memoryview(buffer) as view:
+            done = os.preadv(handle.fd, [view], position)
+            while done < len(view):
+                more = os.preadv(handle.fd, [view[done:]], position + done)
+                if not more:
+                    raise self._cut_short(position + done, len(view) - done)
+                done += more
 
     def write(self, position: int, data: ReadableBuffer, *, reserve_step: int = 0) -> None:
         """Write through the descriptor, reserving space ahead where asked.

@@ -22,6 +22,9 @@ _MAGICS = tuple(
 _MAGIC_AT = 4
 _HEAD_SIZE = 36
 _LOOK = 1 << 20
+#: one look, and what a record's head that begins in it may need of the next
+_WINDOW = _LOOK + _MAGIC_AT + 3
+_ZEROS = bytes(_WINDOW)
 
 
 class GoodRecord(NamedTuple):
@@ -65,21 +68,27 @@ def find_good_record(files: Sequence[MappedFile], at: int = 0) -> GoodRecord | N
 
 
 def _candidates(file: MappedFile, at: int) -> Iterator[int]:
-    """Positions where a record's magic code stands where it should, in order."""
+    """Positions where a record's magic code stands where it should, in order.
+
+    Stretches of zeros, which is what most of a log's last file is, cost a copy and a comparison.
+    """
+    data = bytearray(_WINDOW)
     while (at := max(at, file.data_from(at) - _MAGIC_AT)) < file.size - _HEAD_SIZE:
-        size = min(_LOOK + _MAGIC_AT + 3, file.size - at)
-        data = bytes(file.read(at, size))
-        found = sorted(
-            position - _MAGIC_AT
-            for magic in _MAGICS
-            for position in _positions(data, magic)
-            if position >= _MAGIC_AT
-        )
-        yield from (at + position for position in found if position < _LOOK)
+        if len(data) > file.size - at:
+            data = bytearray(file.size - at)
+        file.read_into(at, data)
+        if data != _ZEROS:
+            found = sorted(
+                position - _MAGIC_AT
+                for magic in _MAGICS
+                for position in _positions(data, magic)
+                if position >= _MAGIC_AT
+            )
+            yield from (at + position for position in found if position < _LOOK)
         at += _LOOK
 
 
-def _positions(data: bytes, magic: bytes) -> Iterator[int]:
+def _positions(data: bytearray, magic: bytes) -> Iterator[int]:
     position = data.find(magic)
     while position >= 0:
         yield position
