@@ -65,7 +65,7 @@ if find_spec("cronsim"):
     app.add_typer(metaq, name="metaq")
 else:
 
-    @app.command("metaq", help="Not installed: pip install 'rmqcore[metaq]'.")
+    @app.command("metaq", help=r"Not installed: pip install 'rmqcore\[metaq]'.")
     def _metaq() -> None:
         typer.echo("rmqcore: metaq needs pip install 'rmqcore[metaq]'", err=True)
         raise typer.Exit(ExitCode.USAGE)
@@ -77,7 +77,7 @@ if all(find_spec(name) for name in ("pyspark", "pyarrow", "pandas")):
     app.add_typer(spark, name="spark")
 else:
 
-    @app.command("spark", help="Not installed: pip install 'rmqcore[spark]'.")
+    @app.command("spark", help=r"Not installed: pip install 'rmqcore\[spark]'.")
     def _spark() -> None:
         typer.echo("rmqcore: spark needs pip install 'rmqcore[spark]'", err=True)
         raise typer.Exit(ExitCode.USAGE)

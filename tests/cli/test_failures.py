@@ -132,6 +132,7 @@ def test_without_cronsim_only_metaq_is_missing():
     done = run_without("cronsim", "metaq")
     assert done.returncode == ExitCode.USAGE
     assert "pip install 'rmqcore[metaq]'" in done.stderr
+    assert "pip install 'rmqcore[metaq]'" in run_without("cronsim", "--help").stdout
     assert run_without("cronsim", "--version").returncode == 0
 
 
