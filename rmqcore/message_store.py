@@ -83,7 +83,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self.path = Path(path)
         self._closed = False
         self._forked = False
-        self.visible_offset = 0
+        self.unwaited = False
         self._clock_ms = clock_ms
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._directory.create()
@@ -350,8 +350,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if self._closed or self._forked:
             self._check_open()
         if self._reput.offset < self._tail.max_offset:
-            if self.visible_offset > self.log.flushed_offset and self._waits:
-                self._group_commit.wait(self.visible_offset, self.config.sync_flush_timeout_ms)
+            if self._waits and self.unwaited and self.flags.writeable:
+                with suppress(OSError):
+                    self._group_commit.wait(
+                        self._tail.max_offset, self.config.sync_flush_timeout_ms
+                    )
             # on a full disk what has been dispatched is still served; `flags` say what is not
             with suppress(DiskFullError):
                 self._reput.catch_up()

@@ -40,13 +40,13 @@ class MessagePuts(MessagePutter):
     A subclass sets the attributes below, and says in `_check_open` whether it is open.
 
     Attributes:
-        visible_offset: what was put without waiting for a disk that others wait for; reads see
-            all below it.
+        unwaited: True once something was put without waiting for a disk that others wait for; reads
+            flush before they look, so that they see it.
     """
 
     config: StoreConfig
     log: CommitLog
-    visible_offset: int
+    unwaited: bool
     _group_commit: GroupCommitService
     _stats: StoreStatsService
 
@@ -196,7 +196,7 @@ class MessagePuts(MessagePutter):
         self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
     ) -> PutMessageResult:
         if not receipt.ok or not self._wants_disk(durability, wait):
-            self.visible_offset = max(self.visible_offset, receipt.phy_offset + receipt.store_size)
+            self.unwaited = self.unwaited or receipt.ok
             return receipt
         timeout_ms = self.config.sync_flush_timeout_ms
         began = time.perf_counter()
@@ -245,6 +245,7 @@ class MessagePuts(MessagePutter):
         self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
     ) -> PutMessageResult:
         if not receipt.ok or not self._wants_disk(durability, wait):
+            self.unwaited = self.unwaited or receipt.ok
             return receipt
         timeout_ms = self.config.sync_flush_timeout_ms
         future = self._group_commit.wait_async(receipt.phy_offset + receipt.store_size)
