@@ -1,0 +1,140 @@
+"""Log files made ahead of need."""
+
+import threading
+
+import pytest
+
+from rmqcore.errors import DiskFullError, StoreNotWritableError
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.services.allocate import AllocateMappedFileService
+
+SIZE = 65536
+
+
+@pytest.fixture
+def service(tmp_path):
+    errors, open_files = [], OpenFiles()
+
+    def make(path, offset):
+        file = MappedFile(path, SIZE, offset, open_files)
+        file.create(whole=True)
+        return file
+
+    made = AllocateMappedFileService(
+        make, SIZE, ahead=2, warm=True, sync_every=4096, lock_budget=0, on_error=errors.append
+    )
+    made.errors = errors
+    made.path_of = lambda offset: tmp_path / f"{offset:020d}"
+    yield made
+    made.stop()
+    assert not errors
+
+
+def wait_for(condition):
+    pause = threading.Event()
+    for _ in range(500):
+        if condition():
+            return
+        pause.wait(0.01)
+    pytest.fail("it never came")
+
+
+def test_the_next_two_are_made_and_warm(service):
+    service.start()
+    first = service.take(service.path_of(0), 0)
+    assert first.path.exists()
+    wait_for(lambda: service.path_of(2 * SIZE).exists())
+    second = service.take(service.path_of(SIZE), SIZE)
+    assert second.file_from_offset == SIZE
+    wait_for(lambda: service.path_of(3 * SIZE).exists())
+
+
+def test_what_was_not_used_is_removed(service):
+    service.start()
+    service.take(service.path_of(0), 0)
+    wait_for(lambda: service.path_of(2 * SIZE).exists())
+    assert service.stop()
+    assert sorted(path.name for path in service.path_of(0).parent.iterdir()) == [f"{0:020d}"]
+
+
+def test_a_caller_that_was_interrupted_gets_the_same_file_again(service):
+    taken = service.take(service.path_of(0), 0)
+    assert service.take(service.path_of(0), 0) is taken
+    service.stop()
+    assert taken.path.exists()
+
+
+def test_a_leftover_of_zeros_is_taken_over_and_data_is_not(service):
+    service.path_of(0).write_bytes(bytes(100))
+    assert service.take(service.path_of(0), 0).path.stat().st_size == SIZE
+    service.path_of(SIZE).write_bytes(b"data")
+    with pytest.raises(FileExistsError):
+        service.take(service.path_of(SIZE), SIZE)
+    assert service.path_of(SIZE).read_bytes() == b"data"
+
+
+def test_no_room_ahead_is_no_error(tmp_path):
+    full = []
+
+    def make(path, offset):
+        if full:
+            raise DiskFullError(path)
+        file = MappedFile(path, SIZE, offset, OpenFiles())
+        file.create(whole=True)
+        return file
+
+    errors = []
+    service = AllocateMappedFileService(
+        make, SIZE, ahead=1, warm=False, sync_every=0, lock_budget=0, on_error=errors.append
+    )
+    service.start()
+    full.append(True)
+    service.prepare(tmp_path / f"{0:020d}", 0)
+    with pytest.raises(DiskFullError):
+        service.take(tmp_path / f"{0:020d}", 0)
+    full.clear()
+    assert service.take(tmp_path / f"{0:020d}", 0).path.exists()
+    assert service.running
+    service.stop()
+    assert not errors
+
+
+def test_a_call_inside_a_call_is_refused(tmp_path):
+    answers = []
+
+    def make(path, offset):
+        with pytest.raises(StoreNotWritableError, match="again"):
+            service.take(path, offset)
+        answers.append(offset)
+        return MappedFile(path, SIZE, offset, OpenFiles())
+
+    service = AllocateMappedFileService(
+        make, SIZE, ahead=0, warm=False, sync_every=0, lock_budget=0, on_error=answers.append
+    )
+    service.take(tmp_path / "0", 0)
+    assert answers == [0]
+
+
+@pytest.mark.parametrize("way", ["populate", "touch"])
+@pytest.mark.parametrize("sync_every", [0, 4096])
+def test_a_warm_up_beside_a_writer_changes_nothing(tmp_path, way, sync_every):
+    """It once stored zeros into a file that puts had begun to use."""
+    file = MappedFile(tmp_path / "log", 256 * 4096, 0, OpenFiles())
+    file.create(whole=True)
+    region, stop = file.region, threading.Event()
+
+    def warm():
+        while not stop.is_set():
+            region.warm_up(way=way, sync_every=sync_every, expect_empty=False)
+
+    thread = threading.Thread(target=warm)
+    thread.start()
+    view = memoryview(region)
+    for value in range(1, 200):
+        for at in range(0, len(view), 4096):
+            view[at] = value
+        assert bytes(view[::4096]) == bytes([value]) * 256
+    stop.set()
+    thread.join()
+    view.release()
+    file.close()
