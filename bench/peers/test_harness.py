@@ -1,0 +1,86 @@
+"""The harness without Java: rmqcore's side works, and half a run never becomes a ratio."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import comparison
+import limits
+import neighbours
+import report
+import run
+from rows import new_rows
+from workers import Refusal, Worker
+
+
+@pytest.fixture
+def worker(tmp_path):
+    one = Worker("rmqcore", tmp_path)
+    one.ask("open", dir=one.directory / "store", log=16 << 20, flush="ASYNC", warm=0)
+    yield one
+    one.ask("close")
+    one.end()
+
+
+def put(worker, **how):
+    plain = {"topic": "T", "start": 0, "count": 640, "body": 64, "threads": 1, "queues": 4}
+    return worker.ask("put", **plain | {"ready": 0} | how)
+
+
+def test_what_is_put_is_verified_counted_and_found(worker):
+    assert put(worker)["messages"] == 640
+    batch = {"topic": "T", "start": 640, "count": 640, "body": 64}
+    worker.ask("batch", **batch, encoded=1)
+    assert worker.ask("verify", topic="T", body=64) == {"messages": 1280, "sum": 1280 * 1279 // 2}
+    assert comparison.index_entries(worker.directory / "store") == 3 * 1280
+    wanted = {"start": 0, "range": 1280, "count": 50, "seed": 1}
+    assert worker.ask("query", topic="T", **wanted)["hits"] == 50
+    assert worker.ask("get", topic="T", decode=0)["messages"] == 1280
+    put(worker, start=1280, threads=3)
+    put(worker, start=1920, ready=1)
+    assert worker.ask("verify", topic="T", body=64)["messages"] == 2560
+
+
+def test_another_body_than_was_put_is_refused(worker):
+    put(worker, body=65)
+    with pytest.raises(Refusal, match="is not what was put"):
+        worker.ask("verify", topic="T", body=64)
+
+
+def test_sides_that_did_different_work_are_refused():
+    with pytest.raises(Refusal, match="hits of Java 2, of rmqcore 1"):
+        comparison.Comparison._same_work("query", {"hits": 2}, {"hits": 1})
+
+
+def test_a_short_disk_is_refused(tmp_path, monkeypatch):
+    usage = run.shutil.disk_usage(tmp_path)._replace(free=1 << 30)
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(Refusal, match=r"1\.0 GiB free, 24 are needed"):
+        run._check(tmp_path, quick=False)
+
+
+def test_a_missing_peer_is_refused(monkeypatch):
+    def version(package):
+        raise neighbours.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(neighbours.metadata, "version", version)
+    with pytest.raises(Refusal, match="diskcache"):
+        neighbours.check()
+
+
+def test_a_row_below_its_target_says_so():
+    rows = new_rows()
+    rows["put"].pairs = [(1e6, 5e6), (1e6, 7e6), (1e6, 5.5e6)]
+    rows["query"].pairs = [(1e6, 4e6)]
+    rows["memory"].pairs = [(200.0, 20.0)]
+    measured = {name: row for name, row in rows.items() if row.pairs}
+    found = report.Report({}, limits.Limits(1e9, 1e9), measured, [], [], [], [])
+    tables = found.tables()
+    assert "| 5.50 | 5.00 | 7.00 | 6 (aim 12) | **below** |" in tables
+    assert "| 4.00 | 4.00 | 4.00 | 3 (aim 6) | reached |" in tables
+    assert rows["memory"].ratio == 10
