@@ -22,6 +22,8 @@ from workers import WARM_UP_BODY, Pair, Refusal, Worker
 from rmqcore._index import read_header
 
 BODY = 256
+#: how often rmqcore may try to keep Java's rate on a machine that others use
+_TRIES = 3
 KEYS_PER_MESSAGE = 3  # the key, the unique key, the tag
 
 
@@ -448,17 +450,11 @@ class Comparison:
                 break
         else:
             raise Refusal(f"Java keeps 95 % of its {full:.0f} messages a second with no heap tried")
-        self._say(f"memory: rmqcore at {rate:.0f} messages a second")
-        worker = Worker("rmqcore", self._directory / "memory")
-        path = worker.directory / "store"
-        worker.ask("open", dir=path, log=self._sizes.log, flush="ASYNC", warm=1)
-        put = {"topic": "T", "start": 0, "count": self._sizes.puts * 3, "body": BODY}
-        answer, ours = _watched(worker, "pace", **put, rate=round(rate))
-        worker.ask("close")
-        worker.end()
-        shutil.rmtree(path)
-        reached = answer["messages"] / answer["seconds"]
-        if reached < 0.95 * rate:
+        for _ in range(_TRIES):
+            reached, ours = self._paced(round(rate))
+            if reached >= 0.95 * rate:
+                break
+        else:
             raise Refusal(f"rmqcore put {reached:.0f} a second, asked for {rate:.0f}")
         row = self.rows["memory"]
         row.pairs = [(java / (1 << 20), ours / (1 << 20))]
@@ -467,6 +463,21 @@ class Comparison:
             f"Java's heap {heap}"
         )
         self._say(f"  {row.title}: {row.ratio:.1f} times less")
+
+    def _paced(self, rate: int) -> tuple[float, int]:
+        """The rate that rmqcore reached when asked for one, and the anonymous memory it took."""
+        self._say(f"memory: rmqcore at {rate} messages a second")
+        worker = Worker("rmqcore", self._directory / "memory")
+        path = worker.directory / "store"
+        worker.ask("open", dir=path, log=self._sizes.log, flush="ASYNC", warm=1)
+        worker.ask("put", topic="First", start=0, count=1, body=BODY, threads=1, queues=1, ready=0)
+        worker.ask("warm")
+        put = {"topic": "T", "start": 0, "count": self._sizes.puts * 3, "body": BODY}
+        answer, most = _watched(worker, "pace", **put, rate=rate)
+        worker.ask("close")
+        worker.end()
+        shutil.rmtree(path)
+        return answer["messages"] / answer["seconds"], most
 
     def _java_rate(self, heap: str) -> tuple[float, int]:
         """Java's best rate of three rounds with a heap, and the anonymous memory it took."""
