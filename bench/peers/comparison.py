@@ -7,6 +7,7 @@ the same bytes, the same number of index entries.
 from __future__ import annotations
 
 import shutil
+import statistics
 import threading
 import time
 from collections import defaultdict
@@ -480,7 +481,7 @@ class Comparison:
         return answer["messages"] / answer["seconds"], most
 
     def _java_rate(self, heap: str) -> tuple[float, int]:
-        """Java's best rate of three rounds with a heap, and the anonymous memory it took."""
+        """Java's rate over three rounds with a heap, and the anonymous memory it took."""
         self._say(f"memory: Java with a heap of {heap}")
         worker = Worker("java", self._directory / "memory", heap=heap)
         path, count = worker.directory / "store", self._sizes.puts
@@ -497,7 +498,7 @@ class Comparison:
         finally:
             worker.end()
             shutil.rmtree(path)
-        return max(rates[1:]), memory
+        return statistics.median(rates[1:]), memory
 
 
 def _watched(worker: Worker, command: str, **arguments: object) -> tuple[dict, int]:
