@@ -60,9 +60,6 @@ class ReadOnlyMessageStore(MessageReads):
         self._open_log()
         self._open_derived()
         self._following = threading.Lock()
-        self._seen_ns = -1
-        #: True when the queues had all of the log at the last look
-        self._level = False
         #: physical offset behind the last whole record that was seen
         self._end = 0
         self.refresh()
@@ -106,14 +103,12 @@ class ReadOnlyMessageStore(MessageReads):
         """Look for what the writer has added or removed; every read does so by itself."""
         self._check_open()
         with self._following:
-            self._seen_ns = self._log_changed_ns()
             self._fit_sizes()
             self.consume_queues.follow()
             self.index.follow()
             self.log.queue.follow()
             self._find_end()
             self._fit_queues()
-            self._level = self.consume_queues.end_phy_offset() == self.log.max_offset
 
     def _fit_sizes(self) -> None:
         """Take sizes from the first files of their kind, when there were none before."""
@@ -148,23 +143,7 @@ class ReadOnlyMessageStore(MessageReads):
             )
 
     def _see_new(self) -> None:
-        self._check_open()
-        if not self._level or self._log_changed_ns() != self._seen_ns or self._log_goes_on():
-            self.refresh()
-
-    def _log_changed_ns(self) -> int:
-        """When a file of the log was last created or removed."""
-        return self.log.queue.directory.stat().st_mtime_ns
-
-    def _log_goes_on(self) -> bool:
-        """True when something may stand behind the end of the log as it was seen."""
-        end = self.log.max_offset
-        file = self.log.queue.find(end)
-        if file is None:
-            # a file that was made within one tick of the clock of the file system changed no time
-            return True
-        at = end - file.file_from_offset
-        return any(file.read(at, min(_HEAD.size, file.size - at)))
+        self.refresh()
 
     def _find_end(self) -> None:
         """Move the end of the log over the whole records that follow it."""
