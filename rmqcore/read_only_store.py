@@ -57,6 +57,8 @@ class ReadOnlyMessageStore(MessageReads):
         self._closed = False
         self.config = fitted_config(config, directory)
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        #: True when the first queue and the first index file have said how large they are
+        self._settled = False
         self._open_log()
         self._open_derived()
         self._following = threading.Lock()
@@ -93,8 +95,6 @@ class ReadOnlyMessageStore(MessageReads):
             clock_ms=wall_clock_ms,
             writable=False,
         )
-        self.consume_queues.load()
-        self.index.load()
         self._reader = StoreReader(self.log, self.consume_queues, self.index)
 
     # ---- following the writer
@@ -103,24 +103,38 @@ class ReadOnlyMessageStore(MessageReads):
         """Look for what the writer has added or removed; every read does so by itself."""
         self._check_open()
         with self._following:
-            self._fit_sizes()
-            self.consume_queues.follow()
-            self.index.follow()
+            self._follow_derived()
             self.log.queue.follow()
             self._find_end()
             self._fit_queues()
 
-    def _fit_sizes(self) -> None:
-        """Take sizes from the first files of their kind, when there were none before."""
-        if self.log.queue.files and len(self.consume_queues) and self.index.files:
-            return
+    def _follow_derived(self) -> None:
+        """Take in new queues and index files; the first of their kind say how large all are."""
+        while True:
+            try:
+                self.consume_queues.follow()
+                self.index.follow()
+            except CorruptStoreError:
+                if self._sizes_fit():
+                    raise
+            else:
+                if self._sizes_fit():
+                    return
+            self._open_derived()
+
+    def _sizes_fit(self) -> bool:
+        """True when the files that were seen have the sizes that they were opened with."""
+        if self._settled:
+            return True
         config = fitted_config(self._asked, self._directory)
         if config == self.config:
-            return
-        self.config = config
-        if not self.log.queue.files:
+            self._settled = len(self.consume_queues) > 0 and bool(self.index.files)
+            return True
+        if config.mapped_file_size_commit_log != self.config.mapped_file_size_commit_log:
+            self.config = config
             self._open_log()
-        self._open_derived()
+        self.config = config
+        return False
 
     def _fit_queues(self) -> None:
         """Let the queues show exactly what the log has; a writer may have gone on meanwhile."""

@@ -74,9 +74,6 @@ class ConsumeQueueStore:
         found = list(self._queue_directories())
         for number, (topic, queue_id, directory, kind) in enumerate(found):
             queue = self._make(topic, queue_id, directory, kind)
-            ext = self._directory.consume_queue_ext / topic / str(queue_id)
-            if ext.is_dir():
-                queue.ext = ConsumeQueueExt(ext, self._open_files)
             try:
                 queue.load()
             except CorruptStoreError as error:
@@ -107,7 +104,11 @@ class ConsumeQueueStore:
         self, topic: str, queue_id: int, directory: Path, kind: type[ConsumeQueue]
     ) -> ConsumeQueue:
         size = self._file_size if kind is ConsumeQueue else self._batch_file_size
-        return kind(directory, topic, queue_id, size, self._open_files, writable=self._writable)
+        queue = kind(directory, topic, queue_id, size, self._open_files, writable=self._writable)
+        ext = self._directory.consume_queue_ext / topic / str(queue_id)
+        if ext.is_dir():
+            queue.ext = ConsumeQueueExt(ext, self._open_files)
+        return queue
 
     def _drop_from(self, queue: ConsumeQueue, directory: Path) -> None:
         """Remove a damaged queue's files, so that it is derived again from its first message."""

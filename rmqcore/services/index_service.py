@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: clocks of one store may step back by this much between two records
 CLOCK_SLACK_MS = 10_000
+#: a chain that another process is adding to may look broken; damage stays so
+_LOOKS = 3
 
 
 @dataclass(slots=True)
@@ -316,9 +318,12 @@ class IndexService:
             steps = 0
             found: list[int] = []
             if inside:
-                found, steps, broken = file.select_phy_offsets(
-                    answer.key_hash, max_offsets - len(answer.phy_offsets), begin_ms, end_ms
-                )
+                for _ in range(_LOOKS):
+                    found, steps, broken = file.select_phy_offsets(
+                        answer.key_hash, max_offsets - len(answer.phy_offsets), begin_ms, end_ms
+                    )
+                    if not broken:
+                        break
                 if broken:
                     raise CorruptIndexError(
                         file.path,
