@@ -33,9 +33,7 @@ store.close()
 """
 
 
-@pytest.mark.parametrize(
-    "how", ["async", pytest.param("sync", marks=pytest.mark.slow), "batch", "pool"]
-)
+@pytest.mark.parametrize("how", ["async", "sync", "batch", "pool"])
 def test_a_reader_beside_a_writer(store_path, how):
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(store_path), how, "1.0"], stdout=subprocess.PIPE
