@@ -218,7 +218,11 @@ def test_an_idle_store_costs_next_to_nothing(store_path):
     with rmqcore.open_store(store_path) as store:
         store.put("T", b"x")
         time.sleep(0.3)
-        began, used = time.monotonic(), time.process_time()
-        time.sleep(3)
-        share = (time.process_time() - used) / (time.monotonic() - began)
-    assert share < 0.005
+        # the least of some: beside other work on the machine each wake-up costs several times more
+        assert min(share_of_a_core(1.5) for _ in range(4)) < 0.005
+
+
+def share_of_a_core(seconds):
+    began, used = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    return (time.process_time() - used) / (time.monotonic() - began)
