@@ -27,6 +27,7 @@ from rmqcore.cli.progress import Bars
 from rmqcore.errors import MessageIllegalError, PutMessageError
 
 _SHOW_EVERY = 4096
+_STANDARD_INPUT = Path("-")
 _FIELDS: dict[str, type] = {
     "keys": list,
     "tags": str,
@@ -67,14 +68,18 @@ class Input:
     def __init__(
         self, paths: list[Path], kind: Kind, queue_ids: Iterator[int], fields: dict[str, Any]
     ) -> None:
-        self._paths = paths
+        self._paths = paths or [_STANDARD_INPUT]
         self._kind = kind
         self._queue_ids = queue_ids
         self._fields = fields
         self.name = "standard input"
         self.line = 0
         self.read_bytes = 0
-        self.total_bytes = sum(path.stat().st_size for path in paths) if paths else None
+        self.total_bytes = (
+            None
+            if _STANDARD_INPUT in self._paths
+            else sum(path.stat().st_size for path in self._paths)
+        )
 
     def messages(self, topic: str) -> Iterator[Message]:
         """Every message, in the order of the input.
@@ -84,11 +89,10 @@ class Input:
             OSError: a file cannot be read.
         """
         with ExitStack() as opened:
-            streams: Iterator[tuple[str, BinaryIO]] = (
-                (str(path), opened.enter_context(path.open("rb"))) for path in self._paths
-            )
-            for name, stream in streams if self._paths else [(self.name, sys.stdin.buffer)]:
-                self.name, self.line = name, 0
+            for path in self._paths:
+                plain = path == _STANDARD_INPUT
+                self.name, self.line = "standard input" if plain else str(path), 0
+                stream = sys.stdin.buffer if plain else opened.enter_context(path.open("rb"))
                 yield from self._of_stream(topic, stream)
                 opened.close()
 
@@ -154,7 +158,7 @@ def put(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to put into")],
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="input; standard input when there is none"),
+        typer.Argument(metavar="FILE", help="input; - or none is standard input"),
     ] = None,
     kind: Annotated[
         Kind, typer.Option("--as", help="a message is: a line, a JSON object a line, a whole file")

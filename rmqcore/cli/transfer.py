@@ -23,7 +23,7 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.scan.export import export_store
-from rmqcore.scan.import_files import import_files
+from rmqcore.scan.import_files import exported_files, import_files
 
 
 class Format(StrEnum):
@@ -82,7 +82,7 @@ def import_(
 
     Offsets and store times are the new store's. The store is created when it is missing.
     """
-    source.stat()
+    exported_files(source)
     with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
         report = import_files(
             opened, source, progress=lambda done, total: bars.show("import", done, total)

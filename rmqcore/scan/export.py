@@ -221,7 +221,6 @@ def export_store(
         progress: called with (bytes of log done, bytes in all).
     """
     target = Path(directory)
-    make_directory(target)
     chosen = None if topics is None else tuple(topics)
     work = partial(
         export,
@@ -232,6 +231,7 @@ def export_store(
         uncommitted=uncommitted,
     )
     splits = plan(store_path, split_size=split_size, topics=chosen, config=config)
+    make_directory(target)
     parts = list(run(work, splits, jobs=jobs, progress=progress))
     manifest = {
         "store": str(Path(store_path).absolute()),

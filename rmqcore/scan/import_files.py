@@ -66,9 +66,9 @@ def import_files(
     Raises:
         MessageIllegalError: a row is no message; names file and row. What came before is stored.
         PutMessageError: the store refused.
-        RmqCoreError: a file of the manifest is missing, or pyarrow is for Parquet.
+        RmqCoreError: there is no file, one of the manifest is missing, or pyarrow is for Parquet.
     """
-    paths = _sources(Path(source))
+    paths = exported_files(Path(source))
     report = ImportReport()
     for number, path in enumerate(paths):
         if progress is not None:
@@ -143,7 +143,13 @@ def _body(fields: dict[str, Any]) -> bytes:
         raise MessageIllegalError(f"the body: {error}") from None
 
 
-def _sources(source: Path) -> list[Path]:
+def exported_files(source: Path) -> list[Path]:
+    """The files that an import of ``source`` reads, in order.
+
+    Raises:
+        RmqCoreError: there is none, or one that the manifest names is missing.
+        OSError: there is no such directory.
+    """
     if source.is_file():
         return [source]
     manifest = source / MANIFEST
@@ -153,11 +159,14 @@ def _sources(source: Path) -> list[Path]:
         if missing:
             raise RmqCoreError(f"{source}: {missing[0]} is missing, which {MANIFEST} names")
         return [source / name for name in names]
-    return sorted(
+    found = sorted(
         path
         for path in source.iterdir()
         if path.suffix.removeprefix(".") in FORMATS and not path.name.startswith(".")
     )
+    if not found:
+        raise RmqCoreError(f"{source}: no file of an export is in it ({', '.join(FORMATS)})")
+    return found
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

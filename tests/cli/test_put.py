@@ -19,6 +19,12 @@ def test_put_reads_lines_from_standard_input(rmqcore, store_path):
     assert [message.body for message in stored(store_path)] == [b"one", b"two", b"", b"four"]
 
 
+def test_a_dash_is_standard_input(rmqcore, store_path, tmp_path):
+    (tmp_path / "a").write_bytes(b"1\n")
+    rmqcore("put", store_path, "T", tmp_path / "a", "-", stdin="2\n")
+    assert [message.body for message in stored(store_path)] == [b"1", b"2"]
+
+
 def test_put_reads_files_and_takes_tags_keys_and_a_queue(rmqcore, store_path, tmp_path):
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"3")

@@ -54,3 +54,13 @@ def test_a_row_that_is_no_message_is_named(rmqcore, tmp_path):
 def test_importing_nothing_makes_no_store(rmqcore, tmp_path):
     assert rmqcore("import", tmp_path / "store", tmp_path / "none").exit_code == ExitCode.SYSTEM
     assert not (tmp_path / "store").exists()
+    (tmp_path / "empty").mkdir()
+    outcome = rmqcore("import", tmp_path / "store", tmp_path / "empty")
+    assert outcome.exit_code
+    assert "no file of an export" in outcome.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_that_is_missing_is_exported_nowhere(rmqcore, tmp_path):
+    assert rmqcore("export", tmp_path / "none", tmp_path / "out").exit_code == ExitCode.STORE
+    assert not (tmp_path / "out").exists()
