@@ -100,6 +100,8 @@ class StoreDir:
         Raises:
             StoreNotFoundError: the directory, or the commit log below it, is missing.
         """
+        if self.path.is_file():
+            raise StoreNotFoundError(self.path, "a file; give the directory of the store it is in")
         if not self.path.is_dir():
             raise StoreNotFoundError(self.path, "no such directory")
         if not self.exists():

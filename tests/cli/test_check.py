@@ -92,3 +92,9 @@ def test_dump_of_a_file_that_is_missing_or_of_no_kind(rmqcore, store):
     outcome = rmqcore("dump", store, "lock")
     assert outcome.exit_code == ExitCode.USAGE
     assert "say which kind" in outcome.stderr
+
+
+def test_a_file_in_the_place_of_the_store_is_named_as_one(rmqcore, log):
+    outcome = rmqcore("dump", log)
+    assert outcome.exit_code == ExitCode.STORE
+    assert "a file; give the directory of the store" in outcome.stderr
