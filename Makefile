@@ -30,7 +30,7 @@ $(VENV)/built: $(VENV)/ready $(NATIVE)
 
 # what Spark needs: made when it can be, and tried again the next time when it cannot
 $(VENV)/spark: $(VENV)/ready pyproject.toml scripts/java
-	@scripts/bootstrap $(VENV) spark >$(VENV)/spark.log 2>&1 \
+	@scripts/bootstrap $(VENV) spark,delta,iceberg,plot >$(VENV)/spark.log 2>&1 \
 		|| { echo "spark: pyspark, pyarrow and pandas cannot be installed, see $(VENV)/spark.log"; exit 0; }; \
 	scripts/java $(VENV) && touch $@ || true
 
@@ -87,7 +87,8 @@ wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environmen
 test-interop: build ## stores of ours opened by Apache RocketMQ; needs Java and Maven
 	@$(BIN)/pytest tests/interop -m interop --no-skip
 
-test-spark-all: build $(VENV)/spark ## the tests of Spark on 4.2, and those of batches on 4.0
+test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3 and 4.2, and those of batches on 4.0
+	@scripts/spark_lane $(PY) 4.3 tests/spark
 	@scripts/spark_lane $(PY) 4.2 tests/spark
 	@scripts/spark_lane $(PY) 4.0 tests/spark/test_read.py tests/spark/test_jobs.py \
 		tests/spark/test_write.py -k "not stream"

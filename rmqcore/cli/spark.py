@@ -100,13 +100,15 @@ def audit(
 def export(
     store: StorePath,
     out: Out,
-    table_format: Annotated[str, typer.Option("--format", help="parquet or delta")] = "parquet",
+    table_format: Annotated[
+        str, typer.Option("--format", help="parquet, delta or iceberg")
+    ] = "parquet",
     topics: Topics = None,
     config: Config = None,
     cores: Cores = "*",
     memory: Memory = "1g",
 ) -> None:
-    """Write the messages of a store as Parquet files, or as a Delta table."""
+    """Write the messages of a store as Parquet files, or as a Delta or Iceberg table."""
     with _session(cores, memory) as (jobs, spark):
         parts = jobs.export(
             spark, store, out, table_format=table_format, topics=topics, config=config

@@ -31,13 +31,16 @@ class Format(StrEnum):
 
     JSONL = "jsonl"
     PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 def export(
     store: StorePath,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="where the files go")],
     file_format: Annotated[
-        Format, typer.Option("--format", help="Parquet needs the extra [arrow]")
+        Format,
+        typer.Option("--format", help="each but jsonl needs an extra: [arrow], [delta], [iceberg]"),
     ] = Format.JSONL,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="only this topic; repeatable")

@@ -1,6 +1,7 @@
 """Export of messages to JSON lines and Parquet: one file a split, named by where it begins.
 
-A file appears under its name when it is complete; exporting again writes the same files.
+A file appears under its name when it is complete; exporting again writes the same files. Delta and
+Iceberg tables are Parquet files with a description beside them.
 
 Floor: F6; imports _codec, _dispatch, files.store_dir and scan.*; pyarrow for Parquet.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rmqcore._codec import decode_record
+from rmqcore._columns import ColumnDecoder
 from rmqcore._dispatch import DispatchBatch
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, RmqCoreError
@@ -27,11 +29,13 @@ from rmqcore.scan.plan import plan
 from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
+from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
 
 EXPORT_SPLIT_SIZE = 256 << 20
 #: begins with what makes readers of the Parquet files pass it over
 MANIFEST = "_manifest.json"
 FORMATS = ("jsonl", "parquet")
+EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
 _TRANSACTION_MASK = 0xC
 _TRANSACTION_COMMIT = 0x8
 
@@ -193,6 +197,11 @@ def _write_parquet(path: Path, batches: Any, compression: str) -> int:
     return rows
 
 
+def _schema(columns: tuple[str, ...]) -> Any:
+    """The schema of Parquet files with these columns."""
+    return ColumnDecoder(columns, row_max=1).take().to_arrow().schema
+
+
 def export_store(
     store_path: str | os.PathLike[str],
     directory: str | os.PathLike[str],
@@ -208,25 +217,36 @@ def export_store(
 ) -> list[ExportedPart]:
     """Write the messages of a store, cold or live, to files, and ``_manifest.json`` beside them.
 
+    A table has the files that the manifest names. Files of an earlier export stay where they are.
+
     Args:
         store_path: the store's directory; only read.
         directory: where the files go; it is created.
-        file_format: one of `FORMATS`.
-        columns: of Parquet files.
+        file_format: one of `EXPORT_FORMATS`.
+        columns: of Parquet files and tables.
         topics: only messages of these.
         uncommitted: also prepared and rolled-back transactional records.
         config: settings of the store, as for `open_store`.
         jobs: processes, or what else runs a function over splits.
         split_size: bytes of log in a file.
         progress: called with (bytes of log done, bytes in all).
+
+    Raises:
+        ConfigError: an unknown format.
+        CorruptRecordError: a damaged record; the files before it are written.
+        RmqCoreError: the package that the format needs is not installed; nothing was written.
     """
-    target = Path(directory)
+    if file_format not in EXPORT_FORMATS:
+        raise ConfigError("format", file_format, f"one of {', '.join(EXPORT_FORMATS)}")
+    if file_format in TABLE_FORMATS:
+        require_package(file_format)
+    target, names = Path(directory), tuple(columns)
     chosen = None if topics is None else tuple(topics)
     work = partial(
         export,
         directory=target,
-        file_format=file_format,
-        columns=tuple(columns),
+        file_format="parquet" if file_format in TABLE_FORMATS else file_format,
+        columns=names,
         topics=chosen,
         uncommitted=uncommitted,
     )
@@ -241,5 +261,7 @@ def export_store(
     fresh = target / f".{MANIFEST}.tmp"
     fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     fresh.rename(target / MANIFEST)
+    if file_format in TABLE_FORMATS:
+        make_table(file_format, target, _schema(names), [(part.file, part.rows) for part in parts])
     sync_directory(target)
     return parts

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,13 +20,13 @@ from rmqcore import scan
 from rmqcore.config import StoreConfig
 from rmqcore.doctor.findings import VerifyReport
 from rmqcore.doctor.verify import verify
-from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.errors import ConfigError
 from rmqcore.scan import FULL_COLUMNS, ExportedPart, RebuildReport
 from rmqcore.spark.runner import SparkRunner
 
 StorePath = str | os.PathLike[str]
 ConfigSource = StoreConfig | str | Path | None
-TABLE_FORMATS = ("parquet", "delta")
+TABLE_FORMATS = ("parquet", "delta", "iceberg")
 _FINDINGS = "severity string, part string, path string, phy_offset bigint, what string, how string"
 
 
@@ -96,13 +93,13 @@ def export(
     """Write the messages of a store as Parquet files, one a split, and make a table of them.
 
     Files are named by where their split begins, so the same export again writes the same files.
-    They are written in the tasks; only their names come back.
+    They are written in the tasks; only their names come back. See `rmqcore.scan.export_store`.
 
     Args:
         spark: the session.
         store: the store's directory; only read.
         target: directory of the files, which every executor has mounted.
-        table_format: one of `TABLE_FORMATS`; "delta" needs the package deltalake.
+        table_format: one of `TABLE_FORMATS`; "delta" and "iceberg" need the extras of these names.
         columns: of the files.
         topics: only messages of these.
         config: settings of the store, as for `open_store`.
@@ -113,19 +110,12 @@ def export(
     """
     if table_format not in TABLE_FORMATS:
         raise ConfigError("table_format", table_format, f"one of {', '.join(TABLE_FORMATS)}")
-    delta = _deltalake() if table_format == "delta" else None
-    parts = scan.export_store(
-        store, target, columns=columns, topics=topics, config=config, jobs=SparkRunner(spark)
+    return scan.export_store(
+        store,
+        target,
+        file_format=table_format,
+        columns=columns,
+        topics=topics,
+        config=config,
+        jobs=SparkRunner(spark),
     )
-    if delta is not None:
-        # the files may have grown since an earlier export: the table is described afresh
-        shutil.rmtree(Path(target) / "_delta_log", ignore_errors=True)
-        delta.convert_to_deltalake(str(target))
-    return parts
-
-
-def _deltalake() -> ModuleType:
-    try:
-        return import_module("deltalake")
-    except ImportError:
-        raise RmqCoreError("a Delta table needs: pip install deltalake") from None

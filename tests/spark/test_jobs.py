@@ -114,6 +114,24 @@ def test_an_export_to_delta(spark, large_store, tmp_path):
         assert table.to_pyarrow_table().num_rows == 60_000
 
 
+def test_an_export_to_iceberg(spark, large_store, tmp_path):
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    from rmqcore.scan.tables import ICEBERG_CATALOG, ICEBERG_TABLE, iceberg_properties
+    from rmqcore.spark import export
+
+    for _ in range(2):
+        parts = export(spark, large_store, tmp_path, table_format="iceberg", topics=["Topic1"])
+        catalog = sql.SqlCatalog(ICEBERG_CATALOG, **iceberg_properties(tmp_path))
+        found = catalog.load_table(ICEBERG_TABLE).scan()
+        assert {task.file.file_path for task in found.plan_files()} == {
+            (tmp_path / part.file).as_uri() for part in parts if part.rows
+        }
+        topics = found.to_arrow()["topic"].to_pylist()
+        assert topics == ["Topic1"] * 15_000
+        catalog.close()
+    assert spark.read.parquet(str(tmp_path)).count() == 15_000
+
+
 def test_traffic(spark, large_store, messages):
     from rmqcore.spark import traffic
 

@@ -1,0 +1,108 @@
+"""Delta and Iceberg tables over exported files hold the messages of the log, also a second time."""
+
+import json
+import shutil
+
+import pytest
+
+from rmqcore import open_store, scan
+from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.scan import tables
+
+pa = pytest.importorskip("pyarrow")
+
+COLUMNS = ("topic", "queue_offset", "phy_offset", "store_timestamp", "keys", "body", "properties")
+
+
+@pytest.fixture
+def filled(store_path):
+    """2,000 messages of two topics in several log files."""
+    fill(store_path, 0, 2000)
+    return store_path
+
+
+def fill(path, start, stop):
+    with open_store(path, mapped_file_size_commit_log=64 << 10) as store:
+        for number in range(start, stop):
+            store.put(f"T{number % 2}", b"%d" % number, keys=[f"k{number}"], properties={"a": "b"})
+
+
+def delta_table(directory):
+    deltalake = pytest.importorskip("deltalake")
+    return deltalake.DeltaTable(str(directory)).to_pyarrow_table()
+
+
+def iceberg_table(directory):
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    catalog = sql.SqlCatalog(tables.ICEBERG_CATALOG, **tables.iceberg_properties(directory))
+    try:
+        return catalog.load_table(tables.ICEBERG_TABLE).scan().to_arrow()
+    finally:
+        catalog.close()
+
+
+READERS = {"delta": delta_table, "iceberg": iceberg_table}
+
+
+def rows_of(table):
+    return table.select(COLUMNS).sort_by("phy_offset").to_pylist()
+
+
+def rows_in_log(path, **selection):
+    return rows_of(pa.table(scan.read_store(path, COLUMNS, **selection)))
+
+
+def export(path, target, table_format, **settings):
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
+    settings = {"columns": COLUMNS, "split_size": 64 << 10, **settings}
+    return scan.export_store(path, target, file_format=table_format, **settings)
+
+
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_a_table_is_the_log_also_after_the_store_has_grown(filled, tmp_path, table_format):
+    parts = export(filled, tmp_path / "lake", table_format)
+    assert len(parts) > 3
+    assert rows_of(READERS[table_format](tmp_path / "lake")) == rows_in_log(filled)
+    before = {part.file: (tmp_path / "lake" / part.file).read_bytes() for part in parts[:-1]}
+    fill(filled, 2000, 2500)
+    parts = export(filled, tmp_path / "lake", table_format)
+    found = rows_of(READERS[table_format](tmp_path / "lake"))
+    assert len(found) == 2500
+    assert found == rows_in_log(filled)
+    assert all((tmp_path / "lake" / name).read_bytes() == data for name, data in before.items())
+    manifest = json.loads((tmp_path / "lake" / "_manifest.json").read_text())
+    assert manifest["format"] == table_format
+    assert [part["file"] for part in manifest["parts"]] == [part.file for part in parts]
+
+
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_a_table_has_what_the_manifest_names_and_no_other_file(filled, tmp_path, table_format):
+    parts = export(filled, tmp_path / "lake", table_format)
+    shutil.copy(tmp_path / "lake" / parts[0].file, tmp_path / "lake" / "part-other.parquet")
+    export(filled, tmp_path / "lake", table_format, topics=["T1"])
+    found = rows_of(READERS[table_format](tmp_path / "lake"))
+    assert found == rows_in_log(filled, topics=["T1"])
+
+
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_an_empty_store_is_an_empty_table(store_path, tmp_path, table_format):
+    open_store(store_path).close()
+    assert export(store_path, tmp_path / "lake", table_format) == []
+    table = READERS[table_format](tmp_path / "lake")
+    assert table.num_rows == 0
+    assert set(table.column_names) == set(COLUMNS)
+
+
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_without_the_package_nothing_is_written(filled, tmp_path, monkeypatch, table_format):
+    package = {"delta": "deltalake", "iceberg": "pyiceberg.catalog.sql"}[table_format]
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(RmqCoreError, match=rf"rmqcore\[{table_format}\]"):
+        scan.export_store(filled, tmp_path / "lake", file_format=table_format)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_an_unknown_format_is_refused(filled, tmp_path):
+    with pytest.raises(ConfigError, match="one of jsonl, parquet, delta, iceberg"):
+        scan.export_store(filled, tmp_path / "lake", file_format="hudi")
+    assert not (tmp_path / "lake").exists()
