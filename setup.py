@@ -43,6 +43,7 @@ LEAVES = [
     "_log_map",
     "_mapped",
     "_message",
+    "_plain_reads",
     "_putter",
     "_queue_offsets",
     "_tail",

@@ -23,12 +23,18 @@ from rmqcore.errors import (
     StoreNotFoundError,
     StoreNotWritableError,
 )
-from rmqcore.message import GetMessageResult, Message, MessageExt, PutMessageResult
+from rmqcore.message import (
+    GetMessageResult,
+    Message,
+    MessageExt,
+    PutMessageResult,
+    QueryMessageResult,
+)
 from rmqcore.message_store import DefaultMessageStore
 from rmqcore.opening import open_store
 from rmqcore.read_only_store import ReadOnlyMessageStore
 from rmqcore.services.recovery import RecoveryProgress, RecoveryReport
-from rmqcore.services.store_reader import QueryExplanation, QueryMessageResult
+from rmqcore.services.store_reader import QueryExplanation
 from rmqcore.status import (
     AppendMessageStatus,
     BoundaryType,

@@ -6,7 +6,10 @@ Floor: F1; imports _arrow, _columns, _hold, _message and errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp
 cimport cython
 
@@ -14,7 +17,7 @@ from rmqcore._bytes cimport load_i32, load_i64
 from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._layout cimport *
 from rmqcore._log_map cimport LogMap
-from rmqcore._message cimport make_message
+from rmqcore._message cimport MessageExt, make_message
 from rmqcore._record cimport (
     RecordHead, bytes_t, check_body_crc, check_crc_property, read_head, rmq_crc32_init,
 )
@@ -43,10 +46,11 @@ cdef enum Collected:
     MISMATCH = 3     # the next unit contradicts the record it points at
 
 
-cdef struct Found:
-    bytes_t at
-    int32_t size
-    int32_t hold
+cdef extern from *:
+    """
+    #define rmq_prefetch(at) __builtin_prefetch(at)
+    """
+    void rmq_prefetch(bytes_t at) noexcept nogil
 
 
 cdef bint is_record(bytes_t at, int32_t size, int64_t phy_offset) noexcept nogil:
@@ -69,20 +73,6 @@ cdef class GetMessageResult:
     Source: RocketMQ store/GetMessageResult.java.
     """
 
-    cdef public object status
-    cdef public int64_t next_queue_offset
-    cdef public int64_t min_queue_offset
-    cdef public int64_t max_queue_offset
-    cdef readonly int64_t buffer_total_size
-    cdef list holds
-    cdef bytearray found
-    cdef Py_ssize_t count
-    cdef list _messages
-    cdef bytes topic
-    cdef int32_t queue_id
-    cdef int64_t least_offset
-    cdef bint demand_crc
-
     def __init__(self, status, int64_t next_queue_offset, int64_t min_queue_offset,
                  int64_t max_queue_offset):
         self.status = status
@@ -90,7 +80,20 @@ cdef class GetMessageResult:
         self.min_queue_offset = min_queue_offset
         self.max_queue_offset = max_queue_offset
         self.holds = []
-        self.found = None
+
+    def __dealloc__(self):
+        free(self.found)
+
+    cdef int make_room(self, Py_ssize_t count) except -1:
+        """Have places for ``count`` records."""
+        cdef Found* found
+        if count > self.room:
+            found = <Found*>realloc(self.found, count * sizeof(Found))
+            if found == NULL:
+                raise MemoryError
+            self.found = found
+            self.room = count
+        return 0
 
     def collect(
         self, buffer, int64_t end, path, int64_t base_offset, bytes units not None,
@@ -124,11 +127,8 @@ cdef class GetMessageResult:
         if tags_codes is not None:
             codes = <const int64_t*>PyBytes_AS_STRING(tags_codes)
             code_count = PyBytes_GET_SIZE(tags_codes) // 8
-        if self.found is None:
-            self.found = bytearray(min(max_messages, unit_count) * sizeof(Found))
-        elif len(self.found) < <Py_ssize_t>((self.count + unit_count) * sizeof(Found)):
-            self.found.extend(bytes((self.count + unit_count) * sizeof(Found) - len(self.found)))
-        found = <Found*><char*>self.found
+        self.make_room(min(max_messages, self.count + unit_count))
+        found = self.found
         while index < unit_count:
             if self.count >= max_messages:
                 stop = FULL
@@ -176,43 +176,55 @@ cdef class GetMessageResult:
             units taken; they end where ``max_bytes`` would be exceeded. -1 when one of them needs
             a closer look: nothing has been taken then.
         """
-        cdef Py_ssize_t unit_count = min(PyBytes_GET_SIZE(units) // UNIT_SIZE, max_messages)
+        return self.take_mapped(
+            log, <bytes_t>PyBytes_AS_STRING(units),
+            min(PyBytes_GET_SIZE(units) // UNIT_SIZE, max_messages), max_bytes,
+        )
+
+    cdef Py_ssize_t take_mapped(
+        self, LogMap log, bytes_t units, Py_ssize_t unit_count, int64_t max_bytes
+    ) except -2:
+        """As `collect_mapped`, of units anywhere in memory; the result is empty before."""
         cdef Py_ssize_t index
-        cdef bytes_t unit = <bytes_t>PyBytes_AS_STRING(units)
-        cdef bytes_t at, base = NULL
+        cdef bytes_t unit = units
+        cdef bytes_t base = NULL
         cdef int64_t offset, readable, total = 0, first = 0, end = 0
         cdef int32_t size
         cdef BufferHold hold
         cdef Found* found
-        cdef list holds = []
-        cdef bytearray places = bytearray(unit_count * sizeof(Found))
-        found = <Found*><char*>places
+        cdef list holds = self.holds
+        self.make_room(unit_count)
+        found = self.found
+        # where the records lie, before one of them is read: the memory fetches them meanwhile
         for index in range(unit_count):
             offset = load_i64(unit)
             size = load_i32(unit + UNIT_SIZE_AT)
             if base == NULL or offset < first or offset >= end:
-                hold = log.find(offset, &at, &readable)
+                hold = log.find(offset, &base, &readable)
                 if hold is None:
+                    del holds[:]
                     return -1
                 holds.append(hold)
                 first = hold.base_offset
                 end = offset + readable
-                base = <bytes_t>hold.view.buf
+                base -= offset - first
             if size < RECORD_SIZE_MIN or size > end - offset:
-                return -1
-            at = base + (offset - first)
-            if not is_record(at, size, offset):
+                del holds[:]
                 return -1
             if index and total + size > max_bytes:
                 unit_count = index
                 break
             total += size
-            found[index].at = at
+            found[index].at = base + (offset - first)
+            rmq_prefetch(found[index].at)
             found[index].size = size
             found[index].hold = <int32_t>len(holds) - 1
             unit += UNIT_SIZE
-        self.holds = holds
-        self.found = places
+        for index in range(unit_count):
+            if not is_record(found[index].at, found[index].size, load_i64(units)):
+                del holds[:]
+                return -1
+            units += UNIT_SIZE
         self.count = unit_count
         self.buffer_total_size = total
         return unit_count
@@ -226,21 +238,23 @@ cdef class GetMessageResult:
             least_offset: number of the first message; each has a greater one than that before it.
             demand_crc: refuse records without a right ``__CRC32#`` property.
         """
-        self.topic = topic.encode()
+        self.topic = topic
         self.queue_id = queue_id
         self.least_offset = least_offset
         self.demand_crc = demand_crc
 
-    cdef bint belongs(self, const Found* found, const RecordHead* head, int64_t least) noexcept:
-        """True for a record of the queue, or one that is dispatched to further queues."""
+    cdef int belongs(
+        self, const Found* found, const RecordHead* head, bytes topic, int64_t least
+    ) noexcept:
+        """2 for a record of the queue, 1 for one that is dispatched to further queues, else 0."""
         if (
             head.queue_id == self.queue_id and head.queue_offset >= least
-            and head.topic_size == PyBytes_GET_SIZE(self.topic)
+            and head.topic_size == PyBytes_GET_SIZE(topic)
             and memcmp(
-                found.at + head.topic_at, PyBytes_AS_STRING(self.topic), head.topic_size
+                found.at + head.topic_at, PyBytes_AS_STRING(topic), head.topic_size
             ) == 0
         ):
-            return True
+            return 2
         return memmem(
             found.at + head.properties_at, head.properties_size, b"INNER_MULTI_DISPATCH", 20
         ) != NULL
@@ -255,39 +269,45 @@ cdef class GetMessageResult:
     def messages(self) -> list:
         """The messages, decoded once."""
         cdef Py_ssize_t index
-        cdef Found* found
+        cdef Found* found = self.found
         cdef RecordHead head
         cdef BufferHold hold
-        cdef int status
+        cdef MessageExt message
+        cdef int status, belongs
         cdef int64_t least = self.least_offset
         cdef str reason
-        if self._messages is None:
-            messages = []
-            for index in range(self.count):
-                found = <Found*><char*>self.found + index
-                hold = self.holds[found.hold]
-                status = read_head(found.at, found.size, &head)
-                if status == OK:
-                    status = check_body_crc(found.at, &head)
-                if status == OK and self.demand_crc and check_crc_property(found.at, &head) != OK:
-                    status = BAD_CRC
-                reason = None if status == OK else status_text(status)
-                if status == OK and self.topic is not None:
-                    if not self.belongs(found, &head, least):
-                        reason = (
-                            f"no message of queue {self.topic.decode()}/{self.queue_id} "
-                            f"from {least} on"
-                        )
-                    least = max(least, head.queue_offset + 1)
-                if reason is not None:
-                    raise CorruptRecordError(
-                        hold.path or "commit log",
-                        hold.base_offset + (found.at - <bytes_t>hold.view.buf),
-                        reason,
-                    )
-                messages.append(make_message(hold, found.at, &head))
-            self._messages = messages
-        return self._messages
+        cdef bytes topic
+        if self._messages is not None:
+            return self._messages
+        topic = None if self.topic is None else self.topic.encode()
+        messages = []
+        for index in range(self.count):
+            hold = self.holds[found.hold]
+            status = read_head(found.at, found.size, &head)
+            if status == OK:
+                status = check_body_crc(found.at, &head)
+            if status == OK and self.demand_crc and check_crc_property(found.at, &head) != OK:
+                status = BAD_CRC
+            reason = None if status == OK else status_text(status)
+            belongs = 0
+            if status == OK and topic is not None:
+                belongs = self.belongs(found, &head, topic, least)
+                if not belongs:
+                    reason = f"no message of queue {self.topic}/{self.queue_id} from {least} on"
+                least = max(least, head.queue_offset + 1)
+            if reason is not None:
+                raise CorruptRecordError(
+                    hold.path or "commit log",
+                    hold.base_offset + (found.at - <bytes_t>hold.view.buf),
+                    reason,
+                )
+            message = make_message(hold, found.at, &head)
+            if belongs == 2:
+                message._topic = self.topic
+            messages.append(message)
+            found += 1
+        self._messages = messages
+        return messages
 
     def slices(self) -> list:
         """The records' bytes as read-only memoryviews, without a copy and without any check."""
@@ -296,7 +316,7 @@ cdef class GetMessageResult:
         cdef BufferHold hold
         views = []
         for index in range(self.count):
-            found = <Found*><char*>self.found + index
+            found = self.found + index
             hold = self.holds[found.hold]
             views.append(memoryview(
                 HeldBytes(hold, found.at - <bytes_t>hold.view.buf, found.size)
@@ -305,9 +325,14 @@ cdef class GetMessageResult:
 
     def sizes(self) -> list:
         """Size in bytes of every record, read from the record itself."""
-        cdef Found* found = NULL if self.found is None else <Found*><char*>self.found
         cdef Py_ssize_t index
-        return [load_i32(found[index].at) for index in range(self.count)]
+        cdef object size
+        cdef list sizes = PyList_New(self.count)
+        for index in range(self.count):
+            size = load_i32(self.found[index].at)
+            Py_INCREF(size)
+            PyList_SET_ITEM(sizes, index, size)
+        return sizes
 
     def batches(self, columns=MESSAGE_COLUMNS) -> object:
         """The messages as a stream of record batches, for anything that takes Arrow.

@@ -1,34 +1,89 @@
-"""A key query over mapped files: hash, chains, records and their real keys in one native call.
+"""Key queries: what one answers with, and the plain case in one native call.
 
-Answers the plain case only: every index file and every log file concerned is mapped, and no more
-is found than was asked for. Everything else is answered with None, and Python goes the general
-way.
+The plain case: every index file and every log file concerned is mapped, and no more is found than
+was asked for. Everything else is answered with None, and Python goes the general way.
 
 Floor: F1; imports _hold, _log_map and _message.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t
 cimport cython
 
 from rmqcore._bytes cimport load_i32, load_i64
-from rmqcore._chain cimport Geometry, Source, Walk, walk
+from rmqcore._chain cimport Source, Walk, walk
 from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
 from rmqcore._log_map cimport LogMap
 from rmqcore._message cimport MessageExt, find_in_hold
-from rmqcore._record cimport bytes_t, index_hash_of, java_hash_step
+from rmqcore._record cimport bytes_t, check_body_crc, index_hash_of, java_hash_step, rmq_crc32_init
+
+from rmqcore._message import status_text
+from rmqcore.errors import CorruptRecordError
+
+rmq_crc32_init()
+
+cdef extern from *:
+    """
+    #define rmq_prefetch(at) __builtin_prefetch(at)
+    """
+    void rmq_prefetch(bytes_t at) noexcept nogil
 
 cdef enum:
     CANDIDATES_MAX = 64
+    LINE = 64
+    LINES_AHEAD = 8
+
+
+@cython.final
+cdef class QueryMessageResult:
+    """What a key query found.
+
+    Attributes:
+        messages: true hits, ascending by physical offset, each once.
+        buffer_total_size: bytes of their records.
+        next_page: pass it as ``page`` for older hits; None when there are none.
+        explanation: filled when it was asked for.
+
+    Source: RocketMQ store/QueryMessageResult.java.
+    """
+
+    def __init__(self, list messages not None, next_page=None, explanation=None):
+        cdef MessageExt message
+        self.found = messages
+        self.checked = True
+        self.next_page = next_page
+        self.explanation = explanation
+        for message in messages:
+            self.buffer_total_size += message.head.total_size
+
+    @property
+    def messages(self) -> list:
+        """The messages; CorruptRecordError where a body contradicts its CRC."""
+        cdef MessageExt message
+        if not self.checked:
+            for message in self.found:
+                status = check_body_crc(message.record_at, &message.head)
+                if status != OK:
+                    raise CorruptRecordError(
+                        message.hold.path or "log", message.head.phy_offset, status_text(status)
+                    )
+            self.checked = True
+        return self.found
+
+    def __len__(self):
+        return len(self.found)
+
+    def __iter__(self):
+        return iter(self.messages)
+
+    def __repr__(self):
+        return f"QueryMessageResult({len(self.found)} messages, next_page={self.next_page})"
 
 
 @cython.final
 cdef class MappedIndex:
     """The held bytes of one index file and their geometry."""
-
-    cdef BufferHold hold
-    cdef Geometry shape
 
     def __init__(self, buffer, path, int32_t slot_count, int32_t entry_count):
         self.hold = BufferHold(buffer, path)
@@ -36,42 +91,72 @@ cdef class MappedIndex:
         self.shape.entry_count = entry_count
 
 
-def find_by_key(
-    list files not None, LogMap log not None, str topic not None, str key not None,
-    int64_t min_offset, int64_t begin_ms, int64_t end_ms, int64_t slack_ms,
-    Py_ssize_t max_messages,
+cdef int64_t first_offset(object log_files) except -1:
+    """Physical offset of the first byte of the log; what lies before it is gone."""
+    files = log_files.files
+    return files[0].file_from_offset if files else 0
+
+
+cdef int32_t hash_of(
+    bytes_t topic, Py_ssize_t topic_size, bytes_t key, Py_ssize_t key_size
+) noexcept nogil:
+    """As `_index.index_hash` of ``topic#key``."""
+    cdef int32_t hash = java_hash_step(0, topic, <int32_t>topic_size)
+    hash = java_hash_step(hash, <bytes_t><const char*>b"#", 1)
+    return index_hash_of(java_hash_step(hash, key, <int32_t>key_size))
+
+
+cdef object candidate_at(LogMap log, int64_t offset):
+    """As `LogMap.message_at`, the CRC left to whoever asks for the message."""
+    cdef bytes_t at
+    cdef int64_t readable
+    cdef Py_ssize_t line
+    cdef BufferHold hold = log.find(offset, &at, &readable)
+    if hold is None:
+        return False
+    if readable < BORN_TIMESTAMP_AT:
+        return None
+    # a record's topic and properties lie behind its body: fetched while its head is
+    for line in range(min(LINES_AHEAD, readable // LINE)):
+        rmq_prefetch(at + line * LINE)
+    return find_in_hold(hold, at, readable, False)
+
+
+cdef QueryMessageResult find_by_key(
+    list files, LogMap log, object log_files, str topic, str key, int64_t begin_ms, int64_t end_ms,
+    int64_t slack_ms, Py_ssize_t max_messages,
 ):
-    """Messages of a topic that carry a key, ascending by physical offset.
+    """Messages of a topic that carry a key.
 
     Args:
         files: `MappedIndex` objects, oldest first.
-        log: the mapped log.
-        min_offset: the log's; what lies before it is gone.
+        log, log_files: the mapped log, and its `MappedFileQueue`.
+        topic: ASCII.
         begin_ms, end_ms: store times wanted, both included.
         slack_ms: how far the times of an index file may be off.
 
     Returns:
-        list of MessageExt; None when the general way has to be taken.
+        None when the general way has to be taken.
 
     Raises:
-        CorruptRecordError: a candidate's bytes contradict each other.
+        CorruptRecordError: the parts of a candidate contradict its size.
+        UnicodeEncodeError: the key is no Unicode text.
     """
-    cdef bytes text = f"{topic}#{key}".encode("utf-8", "replace")
-    cdef int32_t key_hash = index_hash_of(
-        java_hash_step(0, <bytes_t>PyBytes_AS_STRING(text), <int32_t>PyBytes_GET_SIZE(text))
-    )
+    cdef Py_ssize_t topic_size, key_size, number
+    cdef bytes_t topic_at = <bytes_t>PyUnicode_AsUTF8AndSize(topic, &topic_size)
+    cdef bytes_t key_at = <bytes_t>PyUnicode_AsUTF8AndSize(key, &key_size)
+    cdef int32_t key_hash = hash_of(topic_at, topic_size, key_at, key_size)
     cdef int64_t candidates[CANDIDATES_MAX]
-    cdef int64_t count, index, last = -1, readable
-    cdef Py_ssize_t number
+    cdef int64_t count, index, last = -1, min_offset = first_offset(log_files)
     cdef MappedIndex file
     cdef Source source
     cdef Walk report
-    cdef bytes_t base, at
-    cdef BufferHold hold
+    cdef bytes_t base
     cdef MessageExt message
-    found = []
+    cdef QueryMessageResult result = QueryMessageResult.__new__(QueryMessageResult)
+    cdef list found = []
     for number in range(len(files) - 1, -1, -1):
-        file = files[number]
+        file = <MappedIndex>files[number]
         base = <bytes_t>file.hold.view.buf
         if load_i32(base + INDEX_COUNT_AT) <= 1 or (
             load_i64(base + INDEX_BEGIN_TIMESTAMP_AT) - slack_ms > end_ms
@@ -92,19 +177,23 @@ def find_by_key(
             if candidates[index] == last or candidates[index] < min_offset:
                 continue
             last = candidates[index]
-            hold = log.find(last, &at, &readable)
-            if hold is None:
+            answer = candidate_at(log, last)
+            if answer is False:
                 return None
-            answer = find_in_hold(hold, at, readable) if readable >= BORN_TIMESTAMP_AT else None
             if type(answer) is not MessageExt:
                 continue
-            message = answer
+            message = <MessageExt>answer
             if not begin_ms <= message.head.store_timestamp <= end_ms:
                 continue
-            if not message.has_key(topic, key):
+            if not message.is_of(topic_at, <int32_t>topic_size):
+                continue
+            if not message.has_word(key_at, <int32_t>key_size):
                 continue
             found.append(message)
+            result.buffer_total_size += message.head.total_size
             if len(found) > max_messages:
                 return None
-    found.reverse()
-    return found
+    if len(found) > 1:
+        found.reverse()
+    result.found = found
+    return result

@@ -95,4 +95,4 @@ cdef class LogMap:
             return False
         if readable < BORN_TIMESTAMP_AT:
             return None
-        return find_in_hold(hold, at, readable)
+        return find_in_hold(hold, at, readable, True)

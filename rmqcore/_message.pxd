@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from rmqcore._hold cimport BufferHold
-from rmqcore._record cimport RecordHead, bytes_t
+from rmqcore._record cimport RecordHead, Slice, bytes_t
 
 
 cdef class Message:
@@ -30,11 +30,18 @@ cdef class MessageExt:
     cdef dict _properties
     cdef object _topic
     cdef object _body
-    cdef object property_text(self, const char* wanted, int32_t size)
+    cdef bint found
+    cdef Slice keys_slice
+    cdef Slice tags_slice
+    cdef Slice unique_key_slice
+    cdef void find_properties(self) noexcept
+    cdef object property_text(self, str name, const Slice* value)
     cpdef bint has_key(self, str topic, str key) except -1
+    cdef bint is_of(self, bytes_t topic, int32_t size) noexcept
+    cdef bint has_word(self, bytes_t key, int32_t size) noexcept
 
 
-cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable)
+cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable, bint check_crc)
 cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
 
 

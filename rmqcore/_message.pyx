@@ -198,32 +198,45 @@ cdef class MessageExt:
                 self._properties[text(name.at, name.size)] = text(value.at, value.size)
         return self._properties
 
-    cdef object property_text(self, const char* wanted, int32_t size):
+    cdef void find_properties(self) noexcept:
+        """Find KEYS, TAGS and UNIQ_KEY in one pass; of one given twice the later counts."""
         cdef int32_t at = 0
-        cdef Slice name, value, found
-        found.at = NULL
-        found.size = 0
-        if self._properties is not None:
-            return self._properties.get(wanted[:size].decode())
+        cdef Slice name, value
+        self.found = True
         while next_property(
             self.record_at + self.head.properties_at, self.head.properties_size, &at, &name, &value
         ):
-            if named(&name, wanted, size):
-                found = value
-        return None if found.at == NULL else text(found.at, found.size)
+            if named(&name, b"KEYS", 4):
+                self.keys_slice = value
+            elif named(&name, b"TAGS", 4):
+                self.tags_slice = value
+            elif named(&name, b"UNIQ_KEY", 8):
+                self.unique_key_slice = value
+
+    cdef object property_text(self, str name, const Slice* value):
+        """The text of one of those three; `properties`, once made, may have been changed."""
+        if self._properties is not None:
+            return self._properties.get(name)
+        if not self.found:
+            self.find_properties()
+        return None if value.at == NULL else text(value.at, value.size)
 
     @property
     def keys(self) -> tuple:
-        value = self.property_text(b"KEYS", 4)
-        return () if value is None else tuple(key for key in value.split(" ") if key)
+        value = self.property_text("KEYS", &self.keys_slice)
+        if value is None:
+            return ()
+        if " " not in value:
+            return (value,)
+        return tuple([key for key in value.split(" ") if key])
 
     @property
     def tags(self):
-        return self.property_text(b"TAGS", 4)
+        return self.property_text("TAGS", &self.tags_slice)
 
     @property
     def unique_key(self):
-        return self.property_text(b"UNIQ_KEY", 8)
+        return self.property_text("UNIQ_KEY", &self.unique_key_slice)
 
     @property
     def message_id(self) -> str:
@@ -269,23 +282,24 @@ cdef class MessageExt:
 
     cpdef bint has_key(self, str topic, str key) except -1:
         """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
-        cdef int32_t at = 0
-        cdef Slice name, value
         cdef bytes wanted = key.encode("utf-8", "replace")
-        cdef bytes_t text_at = <bytes_t>PyBytes_AS_STRING(wanted)
-        cdef int32_t size = <int32_t>len(wanted)
-        cdef bint in_keys = False, is_unique = False
-        if self.topic != topic:
-            return False
-        while next_property(
-            self.record_at + self.head.properties_at, self.head.properties_size, &at, &name, &value
-        ):
-            # of a property given twice the later one counts
-            if named(&name, b"KEYS", 4):
-                in_keys = has_word(&value, text_at, size)
-            elif named(&name, b"UNIQ_KEY", 8):
-                is_unique = value.size == size and memcmp(value.at, text_at, size) == 0
-        return in_keys or is_unique
+        return self.topic == topic and self.has_word(
+            <bytes_t>PyBytes_AS_STRING(wanted), <int32_t>len(wanted)
+        )
+
+    cdef bint is_of(self, bytes_t topic, int32_t size) noexcept:
+        return self.head.topic_size == size and memcmp(
+            self.record_at + self.head.topic_at, topic, size
+        ) == 0
+
+    cdef bint has_word(self, bytes_t key, int32_t size) noexcept:
+        """True when UTF-8 text is one of KEYS, or UNIQ_KEY."""
+        if not self.found:
+            self.find_properties()
+        return has_word(&self.keys_slice, key, size) or (
+            self.unique_key_slice.at != NULL and self.unique_key_slice.size == size
+            and memcmp(self.unique_key_slice.at, key, size) == 0
+        )
 
     def check_crc(self) -> bool:
         """True when the stored body agrees with its CRC."""
@@ -426,10 +440,10 @@ def find_message(buffer, int64_t at, int64_t end, *, path, int64_t base_offset):
     cdef BufferHold hold = BufferHold(buffer, path, base_offset)
     if at < 0 or end > hold.view.len or end - at < BORN_TIMESTAMP_AT:
         return None
-    return find_in_hold(hold, <bytes_t>hold.view.buf + at, end - at)
+    return find_in_hold(hold, <bytes_t>hold.view.buf + at, end - at, True)
 
 
-cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable):
+cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable, bint check_crc):
     """As `find_message`, of a held buffer; at least 40 bytes are readable."""
     cdef RecordHead head
     cdef int64_t offset = hold.base_offset + (record - <bytes_t>hold.view.buf)
@@ -442,7 +456,7 @@ cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable):
         return None
     if status == TRUNCATED:
         return head.total_size
-    if status == OK:
+    if status == OK and check_crc:
         status = check_body_crc(record, &head)
     if status != OK:
         raise CorruptRecordError(hold.path or "log", offset, status_text(status))

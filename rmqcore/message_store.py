@@ -257,6 +257,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._tail.writable = True
         for service in self._services:
             service.start()
+        if self._reader.plain is not None:
+            self._reader.plain.dispatched = self._reput
 
     def _log_flush_service(self) -> FlushRealTimeService:
         return FlushRealTimeService(
@@ -284,6 +286,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def _oldest_parked(self) -> int | None:
         """Physical offset of the oldest message that has still to be delivered."""
         return None if self._delayed is None else self._delayed.schedule.pending_from()
+
+    def _end_plain_reads(self) -> None:
+        """Let every later read come through `_see_new`, which says why there is none."""
+        if self._reader.plain is not None:
+            self._reader.plain.dispatched = None
 
     def _abandon(self) -> None:
         """Let go of everything after opening has failed."""
@@ -335,6 +342,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def after_fork_in_child(self) -> None:
         """Make this handle, which the parent owns, refuse everything in a forked child."""
         self._forked = True
+        self._end_plain_reads()
         self._tail.writable = False
         self._directory.unlock()
 
@@ -434,6 +442,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if not self._forked:
             self._stop_callers()
         self._closed = True
+        self._end_plain_reads()
         _open_stores.discard(self)
         if self._forked:
             return

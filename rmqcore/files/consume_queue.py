@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rmqcore._plain_reads import UnitQueue
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -48,7 +49,7 @@ def _fillers(units: NDArray[np.void]) -> NDArray[np.bool_]:
     return at_zero & sized
 
 
-class ConsumeQueue:
+class ConsumeQueue(UnitQueue):
     """The units of one queue of one topic.
 
     - Offsets count messages; ``min_offset <= max_offset``.
@@ -84,8 +85,8 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.queue = MappedFileQueue(directory, file_size, open_files, writable=writable)
-        self.min_offset = 0
-        self.max_offset = 0
+        if self.unit_size == UNIT_SIZE:
+            self.plain_files = self.queue
         self.end_phy_offset = 0
         self.ext: ConsumeQueueExt | None = None
         self._dirty: set[MappedFile] = set()

@@ -133,6 +133,11 @@ class ConsumeQueueStore:
         """The queue, or None."""
         return self._queues.get((topic, queue_id))
 
+    @property
+    def table(self) -> dict[tuple[str, int], ConsumeQueue]:
+        """Every queue by (topic, queue id); it changes as queues come and go."""
+        return self._queues
+
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))
 

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore._index import index_hash
-from rmqcore._key_query import find_by_key
 from rmqcore.errors import CorruptIndexError, DiskFullError
 from rmqcore.files.index_file import IndexFile, file_name_at
 from rmqcore.files.store_dir import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from rmqcore._dispatch import DispatchBatch
-    from rmqcore._log_map import LogMap
-    from rmqcore._message import MessageExt
     from rmqcore.files.mapped_file import OpenFiles
 
 _log = logging.getLogger("rmqcore")
@@ -275,29 +272,6 @@ class IndexService:
         return file
 
     # ---- looking
-
-    def find_by_key(
-        self,
-        log: LogMap,
-        topic: str,
-        key: str,
-        min_offset: int,
-        begin_ms: int,
-        end_ms: int,
-        max_messages: int,
-    ) -> list[MessageExt] | None:
-        """Messages that carry a key, when all that they concern is mapped; None otherwise."""
-        return find_by_key(
-            [file.mapped for file in self.files],
-            log,
-            topic,
-            key,
-            min_offset,
-            begin_ms,
-            end_ms,
-            CLOCK_SLACK_MS,
-            max_messages,
-        )
 
     def query(
         self, topic: str, key: str, max_offsets: int, begin_ms: int, end_ms: int

@@ -16,11 +16,12 @@ from rmqcore._message import status_text
 from rmqcore.config import StoreConfig, to_broker_conf
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
-from rmqcore.services.store_reader import QueryMessageResult, StoreReader
+from rmqcore.services.store_reader import StoreReader
 from rmqcore.status import GetMessageStatus
 
 if TYPE_CHECKING:
     from rmqcore._get_result import GetMessageResult
+    from rmqcore._key_query import QueryMessageResult
     from rmqcore._message import MessageExt
     from rmqcore.files.commit_log import CommitLog
     from rmqcore.services.consume_queue_store import ConsumeQueueStore
@@ -110,6 +111,11 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, getMessage.
         """
+        plain = self._reader.plain
+        if plain is not None and tags is None:
+            result = plain.get(topic, queue_id, queue_offset, max_messages, max_bytes)
+            if result is not None:
+                return result
         self._see_new()
         return self._reader.get_message(
             topic, queue_id, queue_offset, max(1, max_messages), max_bytes, tags
@@ -169,6 +175,11 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, queryMessage.
         """
+        plain = self._reader.plain
+        if plain is not None and page is None and not explain:
+            result = plain.query(topic, key, max_messages, begin_ms, end_ms)
+            if result is not None:
+                return result
         self._see_new()
         return self._reader.query_message(
             topic, key, max(1, max_messages), begin_ms, end_ms, page, explain

@@ -8,14 +8,16 @@ Floor: F6; imports files.*, services.consume_queue_store, services.index_service
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore._get_result import GetMessageResult
+from rmqcore._key_query import QueryMessageResult
+from rmqcore._plain_reads import PlainReads
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
+from rmqcore.services.index_service import CLOCK_SLACK_MS
 from rmqcore.status import BoundaryType, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -68,27 +70,6 @@ class QueryExplanation:
         return "\n".join(lines)
 
 
-@dataclass(slots=True)
-class QueryMessageResult:
-    """What a key query found.
-
-    Attributes:
-        messages: true hits, ascending by physical offset, each once.
-        next_page: pass it as ``page`` for older hits; None when there are none.
-        explanation: filled when it was asked for.
-    """
-
-    messages: list[MessageExt]
-    next_page: int | None = None
-    explanation: QueryExplanation | None = None
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    def __iter__(self) -> Iterator[MessageExt]:
-        return iter(self.messages)
-
-
 class StoreReader:
     """Reads over the parts of one store.
 
@@ -101,14 +82,25 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._index = index
-        self.found_count = 0
-        self.missed_count = 0
-        self.transferred_count = 0
+        #: gets in one native call; None where bytes are not read from mappings
+        self.plain: PlainReads | None = None
+        if log.mapped is not None:
+            self.plain = PlainReads(
+                queues.table, index, log.mapped, log.queue, log.tail, slack_ms=CLOCK_SLACK_MS
+            )
+        self._found_count = 0
+        self._missed_count = 0
+        self._transferred_count = 0
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Gets that found messages, gets that found none, messages handed out."""
-        return self.found_count, self.missed_count, self.transferred_count
+        plain = self.plain
+        return (
+            self._found_count + (plain.found_count if plain else 0),
+            self._missed_count,
+            self._transferred_count + (plain.transferred_count if plain else 0),
+        )
 
     # ---- by queue
 
@@ -148,10 +140,10 @@ class StoreReader:
         self._collect(queue, result, max_messages, max_bytes, codes)
         found = len(result)
         if found:
-            self.found_count += 1
-            self.transferred_count += found
+            self._found_count += 1
+            self._transferred_count += found
         else:
-            self.missed_count += 1
+            self._missed_count += 1
         return result
 
     def _collect(
@@ -274,13 +266,6 @@ class StoreReader:
             indexed twice is found once.
         """
         last_ms = END_OF_TIME_MS if end_ms is None else end_ms
-        mapped = self._log.mapped
-        if mapped is not None and self._index is not None and page is None and not explain:
-            plain = self._index.find_by_key(
-                mapped, topic, key, self._log.min_offset, begin_ms, last_ms, max_messages
-            )
-            if plain is not None:
-                return QueryMessageResult(plain)
         wanted = max_messages + 1
         limit = max(64, 2 * wanted)
         while True:

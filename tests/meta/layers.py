@@ -23,6 +23,7 @@ ROWS = (
     ("F1", "_codec _dispatch _index _mapped _tail running_flags services.wall_clock"),
     ("F1", "_log_map"),
     ("F1", "_get_result _key_query"),
+    ("F1", "_plain_reads"),
     ("F1", "_java_json _java_properties _known_properties _setting"),
     ("F1", "config dispatch message"),
     ("F2", "files.mapped_file files.store_dir files.config_file"),

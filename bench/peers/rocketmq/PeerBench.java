@@ -210,15 +210,17 @@ public final class PeerBench {
         return json("seconds", since(began), "messages", sums[0], "sum", sums[1], "letters", sums[2]);
     }
 
-    /** Look-ups of keys of messages start to start + range, the keys made in the loop. */
+    /** Look-ups of random keys of messages start to start + range, the keys made in the loop of numbers drawn before. */
     private static String query() throws Exception {
         String topic = args.get("topic");
         long start = number("start"), range = number("range"), hits = 0, bytes = 0;
         Random random = new Random(number("seed"));
         int count = (int) number("count");
+        long[] numbers = new long[count];
+        for (int i = 0; i < count; i++) numbers[i] = start + random.nextInt((int) range);
         long began = System.nanoTime();
         for (int i = 0; i < count; i++) {
-            QueryMessageResult result = store.queryMessage(topic, "K" + (start + random.nextInt((int) range)), 32, 0, Long.MAX_VALUE);
+            QueryMessageResult result = store.queryMessage(topic, "K" + numbers[i], 32, 0, Long.MAX_VALUE);
             hits += result.getMessageBufferList().size();
             bytes += result.getBufferTotalSize();
             result.release();

@@ -1,0 +1,36 @@
+from collections.abc import Mapping
+from typing import final
+
+from rmqcore._get_result import GetMessageResult
+from rmqcore._key_query import QueryMessageResult
+from rmqcore._log_map import LogMap
+from rmqcore._tail import LogTail
+
+class UnitQueue:
+    min_offset: int
+    max_offset: int
+    plain_files: object | None
+
+@final
+class PlainReads:
+    dispatched: object | None
+    def __init__(
+        self,
+        queues: Mapping[tuple[str, int], UnitQueue],
+        index: object | None,
+        log: LogMap,
+        log_files: object,
+        tail: LogTail,
+        *,
+        slack_ms: int,
+    ) -> None: ...
+    @property
+    def found_count(self) -> int: ...
+    @property
+    def transferred_count(self) -> int: ...
+    def get(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int, max_bytes: int
+    ) -> GetMessageResult | None: ...
+    def query(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int | None
+    ) -> QueryMessageResult | None: ...
