@@ -268,7 +268,7 @@ cdef class MappedRegion:
             sync_every: force the mapping each so many bytes (SYNC_FLUSH); 0 never.
             lock: also ``mlock`` the region; a refusal is reported, not raised.
             way: "populate" asks the kernel in one call (falls back to "touch" where it cannot);
-                "touch" writes a zero to each page, as RocketMQ does.
+                "touch" writes to each page what it holds.
             expect_empty: refuse a region that already begins with data.
 
         Raises:
@@ -286,7 +286,7 @@ cdef class MappedRegion:
         if not self.writable:
             raise ValueError("a read-only region cannot be warmed by writing")
         held = memoryview(self)
-        if not populate or expect_empty:
+        if expect_empty:
             self.check_empty()
         with nogil:
             if populate and madvise(self.base, self.size, MADV_POPULATE_WRITE) != 0:
@@ -308,7 +308,7 @@ cdef class MappedRegion:
         cdef int64_t at
         for at in range(min(self.size, STORE_PAGE_SIZE)):
             if self.base[at]:
-                raise ValueError(f"{self.path or 'the region'} holds data, warming destroys it")
+                raise ValueError(f"{self.path or 'the region'} holds data where a new file was expected")
         return 0
 
     def lock_memory(self) -> int:

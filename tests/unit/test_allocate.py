@@ -121,19 +121,23 @@ def test_a_warm_up_beside_a_writer_changes_nothing(tmp_path, way, sync_every):
     """It once stored zeros into a file that puts had begun to use."""
     file = MappedFile(tmp_path / "log", 256 * 4096, 0, OpenFiles())
     file.create(whole=True)
-    region, stop = file.region, threading.Event()
+    region, stop, warmed = file.region, threading.Event(), []
 
     def warm():
         while not stop.is_set():
             region.warm_up(way=way, sync_every=sync_every, expect_empty=False)
+            warmed.append(way)
 
     thread = threading.Thread(target=warm)
     thread.start()
     view = memoryview(region)
-    for value in range(1, 200):
+    value = 0
+    while value < 200 or len(warmed) < 3:
+        value += 1
         for at in range(0, len(view), 4096):
-            view[at] = value
-        assert bytes(view[::4096]) == bytes([value]) * 256
+            view[at] = value % 256
+        assert bytes(view[::4096]) == bytes([value % 256]) * 256
+        assert thread.is_alive()
     stop.set()
     thread.join()
     view.release()
