@@ -308,7 +308,7 @@ cdef class MappedRegion:
         cdef int64_t at
         for at in range(min(self.size, STORE_PAGE_SIZE)):
             if self.base[at]:
-                raise ValueError(f"{self.path or 'the region'} holds data where a new file was expected")
+                raise ValueError(f"{self.path or 'the region'} holds data, a new file has none")
         return 0
 
     def lock_memory(self) -> int:
