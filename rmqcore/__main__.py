@@ -1,4 +1,11 @@
-"""``python -m rmqcore``: the same as the ``rmqcore`` command."""
+"""``python -m rmqcore``: the same as the ``rmqcore`` command; also what ``spark-submit`` takes."""
+
+import sys
+from pathlib import Path
+
+if not __package__:
+    # run by its path: this folder's modules are not to be found under the names of Python's own
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from rmqcore.cli.main import run
 

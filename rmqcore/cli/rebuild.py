@@ -23,6 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+Jobs = Annotated[int, typer.Option(min=1, help="processes that work side by side")]
 SkipDamage = Annotated[
     bool, typer.Option("--skip-damage", help="pass over damaged records instead of giving up")
 ]
@@ -31,7 +32,7 @@ SkipDamage = Annotated[
 @app.command("cq", cls=StoreCommand, epilog=EXIT_CODES)
 def consume_queues(
     store: StorePath,
-    jobs: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    jobs: Jobs = 1,
     skip_damage: SkipDamage = False,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -52,6 +53,7 @@ def consume_queues(
 @app.command("index", cls=StoreCommand, epilog=EXIT_CODES)
 def index(
     store: StorePath,
+    jobs: Jobs = 1,
     skip_damage: SkipDamage = False,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -62,6 +64,7 @@ def index(
         report = rebuild_index(
             store,
             config=configured(config, settings),
+            jobs=jobs,
             skip_damage=skip_damage,
             progress=lambda done, total: bars.show("rebuild", done, total),
         )

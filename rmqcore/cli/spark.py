@@ -64,7 +64,7 @@ def _window(since: str | None, until: str | None) -> dict[str, int]:
 @app.command("rebuild", cls=StoreCommand, epilog=EXIT_CODES)
 def rebuild_store(
     store: StorePath,
-    index: Annotated[bool, typer.Option("--index", help="the index, in one task")] = False,
+    index: Annotated[bool, typer.Option("--index", help="the index")] = False,
     skip_damage: SkipDamage = False,
     config: Config = None,
     cores: Cores = "*",

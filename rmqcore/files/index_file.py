@@ -86,16 +86,18 @@ class IndexFile:
         size = index_file_size(hash_slot_num, max_index_num)
         self._file = MappedFile(path, size, 0, open_files, writable=writable)
 
-    def create(self, before: IndexFile | None) -> None:
+    def create(self, before: IndexHeader | None) -> None:
         """Create the file; it begins where the one before ended.
+
+        Args:
+            before: the header of that one, of which only the end counts; None for the first file.
 
         Raises:
             DiskFullError: no room; nothing is left behind.
         """
         self._file.create(whole=True)
         if before is not None:
-            header = before.header
-            time_ms, offset = header.end_timestamp_ms, header.end_phy_offset
+            time_ms, offset = before.end_timestamp_ms, before.end_phy_offset
             view = memoryview(self._file.region)
             for number, value in enumerate((time_ms, time_ms, offset, offset)):
                 if value > 0:

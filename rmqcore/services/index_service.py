@@ -262,7 +262,7 @@ class IndexService:
             timestamp_ms += 1
         file = self._open(name)
         try:
-            file.create(full)
+            file.create(None if full is None else full.header)
         except DiskFullError:
             _log.warning("no room for a new index file below %s", self.directory)
             raise

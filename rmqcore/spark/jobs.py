@@ -9,11 +9,9 @@ Floor: F8; imports config, doctor, scan and spark.runner.
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from rmqcore import scan
@@ -46,20 +44,14 @@ def rebuild_consume_queues(
 def rebuild_index(
     spark: SparkSession, store: StorePath, *, config: ConfigSource = None, skip_damage: bool = False
 ) -> RebuildReport:
-    """Derive every index file of a cold store from its log, in one task.
+    """Derive every index file of a cold store from its log.
 
-    The chains of an index follow the order of the log. See `rmqcore.scan.rebuild_index`.
+    One walk counts keys, a second one writes; a file is written whole by one task, in its place, so
+    nothing is shuffled. See `rmqcore.scan.rebuild_index`.
     """
-    path = str(Path(store).absolute())
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            report = scan.rebuild_index(path, config=config, skip_damage=skip_damage)
-            yield pa.record_batch({"report": [pickle.dumps(report)]})
-
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(work, "report binary").collect()
-    found: RebuildReport = pickle.loads(row[0])  # noqa: S301 - of our own task
-    return found
+    return scan.rebuild_index(
+        store, config=config, jobs=SparkRunner(spark), skip_damage=skip_damage
+    )
 
 
 def audit(

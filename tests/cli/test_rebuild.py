@@ -18,6 +18,8 @@ def test_what_is_there_comes_out_the_same(rmqcore, store, kind, folder):
     assert report["identical"] is True
     assert report["records"] == 11
     assert files() == before
+    assert rmqcore("rebuild", kind, store, "--jobs", 2, "--json").json["identical"] is True
+    assert files() == before
     assert "byte for byte" in rmqcore("rebuild", kind, store).stdout
 
 

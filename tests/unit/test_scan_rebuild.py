@@ -1,5 +1,6 @@
 """Consume queues and index come back from the log alone, byte for byte, and nothing is lost."""
 
+import pickle
 import shutil
 import subprocess
 import sys
@@ -198,6 +199,93 @@ def test_what_dispatch_writes_is_what_a_rebuild_writes(store_path, rng):
     assert scan.rebuild_consume_queues(store_path, split_size=9000).identical
     assert scan.rebuild_index(store_path).identical
     assert (derived_files(store_path), derived_files(store_path, "index")) == before
+
+
+SMALL_INDEX = {"max_hash_slot_num": 100, "max_index_num": 251}
+
+
+@pytest.fixture
+def indexed(store_path, rng):
+    """A log whose records are seconds apart; opening it makes index files of 250 entries."""
+    records = [
+        {
+            "queue_offset": number,
+            "store_timestamp_ms": 1_700_000_000_000 + 2100 * number,
+            "properties_data": encode_properties(
+                {"KEYS": " ".join(f"k{number}-{key}" for key in range(rng.randrange(5)))}
+            ),
+        }
+        for number in range(1500)
+    ]
+    make_store(store_path, records, 1 << 18)
+    rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 18, **SMALL_INDEX).close()
+    return store_path
+
+
+@pytest.mark.parametrize("split_size", [1 << 30, 1 << 16, 9000, 500])
+def test_index_files_are_written_side_by_side(indexed, split_size):
+    config = rmqcore.config.load_config(None, **SMALL_INDEX)
+    before = derived_files(indexed, "index")
+    assert len(before) > 8
+    splits = []
+
+    def side_by_side(function, found):
+        """Work on the splits in the wrong order, and on some of them twice."""
+        splits.append(len(found))
+        results = {}
+        for split in [*reversed(found), *found[::3]]:
+            results[split.start] = pickle.loads(pickle.dumps(function))(split)
+        return iter([results[split.start] for split in found])
+
+    done = []
+    report = scan.rebuild_index(
+        indexed,
+        config=config,
+        jobs=side_by_side,
+        split_size=split_size,
+        progress=lambda *shares: done.append(shares),
+    )
+    assert derived_files(indexed, "index") == before
+    assert report.identical
+    assert report.records == 1500
+    assert report.files == len(before)
+    assert splits == [splits[0]] * 2
+    assert (splits[0] > 1) == (split_size < 1 << 30)
+    assert [share for share, _ in done] == sorted(share for share, _ in done)
+    assert done[-1][0] == done[-1][1]
+
+
+def test_several_processes_write_the_index(indexed):
+    config = rmqcore.config.load_config(None, **SMALL_INDEX)
+    before = derived_files(indexed, "index")
+    shutil.rmtree(indexed / "index")
+    scan.rebuild_index(indexed, config=config, jobs=2, split_size=50_000)
+    one = derived_files(indexed, "index")
+    assert list(one.values()) == list(before.values())
+    shutil.rmtree(indexed / "index")
+    scan.rebuild_index(indexed, config=config)
+    assert derived_files(indexed, "index") == one
+
+
+def test_what_a_killed_worker_left_is_no_index_file(indexed):
+    config = rmqcore.config.load_config(None, **SMALL_INDEX)
+
+    def leaving(function, found):
+        (indexed / "index.rebuild" / ".3-left").write_bytes(b"half a file")
+        return map(function, found)
+
+    assert scan.rebuild_index(indexed, config=config, jobs=leaving, split_size=9000).identical
+
+
+def test_damage_is_passed_over_in_every_split(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    offset, _ = damaged(golden)
+    twin = golden.path.with_name("twin")
+    shutil.copytree(golden.path, twin)
+    found = scan.rebuild_index(golden.path, skip_damage=True, split_size=50_000)
+    also = scan.rebuild_index(twin, skip_damage=True, split_size=50_000, jobs=map)
+    assert [place for place, _ in found.damaged] == [offset]
+    assert also.as_dict() == found.as_dict()
 
 
 def test_the_rule_of_the_existing_index_is_kept(store_path):
