@@ -20,6 +20,16 @@ from rmqcore._record cimport bytes_t, index_hash_of, java_hash_step
 
 from rmqcore.errors import CorruptIndexError
 
+cdef extern from *:
+    """
+    #define rmq_prefetch(at) __builtin_prefetch(at, 1)
+    """
+    void rmq_prefetch(bytes_t at) noexcept nogil
+
+cdef enum:
+    # slots lie anywhere in the file: each is fetched while the keys before it are filed
+    KEYS_AHEAD = 16
+
 HEADER_SIZE = INDEX_HEADER_SIZE
 INDEX_SLOT_SIZE = SLOT_SIZE
 INDEX_ENTRY_SIZE = ENTRY_SIZE
@@ -186,6 +196,11 @@ def put_keys(
             raise IndexError(f"entries {start} to {stop} lie outside the columns")
         with nogil:
             while at < stop:
+                if at < stop - KEYS_AHEAD:
+                    rmq_prefetch(
+                        <bytes_t>view.buf + INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE
+                        * (max(0, (<int32_t*>hashes.buf)[at + KEYS_AHEAD]) % slot_count)
+                    )
                 # a negative hash is no hash; 0 is where RocketMQ puts what has no absolute value
                 if not insert_key(
                     <uint8_t*>view.buf, &shape, max(0, (<int32_t*>hashes.buf)[at]),

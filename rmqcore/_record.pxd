@@ -188,6 +188,14 @@ cdef inline int32_t java_hash_step(int32_t hash, bytes_t text, int32_t size) noe
     cdef uint32_t point, low, high
     cdef int32_t more
     while at < size:
+        if size - at >= 4 and (text[at] | text[at + 1] | text[at + 2] | text[at + 3]) < 0x80:
+            # four at once: one multiplication waits for the one before, not four
+            h = (
+                923521 * h + 29791 * <uint32_t>text[at] + 961 * <uint32_t>text[at + 1]
+                + 31 * <uint32_t>text[at + 2] + text[at + 3]
+            )
+            at += 4
+            continue
         if text[at] < 0x80:
             h = 31 * h + text[at]
             at += 1

@@ -132,10 +132,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         )
         self.index = self._index_service() if config.message_index_enable else None
         self._checkpoint = StoreCheckpoint(directory.checkpoint)
-        self._batch = DispatchBatch(
-            delays_ms=config.delay_levels_ms,
-            multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
-        )
+        self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
         self.consumer_offsets = ConsumerOffsetTable(directory.config, clock=self._clock_ms)
         self._reader = StoreReader(self.log, self.consume_queues, self.index)
@@ -180,7 +177,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self.index,
             self._checkpoint,
             self.config,
-            self._batch,
+            (self._batch, self._new_batch()),
             progress,
         )
         try:
@@ -196,6 +193,13 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         for topic, kind in self._queue_types():
             self._tail.set_batch_queue(topic, kind == "BatchCQ")
         return report
+
+    def _new_batch(self) -> DispatchBatch:
+        config = self.config
+        return DispatchBatch(
+            delays_ms=config.delay_levels_ms,
+            multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
+        )
 
     def _queue_types(self) -> Iterable[tuple[str, str]]:
         yield from self.config.topic_queue_types

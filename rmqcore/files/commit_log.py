@@ -342,14 +342,22 @@ class CommitLog:
 
     # ---- shrinking and closing
 
-    def set_end(self, offset: int) -> int:
+    def set_end(self, offset: int, flushed_offset: int) -> int:
         """Cut the log at ``offset``, as recovery decided; what is behind it reads as zeros.
+
+        Args:
+            offset: where the log ends.
+            flushed_offset: what lies below is known to be on the disk; the first flush writes the
+                rest through, whoever wrote it.
 
         Returns:
             how many files were removed.
         """
         removed = self.queue.truncate(offset)
-        self.flushed_offset = self.queue.max_offset
+        for file in self.queue.files:
+            on_disk = max(0, flushed_offset - file.file_from_offset)
+            file.flushed_position = min(file.flushed_position, on_disk)
+        self.flushed_offset = min(self.queue.max_offset, flushed_offset)
         return removed
 
     def close(self) -> None:

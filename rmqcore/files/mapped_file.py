@@ -334,14 +334,28 @@ class MappedFile:
         """
         handle = self.handle
         changed = False
-        while (start := self.data_from(position)) < self.size:
-            position = min(os.lseek(handle.fd, start, os.SEEK_HOLE), self.size)
-            changed = True
-            if not zero_range(handle.fd, start, position - start):
-                for at in range(start, position, len(_ZEROS)):
-                    os.pwrite(handle.fd, _ZEROS[: position - at], at)
+        for start, stop in self.data_stretches(position):
+            for at in range(start, stop, len(_ZEROS)):
+                zeros = _ZEROS[: stop - at]
+                if os.pread(handle.fd, len(zeros), at) == zeros:
+                    continue
+                changed = True
+                if not zero_range(handle.fd, at, len(zeros)):
+                    os.pwrite(handle.fd, zeros, at)
         if changed:
             sync_data(handle.fd)
+
+    def data_stretches(self, position: int) -> list[tuple[int, int]]:
+        """(first byte, end) of each stretch from ``position`` on that may hold data, in order.
+
+        To be asked before any of it is read: reading ahead fills the page cache behind a stretch,
+        and what is in there counts as data.
+        """
+        fd, found = self.handle.fd, []
+        while (start := self.data_from(position)) < self.size:
+            position = min(os.lseek(fd, start, os.SEEK_HOLE), self.size)
+            found.append((start, position))
+        return found
 
     def data_from(self, position: int) -> int:
         """The first byte from ``position`` on that may hold data; ``size`` when none does.

@@ -72,20 +72,19 @@ def _candidates(file: MappedFile, at: int) -> Iterator[int]:
 
     Stretches of zeros, which is what most of a log's last file is, cost a copy and a comparison.
     """
-    data = bytearray(_WINDOW)
-    while (at := max(at, file.data_from(at) - _MAGIC_AT)) < file.size - _HEAD_SIZE:
-        if len(data) > file.size - at:
-            data = bytearray(file.size - at)
-        file.read_into(at, data)
-        if data != _ZEROS:
+    for start, stop in file.data_stretches(at):
+        for first in range(max(at, start - _MAGIC_AT), stop, _LOOK):
+            data = bytearray(min(_WINDOW, stop - first))
+            file.read_into(first, data)
+            if data == _ZEROS[: len(data)]:
+                continue
             found = sorted(
                 position - _MAGIC_AT
                 for magic in _MAGICS
                 for position in _positions(data, magic)
                 if position >= _MAGIC_AT
             )
-            yield from (at + position for position in found if position < _LOOK)
-        at += _LOOK
+            yield from (first + position for position in found if position < _LOOK)
 
 
 def _positions(data: bytearray, magic: bytes) -> Iterator[int]:

@@ -17,9 +17,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from rmqcore._message import status_text
-from rmqcore.config import OnCorruption
+from rmqcore.config import FlushDiskType, OnCorruption
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.services.beside_thread import BesideThread
 from rmqcore.services.index_check import IndexCheck
 from rmqcore.services.index_tags import index_has_tags
 from rmqcore.services.log_search import GoodRecord, find_good_record, first_record
@@ -107,7 +108,8 @@ class Recovery:
     Args:
         log, queues, index, checkpoint: the parts of the store; index None when there is none.
         config: the store's settings.
-        batch: the kernel's working arrays.
+        batches: the kernel's working arrays, twice: while one is filled, the keys of the other are
+            filed.
         progress: called now and then with a `RecoveryProgress`.
 
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
@@ -120,7 +122,7 @@ class Recovery:
         index: IndexService | None,
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
-        batch: DispatchBatch,
+        batches: tuple[DispatchBatch, DispatchBatch],
         progress: Callable[[RecoveryProgress], None] | None = None,
     ) -> None:
         self._log = log
@@ -130,7 +132,12 @@ class Recovery:
         self._passed_over: list[tuple[int, int]] = []
         self._checkpoint = checkpoint
         self._config = config
-        self._batch = batch
+        self._batch = batches[0]
+        self._batches = batches
+        self._keys = BesideThread()
+        #: everything of the log below is known to be on the disk
+        self._on_disk = 0
+        self._timestamp_ms = 0
         self._progress = progress
         self.report = RecoveryReport()
 
@@ -148,10 +155,13 @@ class Recovery:
         began = time.monotonic()
         self.report.clean_shutdown = clean_shutdown
         self._load_derived(clean_shutdown)
-        if not self._log.queue.files:
-            self._start_empty()
-        else:
-            self._walk_log(clean_shutdown)
+        try:
+            if not self._log.queue.files:
+                self._start_empty()
+            else:
+                self._walk_log(clean_shutdown)
+        finally:
+            self._keys.end()
         self.report.elapsed_s = time.monotonic() - began
         return self.report
 
@@ -163,7 +173,8 @@ class Recovery:
         if self._index is not None:
             trusted = None if clean_shutdown else self._checkpoint.index_msg_timestamp_ms
             found += self._index.load(trusted)
-            self._batch.index_tags = index_has_tags(self._index, self._log.message_at)
+            for batch in self._batches:
+                batch.index_tags = index_has_tags(self._index, self._log.message_at)
             self._index.check_holes(self._keys_between)
             self._index_check = IndexCheck(self._index)
         self.report.findings += [str(error) for error in found]
@@ -253,7 +264,7 @@ class Recovery:
     def _walk(self, first: int, checked_from: int, clean_shutdown: bool) -> int:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""
         files = self._log.queue.files
-        self.report.start_offset = files[first].file_from_offset
+        self.report.start_offset = self._on_disk = files[first].file_from_offset
         last = files[max(first, self._last_written_file())]
         total = last.file_from_offset + last.size - self.report.start_offset
         for number in range(first, len(files)):
@@ -264,6 +275,7 @@ class Recovery:
                 return end
             if not clean_shutdown and number >= checked_from:
                 file.sync()
+                self._on_disk = file.file_from_offset + file.size
                 self._save_progress()
             if self._progress is not None:
                 done = file.file_from_offset + file.size - self.report.start_offset
@@ -292,7 +304,8 @@ class Recovery:
 
     def _scan(self, file: MappedFile, at: int, verify: bool) -> tuple[int, int]:
         by_property = verify and self._config.force_verify_prop_crc
-        at, code = self._batch.scan(
+        batch = self._batch
+        at, code = batch.scan(
             file.region,
             at,
             file.size,
@@ -300,14 +313,21 @@ class Recovery:
             verify_crc=verify,
             verify_crc_property=by_property,
         )
-        self._queues.dispatch(self._batch)
-        if self._index_check is not None:
-            self._index_check.take(self._batch)
-        if self._index is not None:
-            self._index.dispatch(self._batch)
-        self.report.records += self._batch.record_count
-        self._batch.clear()
+        self._queues.dispatch(batch)
+        self.report.records += batch.record_count
+        self._timestamp_ms = batch.store_timestamp
+        # the keys before these are in now, so the arrays that held them are free
+        self._keys.wait()
+        self._batch = self._batches[batch is self._batches[0]]
+        self._keys.start(lambda: self._file_keys(batch))
         return at, code
+
+    def _file_keys(self, batch: DispatchBatch) -> None:
+        if self._index_check is not None:
+            self._index_check.take(batch)
+        if self._index is not None:
+            self._index.dispatch(batch)
+        batch.clear()
 
     @staticmethod
     def _blank_ends(file: MappedFile, at: int) -> bool:
@@ -387,9 +407,9 @@ class Recovery:
     # ---- afterwards
 
     def _cut(self, end: int) -> None:
+        self._keys.wait()
         self.report.end_offset = end
-        self._sync_from(self.report.start_offset)
-        self._log.set_end(end)
+        self._log.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.truncate(end)
         for start, stop in self._passed_over:
             self.report.units_dropped += self._queues.blank_between(start, stop)
@@ -397,16 +417,21 @@ class Recovery:
         if self._index is not None:
             self._cut_index(self._index, end)
 
-    def _sync_from(self, offset: int) -> None:
-        """Write the walked files through to the disk.
+    def _written_through(self, end: int) -> int:
+        """Physical offset below which the log is on the disk.
 
-        After a kill their end may be in memory only, and a later record must not be acknowledged
-        as on disk before them.
+        After a kill the end of the walked files may be in memory only, and a later record must not
+        be acknowledged as on disk before them: the first flush writes them through. Where readers
+        see only what is on the disk, it is brought there now.
         """
-        if not self.report.clean_shutdown:
-            for file in self._log.queue.files:
-                if file.file_from_offset + file.size > offset:
-                    file.sync()
+        if self.report.clean_shutdown:
+            return end
+        if self._config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+            return self._on_disk
+        for file in self._log.queue.files:
+            if file.file_from_offset + file.size > self._on_disk:
+                file.sync()
+        return end
 
     def _cut_index(self, index: IndexService, end: int) -> None:
         """Drop what contradicts the log, and the keys behind its end; derive that again."""
@@ -453,7 +478,8 @@ class Recovery:
 
     def _save_progress(self) -> None:
         """Bring what was derived so far to the disk, so that the next recovery begins here."""
-        timestamp_ms = self._batch.store_timestamp
+        self._keys.wait()
+        timestamp_ms = self._timestamp_ms
         self._queues.flush()
         checkpoint = self._checkpoint
         if self._index is not None:

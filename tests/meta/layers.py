@@ -27,7 +27,7 @@ ROWS = (
     ("F1", "_java_json _java_properties _known_properties _setting"),
     ("F1", "config dispatch message"),
     ("F2", "files.mapped_file files.store_dir files.config_file"),
-    ("F2", "_putter services.service"),
+    ("F2", "_putter services.service services.beside_thread"),
     ("F3", "files.mapped_file_queue files.config_tables"),
     ("F3", "files.consume_queue_ext services.allocate services.store_stats"),
     ("F3", "services.transient_store_pool"),
