@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 from rmqcore._arrow import ColumnBatch
 
 COLUMNS: tuple[str, ...]
+NULLABLE: frozenset[str]
 
 @final
 class ColumnDecoder:

@@ -66,6 +66,8 @@ cdef Kind[23] KINDS = [
 
 # Every column there is, in the order of a batch that has them all.
 COLUMNS = tuple([KINDS[index].name.decode() for index in range(COLUMN_COUNT)])
+# Those that may lack a value in some row.
+NULLABLE = frozenset([name for index, name in enumerate(COLUMNS) if KINDS[index].nullable])
 
 # Bytes of log in one batch; text may grow threefold when it is mended, and offsets are int32.
 cdef int64_t BYTES_MAX = 512 << 20

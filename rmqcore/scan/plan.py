@@ -30,6 +30,8 @@ from rmqcore.services.geometry import fitted_config
 SPLIT_SIZE = 256 << 20
 #: how many of the longest consume queues are looked into for places to cut
 _QUEUES_CUT_AT = 4
+#: a split ends at the end of a file when it is shorter by no more than this part of it
+_SHORTER_MAX = 8
 _ConfigSource = StoreConfig | str | Path | None
 
 
@@ -46,8 +48,8 @@ def plan(
 
     Args:
         store_path: the store's directory; only read.
-        split_size: bytes that a split should have; it has fewer at the end of a file, and more
-            where nothing tells where a record begins.
+        split_size: bytes that a split should have; it has somewhat fewer where a file ends, and
+            more where nothing tells where a record begins.
         start_phy_offset: plan only from here on; a record must begin there.
         end_phy_offset: plan only what lies before; a record must begin there.
         topics: leave out what lies before the first message of these topics, as their consume
@@ -246,15 +248,16 @@ class LogPlan:
             split_size: bytes.
             high: where the last split ends.
         """
-        origin = self.files[0][0]
         target = start + split_size
-        file_end = start - (start - origin) % self.file_size + self.file_size
+        file_start = target - (target - self.files[0][0]) % self.file_size
         if target >= high:
             return high
-        if target >= file_end:
-            return min(high, target - (target - origin) % self.file_size)
+        if file_start > start and target - file_start <= split_size // _SHORTER_MAX:
+            return file_start
         found = [self._first_unit(queue, target) for queue in self._cut_queues]
-        cut = min((offset for offset in found if offset is not None), default=file_end)
+        file_end = file_start + self.file_size
+        nearest = file_start if file_start > start else file_end
+        cut = min((offset for offset in found if offset is not None), default=nearest)
         return min(cut, file_end, high)
 
     def _first_unit(self, queue: ConsumeQueue, target: int) -> int | None:

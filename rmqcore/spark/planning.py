@@ -16,9 +16,11 @@ from rmqcore.spark.options import ReadOptions
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
+#: larger ones are cut further, so that a slow task does not keep the other slots waiting long
+_SPLIT_SIZE_GOOD = 512 << 20
 _SPLIT_SIZE_MAX = 1 << 30
-#: tasks that each slot should have, so that one slow task does not keep the others waiting
-_TASKS_A_SLOT = 3
+#: tasks that each slot has at most, unless they were too large
+_TASKS_A_SLOT = 2
 
 
 class LogPartition(InputPartition):
@@ -76,7 +78,9 @@ def split_size(options: ReadOptions, total: int) -> int:
     if options.max_partition_bytes is not None:
         size = options.max_partition_bytes
     elif options.slots is not None:
-        size = total // (_TASKS_A_SLOT * options.slots)
+        tasks = max(options.slots, min(_TASKS_A_SLOT * options.slots, total // _SPLIT_SIZE_GOOD))
+        # somewhat more than its share: a split ends behind a whole record
+        size = total // tasks + total // (64 * tasks)
         size = min(max(size, _SPLIT_SIZE_MIN), _SPLIT_SIZE_MAX)
     else:
         size = SPLIT_SIZE

@@ -1,6 +1,6 @@
 """What a task does: a split of a log as Arrow record batches, exactly as the schema says.
 
-Floor: F8; imports config, scan, spark.options, spark.planning and spark.row_filter.
+Floor: F8; imports config, scan, spark.options, spark.planning, spark.row_filter and spark.runner.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from rmqcore.scan import Damage, read
 from rmqcore.spark.options import ReadOptions
 from rmqcore.spark.planning import LogPartition
 from rmqcore.spark.row_filter import RowFilter
+from rmqcore.spark.runner import settle_worker
 from rmqcore.spark.schema import BROKER
 
 _log = logging.getLogger(__name__)
 
 
 def read_partition(
-    partition: InputPartition, columns: tuple[str, ...], options: ReadOptions
+    partition: InputPartition, schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one partition.
 
     Args:
         partition: a `LogPartition`; anything else is what Spark makes up when there is none.
-        columns: names, in the order of the schema.
+        schema: of the batches.
         options: of the reader.
 
     Raises:
@@ -37,8 +38,9 @@ def read_partition(
     """
     if not isinstance(partition, LogPartition):
         return
+    settle_worker()
     chosen = RowFilter.of(options)
-    plain = [name for name in columns if name != BROKER]
+    plain = [name for name in schema.names if name != BROKER]
     wanted = list(dict.fromkeys((*plain, *chosen.columns))) or ["phy_offset"]
     end_ms = options.ending_timestamp
     batches = read(
@@ -58,14 +60,15 @@ def read_partition(
     )
     for columns_read in batches:
         batch = chosen.apply(pa.record_batch(columns_read))
-        yield _arranged(batch, columns, partition.broker)
+        yield _arranged(batch, schema, partition.broker)
 
 
-def _arranged(batch: pa.RecordBatch, columns: tuple[str, ...], broker: str) -> pa.RecordBatch:
-    """The columns of a batch in the schema's order, without those that only the filter needed."""
-    if BROKER in columns:
+def _arranged(batch: pa.RecordBatch, schema: pa.Schema, broker: str) -> pa.RecordBatch:
+    """The columns of the schema, without those that only the filter needed."""
+    if BROKER in schema.names:
         batch = batch.append_column(BROKER, pa.repeat(broker, batch.num_rows))
-    return batch if tuple(batch.schema.names) == columns else batch.select(columns)
+    arrays = [batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _passed_over(damage: Damage) -> None:

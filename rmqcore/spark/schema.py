@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmqcore._columns import ColumnDecoder
+from rmqcore._columns import NULLABLE, ColumnDecoder
 from rmqcore.errors import ConfigError
 from rmqcore.scan import COLUMNS, DEFAULT_COLUMNS, FULL_COLUMNS, LIGHT_COLUMNS
 from rmqcore.spark.options import ReadOptions, unknown
@@ -19,9 +19,11 @@ SETS = {"light": LIGHT_COLUMNS, "default": DEFAULT_COLUMNS, "full": FULL_COLUMNS
 
 
 def spark_schema() -> StructType:
-    """Every column there is."""
+    """Every column there is; what every message has is not nullable, which saves Spark checks."""
     fields = from_arrow_schema(pa.schema(ColumnDecoder(COLUMNS, row_max=1).take())).fields
-    return StructType([*fields, StructField(BROKER, StringType())])
+    for field in fields:
+        field.nullable = field.name in NULLABLE
+    return StructType([*fields, StructField(BROKER, StringType(), nullable=False)])
 
 
 def chosen_columns(options: ReadOptions) -> tuple[str, ...]:
@@ -54,23 +56,24 @@ def schema_of(columns: tuple[str, ...]) -> StructType:
     return StructType([known[name] for name in columns])
 
 
-def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that the user gave.
+def checked_columns(schema: StructType) -> pa.Schema:
+    """The columns of a schema that the user gave, as a task has to deliver them.
 
     Raises:
-        ConfigError: a column that there is not, another type, or NOT NULL.
+        ConfigError: a column that there is not, another type, or NOT NULL where nulls may be.
     """
-    known = {field.name: field.dataType for field in spark_schema().fields}
+    known = {field.name: field for field in spark_schema().fields}
     for field in schema.fields:
         if field.name not in known:
             raise unknown("column", field.name, known)
-        right = known[field.name].simpleString()
+        right = known[field.name].dataType.simpleString()
         if field.dataType.simpleString() != right:
             raise ConfigError(
                 f"column {field.name}", field.dataType.simpleString(), f"its type is {right}"
             )
-        if not field.nullable:
+        if known[field.name].nullable and not field.nullable:
             raise ConfigError(
-                f"column {field.name}", "NOT NULL", "columns are nullable here; leave NOT NULL out"
+                f"column {field.name}", "NOT NULL", "some messages have none; leave NOT NULL out"
             )
-    return tuple(schema.fieldNames())
+    arrow = pa.schema([*pa.schema(ColumnDecoder(COLUMNS, row_max=1).take()), (BROKER, pa.string())])
+    return pa.schema([arrow.field(f.name).with_nullable(f.nullable) for f in schema.fields])

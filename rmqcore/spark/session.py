@@ -73,6 +73,7 @@ def local_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.python.worker.faulthandler.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
     }
     quiet |= {key.replace("__", "."): value for key, value in settings.items()}

@@ -65,9 +65,9 @@ class RmqSource(DataSource):
 class RmqReader(DataSourceReader):
     """Reads the log once, as it is when the query is planned."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self.options = options
-        self.columns = columns
+        self.schema = schema
 
     def partitions(self) -> list[LogPartition]:
         """One for each task."""
@@ -75,4 +75,4 @@ class RmqReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
-        return read_partition(partition, self.columns, self.options)
+        return read_partition(partition, self.schema, self.options)

@@ -34,15 +34,15 @@ class RmqStreamReader(DataSourceStreamReader):
 
     Args:
         options: of the reader.
-        columns: names, in the order of the schema.
+        schema: of the batches.
     """
 
     takes_limits = False
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         _check_stream(options, takes_limits=self.takes_limits)
         self.options = options
-        self.columns = columns
+        self.schema = schema
         self.stores = dict(options.stores) if options.show_broker else {_ONLY: options.stores[0][1]}
         self._plans: dict[str, LogPlan] = {}
         self._latest: Offsets = {}
@@ -71,7 +71,7 @@ class RmqStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
-        return read_partition(partition, self.columns, self.options)
+        return read_partition(partition, self.schema, self.options)
 
     # ---- offsets
 

@@ -112,6 +112,16 @@ def test_a_query_in_sql(spark, large_store):
 # ---- choosing columns and rows
 
 
+def test_what_every_message_has_is_not_null(spark, rmq, large_store):
+    nullable = {"store_timestamp", "born_timestamp", "keys", "tags", "unique_key"}
+    frame = rmq(large_store)
+    assert {field.name for field in frame.schema if field.nullable} == nullable
+    assert frame.where("topic like 'Topic_' and length(body) > 0").count() == 60_000
+    for schema in ("topic string, body binary NOT NULL", "topic string NOT NULL, body binary"):
+        chosen = spark.read.format("rmq").schema(schema).load(str(large_store))
+        assert chosen.where("topic like 'Topic_' and length(body) > 0").count() == 60_000
+
+
 def test_a_schema_chooses_columns(spark, large_store):
     frame = spark.read.format("rmq").schema("body binary, topic string").load(str(large_store))
     row = frame.first()
@@ -216,7 +226,7 @@ def test_a_wrong_option_is_refused(large_store, options, text):
         ("topik string", "unknown; did you mean topic?"),
         ("queue_id bigint", "its type is int"),
         ("store_timestamp timestamp_ntz", "its type is timestamp"),
-        ("topic string NOT NULL", "columns are nullable here"),
+        ("tags string NOT NULL", "some messages have none"),
     ],
 )
 def test_a_wrong_schema_is_refused(spark, schema, text):
@@ -268,7 +278,9 @@ def test_a_file_deleted_or_cut_after_planning(large_store, tmp_path):
     from rmqcore.spark.options import read_options
     from rmqcore.spark.planning import batch_partitions
     from rmqcore.spark.reading import read_partition
+    from rmqcore.spark.schema import checked_columns, schema_of
 
+    schema = checked_columns(schema_of(("topic",)))
     path = tmp_path / "store"
     shutil.copytree(large_store, path)
     options = {"path": str(path), "maxPartitionBytes": "4m"}
@@ -276,7 +288,7 @@ def test_a_file_deleted_or_cut_after_planning(large_store, tmp_path):
     planned = batch_partitions(strict)
 
     def rows(chosen):
-        batches = [read_partition(partition, ("topic",), chosen) for partition in planned]
+        batches = [read_partition(partition, schema, chosen) for partition in planned]
         return sum(batch.num_rows for stream in batches for batch in stream)
 
     assert rows(strict) == rows(lenient) == 60_000

@@ -171,10 +171,11 @@ def test_options_that_a_stream_does_not_have(stream, small_store, options, text)
 
 def test_an_offset_never_goes_back(small_store):
     from rmqcore.spark.options import read_options
+    from rmqcore.spark.schema import checked_columns, schema_of
     from rmqcore.spark.stream import RmqStreamReader
 
     options = read_options({"path": str(small_store), "failOnDataLoss": "false"})
-    reader = RmqStreamReader(options, ("topic",))
+    reader = RmqStreamReader(options, checked_columns(schema_of(("topic",))))
     first = reader.latestOffset()
     assert json.loads(json.dumps(first)) == first
     file = sorted((small_store / "commitlog").iterdir())[-1]
