@@ -21,6 +21,7 @@ from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.cli.options import AsJson, StorePath, parse_time
 from rmqcore.cli.output import CONSOLE, print_json, print_table
 from rmqcore.scan import DEFAULT_COLUMNS
+from rmqcore.spark.plot import check_picture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +168,9 @@ def trace(
 @app.command("traffic", cls=StoreCommand, epilog=EXIT_CODES)
 def traffic(
     store: StorePath,
-    html: Annotated[Path | None, typer.Option(help="write a page with a picture")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="draw it: a name in .html or .png")
+    ] = None,
     hottest: Annotated[int, typer.Option(min=0, help="also so many keys of each topic")] = 0,
     topics: Topics = None,
     since: Since = None,
@@ -177,6 +180,8 @@ def traffic(
     as_json: AsJson = False,
 ) -> None:
     """Messages, bytes and latency by topic and minute."""
+    if plot is not None:
+        check_picture(plot)
     with _session(cores, memory) as (jobs, spark):
         frame = jobs.traffic(spark, store, topics=topics, **_window(since, until))
         rows = [row.asDict() for row in frame.collect()]
@@ -184,8 +189,8 @@ def traffic(
         if hottest:
             found = jobs.hottest_keys(spark, store, topics=topics, count=hottest)
             keys = [row.asDict() for row in found.orderBy("topic", "messages").collect()]
-        if html is not None:
-            html.write_text(jobs.traffic_page(f"{store.name}: traffic", rows), "utf-8")
+        if plot is not None:
+            jobs.save_traffic(plot, f"{store.name}: traffic", rows)
     _print_rows(frame.columns, rows, as_json)
     if keys:
         _print_rows(list(keys[0]), keys, as_json)

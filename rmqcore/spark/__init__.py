@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         rebuild_index,
     )
     from rmqcore.spark.pipeline import PipelineReport, run_pipeline
-    from rmqcore.spark.plot import traffic_page
+    from rmqcore.spark.plot import save_traffic, traffic_page
     from rmqcore.spark.reader import read
     from rmqcore.spark.session import SparkMissingError, local_session
     from rmqcore.spark.source import RmqSource
@@ -40,6 +40,7 @@ __all__ = [
     "rebuild_consume_queues",
     "rebuild_index",
     "run_pipeline",
+    "save_traffic",
     "trace",
     "traffic",
     "traffic_page",
@@ -48,7 +49,7 @@ _MODULES = {
     "analysis": ("compact", "hottest_keys", "trace", "traffic"),
     "jobs": ("audit", "export", "findings_frame", "rebuild_consume_queues", "rebuild_index"),
     "pipeline": ("PipelineReport", "run_pipeline"),
-    "plot": ("traffic_page",),
+    "plot": ("save_traffic", "traffic_page"),
     "reader": ("read",),
     "session": ("SparkMissingError", "local_session"),
     "source": ("RmqSource",),

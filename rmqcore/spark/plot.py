@@ -1,6 +1,6 @@
-"""A page with a picture: messages by topic and time, and how late they came. HTML with SVG inside.
+"""A picture: messages by topic and time, and how late they came; HTML with SVG inside, or PNG.
 
-Floor: F8; imports nothing of rmqcore.
+Floor: F8; imports errors; matplotlib for PNG.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
+from pathlib import Path
 from typing import Any
+
+from rmqcore.errors import ConfigError, RmqCoreError
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 900, 320, 70, 40, 16
 _COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
@@ -39,6 +42,38 @@ def traffic_page(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return page(title, [traffic_picture(rows)])
 
 
+def save_traffic(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the picture of the traffic to a file; its name ends in .html or .png.
+
+    Args:
+        path: of the file.
+        title: above the picture.
+        rows: of `rmqcore.spark.traffic`.
+
+    Raises:
+        ConfigError: another name.
+        RmqCoreError: PNG needs matplotlib, which is not installed.
+    """
+    kind = check_picture(path)
+    if kind == ".html":
+        path.write_text(traffic_page(title, rows), "utf-8")
+    else:
+        _save_png(path, title, rows)
+
+
+def check_picture(path: Path) -> str:
+    """Refuse a file that `save_traffic` cannot write, before the work begins; how its name ends."""
+    kind = path.suffix.lower()
+    if kind not in (".html", ".png"):
+        raise ConfigError("plot", str(path), "expected a name that ends in .html or .png")
+    if kind == ".png":
+        try:
+            import matplotlib  # noqa: F401, PLC0415 - an extra
+        except ImportError:
+            raise RmqCoreError("PNG needs matplotlib: pip install 'rmqcore[plot]'") from None
+    return kind
+
+
 def table(name: str, content: Table) -> str:
     """A table under a heading."""
     heads, rows = content
@@ -62,13 +97,8 @@ def traffic_picture(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if not rows:
         return "<p>No messages.</p>"
-    totals: dict[str, int] = {}
-    for row in rows:
-        totals[row["topic"]] = totals.get(row["topic"], 0) + row["messages"]
-    topics = sorted(totals, key=lambda topic: (-totals[topic], topic))
-    named = topics[: len(_COLOURS) - 1]
-    names = [*named, "all others"] if len(topics) > len(named) else named
-    bars, late, labels = _bars(rows, named, len(names))
+    names = _names(rows)
+    bars, late, labels = _bars(rows, names)
     picture = _svg(bars, late, labels)
     keys = "".join(
         f'<span class="key" style="background:{colour}"></span>{escape(name)}'
@@ -78,18 +108,28 @@ def traffic_picture(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"<figure>{picture}<figcaption>{keys}{line}</figcaption></figure>"
 
 
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The topics that get a colour of their own, busiest first, and what stands for the rest."""
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row["topic"]] = totals.get(row["topic"], 0) + row["messages"]
+    topics = sorted(totals, key=lambda topic: (-totals[topic], topic))
+    named = topics[: len(_COLOURS) - 1]
+    return [*named, "all others"] if len(topics) > len(named) else named
+
+
 def _bars(
-    rows: Sequence[Mapping[str, Any]], named: list[str], count: int
+    rows: Sequence[Mapping[str, Any]], names: list[str]
 ) -> tuple[list[list[int]], list[float], list[str]]:
     """Messages of each named topic, p99 in milliseconds, and a label for each bar."""
     minutes = sorted({row["minute"] for row in rows})
     width = -(-len(minutes) // _BARS_MAX)
     place = {minute: number // width for number, minute in enumerate(minutes)}
-    bars = [[0] * count for _ in range(place[minutes[-1]] + 1)]
+    bars = [[0] * len(names) for _ in range(place[minutes[-1]] + 1)]
     late = [0.0] * len(bars)
     for row in rows:
         at = place[row["minute"]]
-        topic = named.index(row["topic"]) if row["topic"] in named else count - 1
+        topic = names.index(row["topic"]) if row["topic"] in names else len(names) - 1
         bars[at][topic] += row["messages"]
         late[at] = max(late[at], row["p99_ms"] or 0.0)
     return bars, late, [_label(minute) for minute in minutes[::width]]
@@ -131,3 +171,27 @@ def _svg(bars: list[list[int]], late: list[float], labels: list[str]) -> str:
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="12" role="img" '
         f'aria-label="messages and latency over time">{"".join(shapes)}{line}{dots}{axes}</svg>'
     )
+
+
+def _save_png(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+
+    figure = Figure(figsize=(_WIDTH / 100, _HEIGHT / 100), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    axes.set_ylabel("messages")
+    if rows:
+        names = _names(rows)
+        bars, late, labels = _bars(rows, names)
+        places, bottom = range(len(bars)), [0] * len(bars)
+        for topic, name in enumerate(names):
+            heights = [bar[topic] for bar in bars]
+            axes.bar(places, heights, bottom=bottom, color=_COLOURS[topic], label=name)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        shown = places[:: -(-len(bars) // 6)]
+        axes.set_xticks(shown, [labels[place] for place in shown])
+        slow = axes.twinx()
+        slow.plot(places, late, color=_LATE, marker=".", label="p99 from birth to storing")
+        slow.set_ylabel("ms")
+        figure.legend(loc="outside lower center", ncols=4)
+    figure.savefig(path)

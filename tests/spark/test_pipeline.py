@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,39 @@ def test_the_command(spark, large_store):
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["keys"] == "K4711 G11"
+
+
+MINUTES = [
+    {
+        "topic": f"T{topic}",
+        "minute": datetime(2026, 11, 21, 10, minute, tzinfo=UTC),
+        "messages": 100 * topic + minute,
+        "p99_ms": float(minute),
+    }
+    for minute in range(30)
+    for topic in range(10)
+]
+
+
+@pytest.mark.parametrize("rows", [MINUTES, []])
+def test_a_picture_is_drawn_as_its_name_says(tmp_path, rows):
+    from rmqcore.spark import save_traffic
+
+    save_traffic(tmp_path / "a.html", "name & title", rows)
+    text = (tmp_path / "a.html").read_text("utf-8")
+    assert "name &amp; title" in text
+    assert text.count("<rect") == (30 * 8 if rows else 0)
+    image = pytest.importorskip("matplotlib.image")
+    save_traffic(tmp_path / "a.PNG", "name & title", rows)
+    assert image.imread(tmp_path / "a.PNG").shape[:2] == (320, 900)
+
+
+def test_a_picture_of_another_kind_is_refused_before_any_work(tmp_path, monkeypatch):
+    from rmqcore.errors import ConfigError, RmqCoreError
+    from rmqcore.spark.plot import check_picture
+
+    with pytest.raises(ConfigError, match=r"ends in .html or .png"):
+        check_picture(tmp_path / "a.pdf")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RmqCoreError, match=r"rmqcore\[plot\]"):
+        check_picture(tmp_path / "a.png")
