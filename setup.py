@@ -32,6 +32,7 @@ LEAVES = [
     "_chains",
     "_codec",
     "_columns",
+    "_commit_group",
     "_dispatch",
     "_encoder",
     "_get_result",

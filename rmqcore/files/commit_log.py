@@ -227,15 +227,20 @@ class CommitLog:
             self.commit()
             with self._roll_lock.within():
                 self._take_position()
-                files = [
-                    file
-                    for file in self.queue.files
-                    if file.file_from_offset + file.read_position > self.flushed_offset
-                ]
+                files = self._unflushed()
             for file in files:
                 position = file.flush()
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
             return self.flushed_offset
+
+    def _unflushed(self) -> list[MappedFile]:
+        """Files that hold bytes behind `flushed_offset`, oldest first."""
+        found: list[MappedFile] = []
+        for file in reversed(self.queue.files):
+            if file.file_from_offset + file.read_position <= self.flushed_offset:
+                break
+            found.append(file)
+        return found[::-1]
 
     # ---- reading
 

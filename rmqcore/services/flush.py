@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from rmqcore._turn import Turn
+from rmqcore._commit_group import CommitGroup
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -79,7 +79,7 @@ class GroupCommitService(ServiceThread):
         super().__init__("GroupCommitService", 3600.0, on_error)
         self._flusher = flusher
         self._report = on_error
-        self._turn = Turn()
+        self._group = CommitGroup(self._lead)
         self._waiting = threading.Lock()
         self._futures: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
@@ -94,22 +94,10 @@ class GroupCommitService(ServiceThread):
             OSError: the disk refused.
             StoreClosedError: the store was closed before its record was flushed.
         """
-        flusher, turn = self._flusher, self._turn
-        deadline = time.monotonic() + timeout_ms / 1000
-        while flusher.flushed_offset < offset:
-            seen = turn.releases
-            with turn.within(0) as mine:
-                if mine and flusher.flushed_offset < offset:
-                    self._lead(offset)
-            if not mine:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                turn.wait_for_release(seen, left)
-        return True
+        return self._group.wait(offset, timeout_ms / 1000)
 
-    def _lead(self, offset: int) -> None:
-        """Flush for all who have put by now."""
+    def _lead(self, offset: int) -> int:
+        """Flush for all who have put by now; the flushed offset."""
         try:
             flushed = self._flusher.flush()
         except OSError as error:
@@ -117,6 +105,7 @@ class GroupCommitService(ServiceThread):
             raise
         if flushed < offset:
             raise StoreClosedError("the store was closed while a put waited for the disk")
+        return flushed
 
     def wait_async(self, offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below ``offset`` is on disk."""
