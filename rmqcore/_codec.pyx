@@ -7,7 +7,12 @@ Floor: F1; imports _host, _message, _encoder and errors.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize,
+)
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
@@ -184,6 +189,8 @@ cdef bytes body_of(Message message):
     Raises:
         MessageIllegalError: it is no buffer of bytes, or larger than any record can be.
     """
+    if PyBytes_CheckExact(message.body) and PyBytes_GET_SIZE(message.body) <= BODY_SIZE_MAX:
+        return message.body
     if isinstance(message.body, str) or isinstance(message.body, int):
         raise MessageIllegalError(f"the body is a {type(message.body).__name__}; give bytes")
     try:
@@ -198,7 +205,7 @@ cdef bytes body_of(Message message):
 cdef int gather(RecordEncoder encoder, Message message, bint append_crc) except -1:
     cdef int problem
     keys, properties = message.keys, message.properties
-    if keys is not None and type(keys) not in (str, tuple):
+    if keys is not None and type(keys) is not str and type(keys) is not tuple:
         keys = tuple(keys)
     if properties is not None and type(properties) is not dict:
         properties = dict(properties)
@@ -306,28 +313,48 @@ def encode_batch(messages) -> bytes:
     """
     cdef RecordEncoder encoder = RecordEncoder()
     cdef Message message
-    cdef bytes body, item
+    cdef bytes body
+    cdef bytearray items = bytearray()
     cdef uint8_t* at
-    cdef int32_t body_size
-    items = []
+    cdef int64_t size
+    cdef Py_ssize_t end = 0
     for message in messages:
         gather(encoder, message, False)
         body = body_of(message)
-        body_size = <int32_t>PyBytes_GET_SIZE(body)
-        item = PyBytes_FromStringAndSize(
-            NULL, BATCH_ITEM_SIZE_MIN + body_size + encoder.properties_size
-        )
-        at = <uint8_t*>PyBytes_AS_STRING(item)
-        store_i32(at, <int32_t>PyBytes_GET_SIZE(item))
+        size = BATCH_ITEM_SIZE_MIN + PyBytes_GET_SIZE(body) + encoder.properties_size
+        if end + size > PyByteArray_GET_SIZE(items):
+            PyByteArray_Resize(items, 2 * (end + size))
+        at = <uint8_t*>PyByteArray_AS_STRING(items) + end
+        store_i32(at, <int32_t>size)
         store_i32(at + 4, 0)
         store_i32(at + 8, 0)
         store_i32(at + 12, message.flag)
-        store_i32(at + 16, body_size)
-        memcpy(at + 20, PyBytes_AS_STRING(body), body_size)
-        store_i16(at + 20 + body_size, <short>encoder.properties_size)
-        encoder.write_properties(at + 22 + body_size)
-        items.append(item)
-    return b"".join(items)
+        store_i32(at + 16, <int32_t>PyBytes_GET_SIZE(body))
+        memcpy(at + 20, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        at += 20 + PyBytes_GET_SIZE(body)
+        store_i16(at, <short>encoder.properties_size)
+        encoder.write_properties(at + 2)
+        end += size
+    return PyBytes_FromStringAndSize(PyByteArray_AS_STRING(items), end)
+
+
+def shares_queue(list messages not None) -> bool:
+    """True when all are `Message` objects of one queue, none of them delayed or transactional."""
+    cdef Message first, message
+    for one in messages:
+        if not isinstance(one, Message):
+            return False
+        message = <Message>one
+        first = <Message>messages[0]
+        if message.queue_id != first.queue_id or (
+            message.topic is not first.topic and message.topic != first.topic
+        ):
+            return False
+        if message.delay_level or message.sys_flag & TRANSACTION_MASK or (
+            message.properties is not None and "DELAY" in message.properties
+        ):
+            return False
+    return True
 
 
 def decode_batch(bytes body not None, *, str topic="") -> list:

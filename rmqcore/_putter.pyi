@@ -2,7 +2,7 @@ from collections.abc import Iterable, Mapping
 
 from typing_extensions import Buffer, disjoint_base
 
-from rmqcore._message import PutMessageResult
+from rmqcore._message import Message, MessageExt, PutMessageResult
 from rmqcore._tail import LogTail
 from rmqcore.status import Durability
 
@@ -28,4 +28,7 @@ class MessagePutter:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         durability: Durability | str | None = None,
+    ) -> PutMessageResult: ...
+    def put_message(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
     ) -> PutMessageResult: ...

@@ -1,14 +1,15 @@
-"""`put`, the one method of a store whose speed is a promise.
+"""`put` and `put_message`, the methods of a store whose speed is a promise.
 
 The base class of the store that is open for writing. On the path of success a put is one native
-call: arguments, checks, record, receipt. Everything else is Python's `_put_slowly`.
+call: arguments, checks, record, receipt. Everything else is Python's: `_put_slowly` and
+`_put_message_slowly`, `_confirmed` and `_await_disk` where the disk has to be waited for.
 
 Floor: F2; imports _tail and _message.
 """
 
 from libc.stdint cimport int32_t, int64_t
 
-from rmqcore._message cimport PutMessageResult
+from rmqcore._message cimport Message, PutMessageResult
 from rmqcore._record cimport RecordFields
 from rmqcore._tail cimport LogTail
 
@@ -16,8 +17,10 @@ from rmqcore._tail cimport LogTail
 cdef class MessagePutter:
     """Puts one message through a log tail.
 
-    A subclass sets ``_tail`` and ``_waits`` (True: receipts wait for the disk) and has the method
-    ``_put_slowly``, which takes what `put` takes and answers for every case that is not plain.
+    A subclass sets ``_tail`` and ``_waits`` (True: receipts wait for the disk) and has the methods
+    ``_put_slowly`` and ``_put_message_slowly``, which take what `put` and `put_message` take and
+    answer for every case that is not plain, and ``_confirmed`` and ``_await_disk``, which take the
+    receipt of what lies in the page cache and answer when it is on the disk.
     """
 
     cdef public LogTail _tail
@@ -60,10 +63,7 @@ cdef class MessagePutter:
         """
         cdef RecordFields fields
         cdef object answer
-        if (
-            delay_level == 0 and not self._waits and durability is None
-            and (properties is None or "DELAY" not in properties)
-        ):
+        if delay_level == 0 and durability is None and plain(properties):
             fields.queue_id = queue_id
             fields.flag = flag
             fields.sys_flag = sys_flag
@@ -74,7 +74,7 @@ cdef class MessagePutter:
                 &fields, body, topic, tags, keys, properties, born_host, store_host
             )
             if type(answer) is PutMessageResult:
-                return answer
+                return self._confirmed(answer) if self._waits else answer
         return self._put_slowly(
             topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
             delay_level=delay_level, flag=flag, sys_flag=sys_flag,
@@ -82,3 +82,37 @@ cdef class MessagePutter:
             reconsume_times=reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset, durability=durability,
         )
+
+    def put_message(self, message, *, durability=None):
+        """Store one `Message`, or a copy of a `MessageExt`.
+
+        Args:
+            message: what to store; it is left as it is.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            the receipt; its status says what went wrong when it was not the caller's mistake.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was stored.
+            StoreClosedError: the store is closed.
+
+        Durability: as the receipt says.
+        Source: RocketMQ store/DefaultMessageStore.java, putMessage.
+        """
+        cdef object answer
+        if (
+            durability is None and isinstance(message, Message)
+            and (<Message>message).delay_level == 0 and plain((<Message>message).properties)
+        ):
+            answer = self._tail.put_one(<Message>message)
+            if type(answer) is PutMessageResult:
+                if self._waits:
+                    return self._await_disk(answer, None, (<Message>message).wait_store_msg_ok)
+                return answer
+        return self._put_message_slowly(message, durability=durability)
+
+
+cdef inline bint plain(object properties) except -1:
+    """True when the properties ask for no delayed delivery."""
+    return properties is None or "DELAY" not in properties

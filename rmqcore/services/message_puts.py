@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from rmqcore._codec import encode_batch
+from rmqcore._codec import encode_batch, shares_queue
 from rmqcore._message import Message, MessageExt, PutMessageResult
 from rmqcore._putter import MessagePutter
 from rmqcore._tail import END_OF_FILE
@@ -32,6 +32,7 @@ from rmqcore.status import Durability, PutMessageStatus
 
 _HOST_FLAGS = 0x30
 _TRANSACTION_MASK = 0xC
+_BUFFERS = (bytes, bytearray, memoryview)
 
 
 class MessagePuts(MessagePutter):
@@ -73,21 +74,17 @@ class MessagePuts(MessagePutter):
         message = Message(topic, body, **settings)
         return _raised(self.put_message(message, durability=durability))
 
-    def put_message(
+    def _put_message_slowly(
         self, message: Message | MessageExt, *, durability: Durability | str | None = None
     ) -> PutMessageResult:
-        """Store one `Message`, or a copy of a `MessageExt`.
-
-        Returns:
-            the receipt; its status says what went wrong when it was not the caller's mistake.
-
-        Raises:
-            MessageIllegalError: the message breaks a limit; nothing was stored.
-            StoreClosedError: the store is closed.
-        """
+        """What `put_message` does when the message is not plain, or the file full."""
         ready = self._prepared(message)
-        answer = self._append(partial(self._tail.put_message, ready))
+        answer = self._append(self._tail.put_message, ready)
         return self._await_disk(answer, durability, ready.wait_store_msg_ok)
+
+    def _confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
+        """The receipt of a put that is on the disk; the exception of one that is not."""
+        return _raised(self._await_disk(receipt, None, True))
 
     def put_messages(
         self,
@@ -125,7 +122,7 @@ class MessagePuts(MessagePutter):
 
         Source: RocketMQ store/DefaultMessageStore.java, putMessages.
         """
-        if isinstance(messages, bytes | bytearray | memoryview):
+        if isinstance(messages, _BUFFERS):
             body: Any = messages
         else:
             body, topic, queue_id = _encoded(list(messages), topic, queue_id)
@@ -133,17 +130,15 @@ class MessagePuts(MessagePutter):
             raise MessageIllegalError("an encoded batch body needs topic=")
         self._check_open()
         answer = self._append(
-            partial(
-                self._tail.put_encoded,
-                topic,
-                body,
-                queue_id,
-                sys_flag,
-                born_timestamp_ms,
-                born_host,
-                store_host,
-                reconsume_times,
-            )
+            self._tail.put_encoded,
+            topic,
+            body,
+            queue_id,
+            sys_flag,
+            born_timestamp_ms,
+            born_host,
+            store_host,
+            reconsume_times,
         )
         return self._await_disk(answer, durability, True)
 
@@ -161,11 +156,11 @@ class MessagePuts(MessagePutter):
             return park(message, level, self.config.delay_levels_ms)
         return message
 
-    def _append(self, call: Callable[[], Any]) -> PutMessageResult:
+    def _append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
         """Append, rolling to the next file when the current one is full."""
         while True:
             full_at = self.log.attached_offset
-            answer = call()
+            answer = put(*what)
             if isinstance(answer, PutMessageResult):
                 return answer
             if answer != END_OF_FILE:
@@ -228,7 +223,7 @@ class MessagePuts(MessagePutter):
         ready = self._prepared(message)
         answer = self._tail.put_message(ready)
         if not isinstance(answer, PutMessageResult):
-            call = partial(self._append, partial(self._tail.put_message, ready))
+            call = partial(self._append, self._tail.put_message, ready)
             answer = await asyncio.get_running_loop().run_in_executor(None, call)
         return await self._await_disk_async(answer, durability, ready.wait_store_msg_ok)
 
@@ -302,6 +297,16 @@ def _encoded(
     """A list of messages as a batch body, with the queue that they share."""
     if not messages:
         raise MessageIllegalError("a batch has one message or more")
+    if not shares_queue(messages):
+        _check_batch(messages)
+    first = messages[0]
+    if topic not in (None, first.topic):
+        raise MessageIllegalError(f"topic={topic!r}, but the messages go to {first.topic!r}")
+    return encode_batch(messages), first.topic, queue_id or first.queue_id
+
+
+def _check_batch(messages: list[Message]) -> None:
+    """Refuse what cannot be put as one batch, naming the message."""
     first = messages[0]
     for number, message in enumerate(messages):
         if (message.topic, message.queue_id) != (first.topic, first.queue_id):
@@ -313,6 +318,3 @@ def _encoded(
             raise MessageIllegalError(
                 f"message {number} of the batch is delayed or transactional; put it by itself"
             )
-    if topic not in (None, first.topic):
-        raise MessageIllegalError(f"topic={topic!r}, but the messages go to {first.topic!r}")
-    return encode_batch(messages), first.topic, queue_id or first.queue_id
