@@ -4,9 +4,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from rmqcore._record cimport bytes_t
 
 
+# Bytes of the caller's, and the separator that follows them; 0 for none.
 cdef struct Piece:
     bytes_t at
     int32_t size
+    uint8_t end
 
 
 cdef enum Problem:
@@ -31,8 +33,9 @@ cdef class RecordEncoder:
     # objects made for this record only, which the pieces point into
     cdef object kept
 
-    cdef int add(self, const void* at, Py_ssize_t size) noexcept
-    cdef int add_text(self, object value, bint is_key) noexcept
+    cdef int add(self, const void* at, Py_ssize_t size, uint8_t end) noexcept
+    cdef bint grow(self) noexcept
+    cdef int add_text(self, object value, bint is_key, uint8_t end) noexcept
     cdef int add_property(self, object name, object value) noexcept
     cdef int gather(self, object tags, object keys, object properties, bint append_crc) noexcept
     cdef void write_properties(self, uint8_t* at) noexcept nogil

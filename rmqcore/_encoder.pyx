@@ -19,9 +19,37 @@ cimport cython
 from rmqcore._layout cimport CRC_PROPERTY_SIZE, PROPERTIES_SIZE_MAX
 from rmqcore._record cimport bytes_t
 
-cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object value, Py_ssize_t* size) noexcept
-    void PyErr_Clear() noexcept
+cdef extern from *:
+    """
+    /* The UTF-8 bytes of a str, NULL when it has none. */
+    static inline const char *rmq_text(PyObject *value, Py_ssize_t *size) {
+        const char *at;
+        if (PyUnicode_IS_COMPACT_ASCII(value)) {
+            *size = PyUnicode_GET_LENGTH(value);
+            return (const char *)PyUnicode_DATA(value);
+        }
+        at = PyUnicode_AsUTF8AndSize(value, size);
+        if (at == NULL) PyErr_Clear();
+        return at;
+    }
+
+    /* True when a byte is a space or less; eight bytes a step, the last ones twice. */
+    static inline int rmq_has_low(const char *at, Py_ssize_t size) {
+        const uint64_t ones = 0x0101010101010101ULL;
+        uint64_t word, found = 0;
+        if (size < 8) {
+            for (Py_ssize_t i = 0; i < size; i++) found |= (uint8_t)at[i] <= 32;
+            return found != 0;
+        }
+        for (Py_ssize_t i = 0; i < size; i += 8) {
+            memcpy(&word, at + (i + 8 <= size ? i : size - 8), 8);
+            found |= (word - 33 * ones) & ~word & (128 * ones);
+        }
+        return found != 0;
+    }
+    """
+    const char* rmq_text(object value, Py_ssize_t* size) noexcept
+    bint rmq_has_low(const char* at, Py_ssize_t size) noexcept
 
 
 @cython.final
@@ -36,49 +64,51 @@ cdef class RecordEncoder:
     def __dealloc__(self):
         free(self.pieces)
 
-    cdef int add(self, const void* at, Py_ssize_t size) noexcept:
-        cdef Piece* grown
-        if self.count == self.capacity:
-            grown = <Piece*>realloc(self.pieces, (2 * self.capacity + 64) * sizeof(Piece))
-            if grown == NULL:
-                return NO_MEMORY
-            self.pieces = grown
-            self.capacity = 2 * self.capacity + 64
+    cdef int add(self, const void* at, Py_ssize_t size, uint8_t end) noexcept:
+        cdef Piece* piece
+        if self.count == self.capacity and not self.grow():
+            return NO_MEMORY
         if size > PROPERTIES_SIZE_MAX:
             return TOO_LONG
-        self.pieces[self.count].at = <bytes_t>at
-        self.pieces[self.count].size = <int32_t>size
+        piece = &self.pieces[self.count]
+        piece.at = <bytes_t>at
+        piece.size = <int32_t>size
+        piece.end = end
         self.count += 1
-        self.properties_size += size
+        self.properties_size += size + (end != 0)
         return NO_PROBLEM
 
-    cdef int add_text(self, object value, bint is_key) noexcept:
+    cdef bint grow(self) noexcept:
+        cdef Py_ssize_t capacity = 2 * self.capacity + 64
+        cdef Piece* grown = <Piece*>realloc(self.pieces, capacity * sizeof(Piece))
+        if grown != NULL:
+            self.pieces = grown
+            self.capacity = capacity
+        return grown != NULL
+
+    cdef int add_text(self, object value, bint is_key, uint8_t end) noexcept:
         cdef Py_ssize_t size
-        cdef const char* at
-        self.culprit = value
-        if not PyUnicode_Check(value):
-            return NOT_TEXT
-        at = PyUnicode_AsUTF8AndSize(value, &size)
+        cdef const char* at = rmq_text(value, &size) if PyUnicode_Check(value) else NULL
+        cdef int problem
         if at == NULL:
-            PyErr_Clear()
-            return NOT_TEXT
-        if size == 0:
-            return EMPTY_TEXT
-        if memchr(at, 1, size) != NULL or memchr(at, 2, size) != NULL:
-            return SEPARATOR_INSIDE
-        if is_key and memchr(at, 32, size) != NULL:
-            return SPACE_IN_KEY
-        return self.add(at, size)
+            problem = NOT_TEXT
+        elif size == 0:
+            problem = EMPTY_TEXT
+        elif not rmq_has_low(at, size):
+            problem = self.add(at, size, end)
+        elif memchr(at, 1, size) != NULL or memchr(at, 2, size) != NULL:
+            problem = SEPARATOR_INSIDE
+        elif is_key and memchr(at, 32, size) != NULL:
+            problem = SPACE_IN_KEY
+        else:
+            problem = self.add(at, size, end)
+        if problem != NO_PROBLEM:
+            self.culprit = value
+        return problem
 
     cdef int add_property(self, object name, object value) noexcept:
-        cdef int problem = self.add_text(name, False)
-        if problem == NO_PROBLEM:
-            problem = self.add(<const char*>b"\x01", 1)
-        if problem == NO_PROBLEM:
-            problem = self.add_text(value, False)
-        if problem == NO_PROBLEM:
-            problem = self.add(<const char*>b"\x02", 1)
-        return problem
+        cdef int problem = self.add_text(name, False, 1)
+        return self.add_text(value, False, 2) if problem == NO_PROBLEM else problem
 
     cdef int gather(self, object tags, object keys, object properties, bint append_crc) noexcept:
         """Remember the pieces of all properties; NO_PROBLEM, or what is wrong with `culprit`.
@@ -97,27 +127,26 @@ cdef class RecordEncoder:
         self.append_crc = append_crc
         if keys is not None and (PyUnicode_Check(keys) or PyTuple_GET_SIZE(keys)):
             has_keys = True
-            self.add(<const char*>b"KEYS\x01", 5)
+            self.add(<const char*>b"KEYS", 4, 1)
             if PyUnicode_Check(keys):
-                problem = self.add_text(keys, True)
+                problem = self.add_text(keys, True, 2)
             else:
                 for index in range(PyTuple_GET_SIZE(keys)):
-                    if index:
-                        self.add(<const char*>b" ", 1)
-                    problem = self.add_text(<object>PyTuple_GET_ITEM(keys, index), True)
+                    problem = self.add_text(
+                        <object>PyTuple_GET_ITEM(keys, index), True,
+                        32 if index < PyTuple_GET_SIZE(keys) - 1 else 2,
+                    )
                     if problem != NO_PROBLEM:
                         return problem
-            self.add(<const char*>b"\x02", 1)
         if problem == NO_PROBLEM and tags is not None:
-            self.add(<const char*>b"TAGS\x01", 5)
-            problem = self.add_text(tags, False)
-            self.add(<const char*>b"\x02", 1)
+            self.add(<const char*>b"TAGS", 4, 1)
+            problem = self.add_text(tags, False, 2)
         if properties is not None:
             while problem == NO_PROBLEM and PyDict_Next(properties, &position, &name, &value):
                 if PyUnicode_Check(<object>name):
-                    at = PyUnicode_AsUTF8AndSize(<object>name, &size)
+                    at = rmq_text(<object>name, &size)
                     if at == NULL:
-                        PyErr_Clear()
+                        pass
                     elif size == 8 and memcmp(at, b"__CRC32#", 8) == 0:
                         continue
                     elif size == 4 and (
@@ -136,9 +165,14 @@ cdef class RecordEncoder:
 
     cdef void write_properties(self, uint8_t* at) noexcept nogil:
         cdef Py_ssize_t index
+        cdef const Piece* piece
         for index in range(self.count):
-            memcpy(at, self.pieces[index].at, self.pieces[index].size)
-            at += self.pieces[index].size
+            piece = &self.pieces[index]
+            memcpy(at, piece.at, piece.size)
+            at += piece.size
+            if piece.end:
+                at[0] = piece.end
+                at += 1
 
     cdef str describe(self, int problem):
         """The refusal as a sentence for MessageIllegalError."""

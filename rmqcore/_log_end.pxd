@@ -1,11 +1,17 @@
 # The mapped end of the log, for the tail that puts messages there; what every put does is inlined.
-from cpython.pythread cimport (
-    NOWAIT_LOCK, PyThread_acquire_lock, PyThread_type_lock, WAIT_LOCK,
-)
 from libc.stdint cimport int64_t, uint8_t
 cimport cython
 
 from rmqcore._bytes cimport publish_word
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* mutex, const void* attributes)
+    int pthread_mutex_destroy(pthread_mutex_t* mutex)
+    int pthread_mutex_trylock(pthread_mutex_t* mutex)
+    int pthread_mutex_lock(pthread_mutex_t* mutex)
+    int pthread_mutex_unlock(pthread_mutex_t* mutex)
 
 
 # Answers of a put that are not receipts.
@@ -15,7 +21,7 @@ cdef enum:
 
 
 cdef class LogEnd:
-    cdef PyThread_type_lock lock
+    cdef pthread_mutex_t lock
     cdef Py_buffer view
     cdef uint8_t* base
     cdef int64_t file_from_offset
@@ -31,9 +37,13 @@ cdef class LogEnd:
 
     @cython.final
     cdef inline void acquire(self) noexcept:
-        if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+        if pthread_mutex_trylock(&self.lock) != 0:
             with nogil:
-                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+                pthread_mutex_lock(&self.lock)
+
+    @cython.final
+    cdef inline void release(self) noexcept:
+        pthread_mutex_unlock(&self.lock)
 
     @cython.final
     cdef inline void advance(self, int64_t size, int64_t messages) noexcept:

@@ -4,7 +4,6 @@ Floor: F0; imports errors.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -37,15 +36,13 @@ cdef class LogEnd:
     """
 
     def __cinit__(self):
-        self.lock = PyThread_allocate_lock()
-        if self.lock == NULL:
+        if pthread_mutex_init(&self.lock, NULL) != 0:
             raise MemoryError
 
     def __dealloc__(self):
         if <void*>self.view.obj != NULL:
             PyBuffer_Release(&self.view)
-        if self.lock != NULL:
-            PyThread_free_lock(self.lock)
+        pthread_mutex_destroy(&self.lock)
 
     cdef int64_t timestamp(self) noexcept nogil:
         cdef int64_t now = self.fixed_time_ms if self.fixed_time_ms else wall_clock_ms()
@@ -73,7 +70,7 @@ cdef class LogEnd:
         self.file_from_offset = file_from_offset
         self.wrote = wrote_position
         publish_word(&self.end, file_from_offset + wrote_position)
-        PyThread_release_lock(self.lock)
+        self.release()
         if <void*>view.obj != NULL:
             PyBuffer_Release(&view)
 
@@ -85,7 +82,7 @@ cdef class LogEnd:
         memset(&self.view, 0, sizeof(Py_buffer))
         self.base = NULL
         self.writable = False
-        PyThread_release_lock(self.lock)
+        self.release()
         if <void*>view.obj != NULL:
             PyBuffer_Release(&view)
 
@@ -101,7 +98,7 @@ cdef class LogEnd:
                 publish_i32(self.base + self.wrote, <int32_t>(self.file_size - self.wrote))
             self.wrote = self.file_size
             publish_word(&self.end, self.file_from_offset + self.wrote)
-        PyThread_release_lock(self.lock)
+        self.release()
 
     @property
     def max_offset(self) -> int:
@@ -151,7 +148,7 @@ cdef class LogEnd:
             with nogil:
                 memcpy(self.base + self.wrote, held.buf, held.len)
             self.advance(held.len, 0)
-        PyThread_release_lock(self.lock)
+        self.release()
         PyBuffer_Release(&held)
         if answer == -1:
             raise MessageIllegalError(f"data of {phy_offset} does not follow {self.max_offset}")

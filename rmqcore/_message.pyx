@@ -329,6 +329,7 @@ cdef bint has_word(const Slice* words, bytes_t wanted, int32_t size) noexcept:
 
 
 @cython.final
+@cython.no_gc
 @cython.freelist(16)
 cdef class PutMessageResult:
     """The receipt of a put.
@@ -379,12 +380,18 @@ cdef class PutMessageResult:
 
     def with_flush(self, status, durability, str reason=""):
         """A copy of this receipt after its flush has ended."""
-        return PutMessageResult(
-            status, phy_offset=self.phy_offset, queue_offset=self.queue_offset,
-            store_size=self.store_size, store_timestamp_ms=self.store_timestamp_ms,
-            message_count=self.message_count, durability=durability, reason=reason,
-            store_host=self.store_host, phy_offsets=self.phy_offsets,
-        )
+        cdef PutMessageResult copy = PutMessageResult.__new__(PutMessageResult)
+        copy.status = status
+        copy.durability = durability
+        copy.phy_offset = self.phy_offset
+        copy.queue_offset = self.queue_offset
+        copy.store_size = self.store_size
+        copy.store_timestamp_ms = self.store_timestamp_ms
+        copy.message_count = self.message_count
+        copy.reason = reason
+        copy.store_host = self.store_host
+        copy.phy_offsets = self.phy_offsets
+        return copy
 
     def __repr__(self):
         why = f", reason={self.reason!r}" if self.reason else ""

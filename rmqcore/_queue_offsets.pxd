@@ -38,7 +38,18 @@ cdef class TopicEntry:
 
 cdef class TopicTable:
     cdef dict entries
-    cdef TopicEntry entry(self, object topic)
+    # the topic found last, the same object: a caller mostly names the same one again
+    cdef object last_name
+    cdef TopicEntry last
+    cdef TopicEntry find(self, object topic)
+    cdef int forget(self, object topic) except -1
+
+    @cython.final
+    cdef inline TopicEntry entry(self, object topic):
+        if topic is self.last_name and self.last is not None:
+            return self.last
+        return self.find(topic)
+
     cdef Numbering numbering_of(
         self, RecordFields* fields, object topic, TopicEntry entry, dict properties,
         bint multi_dispatch,

@@ -60,13 +60,14 @@ cdef class TopicTable:
     def __cinit__(self):
         self.entries = {}
 
-    cdef TopicEntry entry(self, object topic):
+    cdef TopicEntry find(self, object topic):
         cdef PyObject* found
         if type(topic) is not str:
             raise MessageIllegalError(f"topic {topic!r}: expected a str")
         found = PyDict_GetItem(self.entries, topic)
         if found != NULL:
-            return <TopicEntry><object>found
+            self.last_name, self.last = topic, <TopicEntry><object>found
+            return self.last
         if TOPIC_GRAMMAR.fullmatch(topic) is None:
             raise MessageIllegalError(
                 f"topic {topic[:80]!r}: expected 1 to {TOPIC_SIZE_MAX} characters of "
@@ -77,6 +78,11 @@ cdef class TopicTable:
                 f"topic {topic[:80]!r}… has {len(topic)} characters, more than {TOPIC_SIZE_MAX}"
             )
         return self.entries.setdefault(topic, TopicEntry(topic.encode()))
+
+    cdef int forget(self, object topic) except -1:
+        self.entries.pop(topic, None)
+        self.last_name = self.last = None
+        return 0
 
     cdef Numbering numbering_of(
         self, RecordFields* fields, object topic, TopicEntry entry, dict properties,
@@ -128,22 +134,20 @@ cdef class Numbering:
     cdef int add_to(self, RecordEncoder encoder, int64_t queue_offset) noexcept:
         cdef Py_ssize_t index
         cdef int size, problem = NO_PROBLEM
+        cdef bint last
         if self.inner_batch:
             size = snprintf(self.base_digits, 24, b"%lld", <long long>queue_offset)
-            encoder.add(<const char*>b"INNER_BASE\x01", 11)
-            encoder.add(self.base_digits, size)
-            problem = encoder.add(<const char*>b"\x02", 1)
+            encoder.add(<const char*>b"INNER_BASE", 10, 1)
+            problem = encoder.add(self.base_digits, size, 2)
         if self.queues is not None:
-            encoder.add(<const char*>b"INNER_MULTI_QUEUE_OFFSET\x01", 25)
+            encoder.add(<const char*>b"INNER_MULTI_QUEUE_OFFSET", 24, 1)
             for index in range(len(self.queues)):
-                if index:
-                    encoder.add(<const char*>b",", 1)
                 size = snprintf(
                     self.digits + 24 * index, 24, b"%lld",
                     <long long>(<TopicEntry>self.queues[index]).next_offset(0),
                 )
-                problem = encoder.add(self.digits + 24 * index, size)
-            problem = encoder.add(<const char*>b"\x02", 1)
+                last = index == len(self.queues) - 1
+                problem = encoder.add(self.digits + 24 * index, size, 2 if last else 44)
         if problem == NO_PROBLEM and encoder.properties_size > PROPERTIES_SIZE_MAX:
             problem = TOO_LONG
         return problem

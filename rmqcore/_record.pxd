@@ -276,6 +276,13 @@ cdef inline int64_t record_size(const RecordFields* fields) noexcept nogil:
         + 2 + fields.properties_size
     )
 
+cdef inline void copy_host(uint8_t* to, bytes_t host, int32_t size) noexcept nogil:
+    """Both sizes are known to the compiler, which copies by one or two words then."""
+    if size == HOST_V4_SIZE:
+        memcpy(to, host, HOST_V4_SIZE)
+    else:
+        memcpy(to, host, HOST_V6_SIZE)
+
 cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexcept nogil:
     """Write all but the size word and the properties; returns where the properties begin."""
     cdef uint8_t* at = p + BORN_HOST_AT
@@ -291,10 +298,10 @@ cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexce
     store_i64(p + PHY_OFFSET_AT, fields.phy_offset)
     store_i32(p + SYS_FLAG_AT, sys_flag)
     store_i64(p + BORN_TIMESTAMP_AT, fields.born_timestamp)
-    memcpy(at, fields.born_host, fields.born_host_size)
+    copy_host(at, fields.born_host, fields.born_host_size)
     at += fields.born_host_size
     store_i64(at, fields.store_timestamp)
-    memcpy(at + 8, fields.store_host, fields.store_host_size)
+    copy_host(at + 8, fields.store_host, fields.store_host_size)
     at += 8 + fields.store_host_size
     store_i32(at, fields.reconsume_times)
     store_i64(at + 4, fields.prepared_transaction_offset)

@@ -23,6 +23,7 @@ cdef class LogTail(LogEnd):
         self, RecordFields* fields, object body, object topic, object tags, object keys,
         object properties, object born_host, object store_host,
     )
+    cdef object put_one(self, Message message)
     cdef object append(
         self, RecordFields* fields, object topic, object tags, object keys, object properties,
         object born_host, object store_host,

@@ -16,7 +16,6 @@ from cpython.bytes cimport (
 )
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from cpython.pythread cimport PyThread_release_lock
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 cimport cython
@@ -52,8 +51,8 @@ cdef enum:
     RECORD_TOO_LARGE = 3
     FILE_TOO_SMALL = 4
 
-# Bodies from this size are copied without the GIL.
-cdef int32_t LARGE_BODY_SIZE = 65536
+# Bodies and batches from this size are copied without the GIL.
+cdef int32_t LARGE_SIZE = 65536
 cdef int HOSTS_CACHED_MAX = 4096
 
 
@@ -69,7 +68,7 @@ cdef class LogTail(LogEnd):
         multi_dispatch: fill in the offsets of light queues (LMQ).
 
     Threads: any number of writers; they take turns under one lock. A put that waits for that lock
-    does not hold the GIL, and bodies of 64 KiB or more are copied without it.
+    does not hold the GIL, and what has 64 KiB or more is copied without it.
 
     Source: RocketMQ store/CommitLog.java, asyncPutMessage and DefaultAppendMessageCallback.
     """
@@ -103,7 +102,7 @@ cdef class LogTail(LogEnd):
 
     def forget_topic(self, str topic not None) -> None:
         """Drop the queue offsets of a deleted topic."""
-        self.topics.entries.pop(topic, None)
+        self.topics.forget(topic)
 
     cdef object host_bytes(self, object host, bytes default):
         cdef PyObject* found
@@ -166,12 +165,20 @@ cdef class LogTail(LogEnd):
 
     def put_message(self, Message message not None):
         """Append one `Message`; answers as `put` does."""
-        return self.put(
-            message.topic, message.body, message.queue_id, message.tags, message.keys,
-            message.properties, message.flag, message.sys_flag, message.born_timestamp_ms,
-            message.born_host, message.store_host, message.reconsume_times,
-            message.prepared_transaction_offset,
-        )
+        return self.put_one(message)
+
+    cdef object put_one(self, Message message):
+        cdef RecordFields fields
+        fields.queue_id = message.queue_id
+        fields.flag = message.flag
+        fields.sys_flag = message.sys_flag
+        fields.born_timestamp = message.born_timestamp_ms
+        fields.reconsume_times = message.reconsume_times
+        fields.prepared_transaction_offset = message.prepared_transaction_offset
+        # what another thread may replace in the message meanwhile must stay alive
+        body, topic, tags, keys = message.body, message.topic, message.tags, message.keys
+        properties, born, stored_by = message.properties, message.born_host, message.store_host
+        return self.put_fields(&fields, body, topic, tags, keys, properties, born, stored_by)
 
     cdef object append(
         self, RecordFields* fields, object topic, object tags, object keys, object properties,
@@ -210,7 +217,7 @@ cdef class LogTail(LogEnd):
         try:
             answer = self.append_locked(fields, entry, numbering, tags, keys, properties)
         finally:
-            PyThread_release_lock(self.lock)
+            self.release()
         if answer != WRITTEN:
             return self.refusal(answer, fields)
         receipt.status = PUT_OK
@@ -280,7 +287,7 @@ cdef class LogTail(LogEnd):
         if fields.born_timestamp == 0:
             fields.born_timestamp = fields.store_timestamp
         self.encoder.write_properties(at + total - fields.properties_size)
-        if fields.body_size < LARGE_BODY_SIZE:
+        if fields.body_size < LARGE_SIZE:
             write_fields(at, fields)
         else:
             with nogil:
@@ -363,10 +370,10 @@ cdef class LogTail(LogEnd):
         cdef int32_t first_size
         self.acquire()
         if not self.writable or self.base == NULL:
-            PyThread_release_lock(self.lock)
+            self.release()
             return ANSWER_REFUSED
         if total > self.file_size - self.wrote - BLANK_SIZE_MIN:
-            PyThread_release_lock(self.lock)
+            self.release()
             return ANSWER_END_OF_FILE
         start = self.base + self.wrote
         fields.queue_offset = entry.next_offset(fields.queue_id)
@@ -374,12 +381,15 @@ cdef class LogTail(LogEnd):
         fields.store_timestamp = self.timestamp()
         if fields.born_timestamp == 0:
             fields.born_timestamp = fields.store_timestamp
-        with nogil:
+        if total < LARGE_SIZE:
             first_size = write_batch(start, body, fields, self.append_crc, offset_at, count)
+        else:
+            with nogil:
+                first_size = write_batch(start, body, fields, self.append_crc, offset_at, count)
         publish_i32(start, first_size)
         self.advance(total, count)
         entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id) + count)
-        PyThread_release_lock(self.lock)
+        self.release()
         receipt = PutMessageResult.__new__(PutMessageResult)
         receipt.status = PUT_OK
         receipt.durability = self.durability
