@@ -21,6 +21,7 @@ from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.cli.options import AsJson, StorePath, parse_time
 from rmqcore.cli.output import CONSOLE, print_json, print_table
 from rmqcore.scan import DEFAULT_COLUMNS
+from rmqcore.spark.log_owner import finish_appends
 from rmqcore.spark.plot import check_picture
 
 if TYPE_CHECKING:
@@ -194,6 +195,26 @@ def traffic(
     _print_rows(frame.columns, rows, as_json)
     if keys:
         _print_rows(list(keys[0]), keys, as_json)
+
+
+@app.command("finish", cls=StoreCommand, epilog=EXIT_CODES)
+def finish(
+    store: StorePath,
+    forget_days: Annotated[
+        float | None,
+        typer.Option(min=0, help="also forget the ids of jobs appended so many days ago"),
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Finish appends whose driver died inside its commit; runs without Spark."""
+    finished = finish_appends(store, config=config, forget_days=forget_days)
+    if as_json:
+        print_json(finished)
+        return
+    for name, count in finished.items():
+        CONSOLE.print(f"{name}: {count:,} messages were missing, now appended")
+    CONSOLE.print(f"{len(finished)} appends were to be finished")
 
 
 @app.command("pipeline", cls=StoreCommand, epilog=EXIT_CODES)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         rebuild_consume_queues,
         rebuild_index,
     )
+    from rmqcore.spark.log_owner import finish_appends
     from rmqcore.spark.pipeline import PipelineReport, run_pipeline
     from rmqcore.spark.plot import save_traffic, traffic_page
     from rmqcore.spark.reader import read
@@ -34,6 +35,7 @@ __all__ = [
     "compact",
     "export",
     "findings_frame",
+    "finish_appends",
     "hottest_keys",
     "local_session",
     "read",
@@ -48,6 +50,7 @@ __all__ = [
 _MODULES = {
     "analysis": ("compact", "hottest_keys", "trace", "traffic"),
     "jobs": ("audit", "export", "findings_frame", "rebuild_consume_queues", "rebuild_index"),
+    "log_owner": ("finish_appends",),
     "pipeline": ("PipelineReport", "run_pipeline"),
     "plot": ("save_traffic", "traffic_page"),
     "reader": ("read",),

@@ -5,19 +5,22 @@ appended, and where the log ended then. Whoever repeats the commit finds out the
 one came: the records behind that place are the staged ones, in the same order, up to the last that
 was appended.
 
-Floor: F8; imports _codec, errors, files.store_dir, message_store, opening and spark.staging.
+Floor: F8; imports _codec, config, errors, files.store_dir, message_store, opening, spark.staging.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from rmqcore._codec import decode_batch, encode_batch
+from rmqcore.config import StoreConfig
 from rmqcore.errors import PutMessageError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
 from rmqcore.message import Message, MessageExt
@@ -28,11 +31,23 @@ from rmqcore.spark.staging import Frame, StagedFile
 
 _STALE_S = 7 * 24 * 3600
 _APPENDING, _DONE = "appending", "done"
+#: how the names of series begin; an anonymous one is never asked for again
+_ANONYMOUS, _JOB = "run-", "job-"
 
 
 def staging_root(store_path: str) -> Path:
     """Where tasks stage their files, and where the ledgers lie."""
     return Path(store_path) / "spark"
+
+
+def anonymous_name() -> str:
+    """The name of an append that nobody can repeat, since it has no job id."""
+    return f"{_ANONYMOUS}{uuid.uuid4().hex}"
+
+
+def job_name(job_id: str) -> str:
+    """The name of the appends of one job id, of which the first one counts."""
+    return f"{_JOB}{job_id}"
 
 
 class Ledger:
@@ -44,8 +59,9 @@ class Ledger:
     """
 
     def __init__(self, root: Path, name: str) -> None:
-        self._path = root / f"{name}.json"
-        found = json.loads(self._path.read_text("utf-8")) if self._path.exists() else {}
+        self.name = name
+        self.path = root / f"{name}.json"
+        found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
         self.number: int = found.get("number", -1)
         self.state: str = found.get("state", _DONE)
         self.start: int = found.get("start", 0)
@@ -69,6 +85,14 @@ class Ledger:
         """True between `begin` and `finish`."""
         return self.state == _APPENDING
 
+    def forget(self) -> None:
+        """Remove it: nobody will ask for this series."""
+        self.path.unlink(missing_ok=True)
+
+    def age_s(self) -> float:
+        """Seconds since it changed."""
+        return wall_clock_ms() / 1000 - self.path.stat().st_mtime
+
     def _save(self) -> None:
         facts = {
             "number": self.number,
@@ -76,25 +100,37 @@ class Ledger:
             "start": self.start,
             "files": [asdict(file) for file in self.files],
         }
-        fresh = self._path.with_suffix(".new")
+        fresh = self.path.with_suffix(".new")
         with fresh.open("w", encoding="utf-8") as file:
             file.write(json.dumps(facts))
             file.flush()
             os.fsync(file.fileno())
-        fresh.rename(self._path)
-        sync_directory(self._path.parent)
+        fresh.rename(self.path)
+        sync_directory(self.path.parent)
 
 
-def check_free(store_path: str) -> None:
-    """Refuse early when another process has the store.
+def _ledgers(root: Path) -> list[Ledger]:
+    return [Ledger(root, path.stem) for path in sorted(root.glob("*.json"))]
+
+
+def check_free(store_path: str, *, repeatable: bool) -> None:
+    """Refuse early when another process has the store, or rows might be appended twice.
 
     Raises:
         StoreLockedError: the store is open for writing.
+        StoreError: an append without a job id died in its commit, and this one may be the same.
     """
     directory = StoreDir(store_path)
     if directory.exists():
         directory.lock()
         directory.unlock()
+    for ledger in () if repeatable else _ledgers(staging_root(store_path)):
+        if ledger.is_appending() and ledger.name.startswith(_ANONYMOUS):
+            raise StoreError(
+                f"{store_path}: the append {ledger.name} did not come to the end of its commit, and "
+                f"a part is in the log. `rmqcore spark finish {store_path}` appends the rest; do "
+                "not run that job again then. With the option jobId a job is simply run again"
+            )
 
 
 def append_staged(
@@ -137,6 +173,43 @@ def append_staged(
     return appended
 
 
+def finish_appends(
+    store_path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | str | Path | None = None,
+    forget_days: float | None = None,
+) -> dict[str, int]:
+    """Finish every append that died inside its commit.
+
+    Args:
+        store_path: the store's directory.
+        config: settings of the store, as for `open_store`.
+        forget_days: also forget the ids of jobs that were appended so many days ago: such a job
+            would be appended again. None keeps them all.
+
+    Returns:
+        for each append that was finished its name, and how many messages were missing.
+
+    Raises:
+        StoreNotFoundError: no store is there.
+        StoreLockedError: another process has the store; nothing was appended.
+        StoreError: the staged rows are gone.
+    """
+    StoreDir(store_path).require()
+    root, finished = staging_root(str(store_path)), {}
+    forget_s = math.inf if forget_days is None else forget_days * 24 * 3600
+    with open_store(store_path, config=config) as store:
+        for ledger in _ledgers(root):
+            if ledger.is_appending():
+                finished[ledger.name] = _append(store, ledger)
+                _finish(store, ledger)
+            elif ledger.name.startswith(_JOB) and ledger.age_s() > forget_s:
+                ledger.forget()
+    if root.is_dir():
+        _remove_stale(root)
+    return finished
+
+
 def forget_staged(files: list[StagedFile]) -> None:
     """Remove staged files, and their directory with the last of them."""
     for file in files:
@@ -158,7 +231,7 @@ def _append(store: DefaultMessageStore, ledger: Ledger) -> int:
     there = store.messages(start=ledger.start) if ledger.start < store.max_phy_offset else iter(())
     appended = 0
     for file in ledger.files:
-        for frame in file.frames():
+        for frame in _frames(file, ledger):
             rest = _missing(frame, there)
             if rest is None:
                 continue
@@ -175,6 +248,13 @@ def _append(store: DefaultMessageStore, ledger: Ledger) -> int:
                 raise PutMessageError(receipt.status, receipt.reason)
             appended += rest.message_count
     return appended
+
+
+def _frames(file: StagedFile, ledger: Ledger) -> Iterator[Frame]:
+    try:
+        yield from file.frames()
+    except StoreError as error:
+        raise StoreError(f"{error}; to leave that append as it is, remove {ledger.path}") from error
 
 
 def _missing(frame: Frame, there: Iterator[MessageExt]) -> Frame | None:
@@ -208,15 +288,16 @@ def _same(staged: Message, found: MessageExt, frame: Frame) -> bool:
 
 
 def _remove_stale(root: Path) -> None:
-    """Remove what aborted jobs and killed drivers have left a week ago."""
-    for folder in root.glob("staging-*"):
-        pending = any(
-            Path(file.path).parent == folder
-            for path in root.glob("*.json")
-            for file in Ledger(root, path.stem).files
-        )
-        if not pending and wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S:
+    """Remove what aborted jobs and killed drivers left a week ago, and ids that nobody asks for."""
+    ledgers = _ledgers(root)
+    pending = {Path(file.path).parent for ledger in ledgers for file in ledger.files}
+    for folder in set(root.glob("staging-*")) - pending:
+        if wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S:
             shutil.rmtree(folder, ignore_errors=True)
+    for ledger in ledgers:
+        done = not ledger.is_appending()
+        if done and ledger.name.startswith(_ANONYMOUS) and ledger.age_s() > _STALE_S:
+            ledger.forget()
 
 
 def abort_staged(store_path: str, name: str, folder: Path) -> None:

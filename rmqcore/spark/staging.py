@@ -72,7 +72,7 @@ class StagedFile:
         try:
             data = Path(self.path).open("rb")  # noqa: SIM115 - closed below
         except FileNotFoundError:
-            raise StoreError(f"{self.path}: the staged rows are gone; run the job again") from None
+            raise StoreError(f"{self.path}: the staged rows are gone") from None
         with data:
             if os.fstat(data.fileno()).st_size != self.size:
                 raise StoreError(f"{self.path}: the staged rows are not complete")

@@ -24,7 +24,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
             raise ConfigError("outputMode", "complete", 'a log only grows: use "append"')
-        self.stager = RowStager(schema, options)
+        self.stager = RowStager(schema, options, repeatable=True)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:

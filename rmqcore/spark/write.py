@@ -22,7 +22,14 @@ from rmqcore.errors import ConfigError, MessageIllegalError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import Message
 from rmqcore.services.geometry import fitted_config
-from rmqcore.spark.log_owner import abort_staged, append_staged, check_free, staging_root
+from rmqcore.spark.log_owner import (
+    abort_staged,
+    anonymous_name,
+    append_staged,
+    check_free,
+    job_name,
+    staging_root,
+)
 from rmqcore.spark.options import WriteOptions, unknown
 from rmqcore.spark.schema import spark_schema
 from rmqcore.spark.staging import StagedFile, StageWriter
@@ -68,15 +75,17 @@ class RowStager:
     Args:
         schema: of the frame.
         options: of the writer.
+        repeatable: the append can be told from others, so that run again it appends nothing.
 
     Raises:
         ConfigError: a column that no message has, of another type, or no topic.
         StoreLockedError: another process has the store open for writing.
+        StoreError: an append that is not repeatable died, and this one may be the same.
     """
 
-    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+    def __init__(self, schema: StructType, options: WriteOptions, *, repeatable: bool) -> None:
         check_columns(schema, options)
-        check_free(options.path)
+        check_free(options.path, repeatable=repeatable)
         self.options = options
         self.folder = staging_root(options.path) / f"staging-{uuid.uuid4().hex}"
         config = fitted_config(load_config(options.config), StoreDir(options.path))
@@ -180,9 +189,9 @@ class RmqWriter(DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
             raise ConfigError("mode", "overwrite", 'a log only grows: use .mode("append")')
-        self.stager = RowStager(schema, options)
+        self.stager = RowStager(schema, options, repeatable=options.job_id is not None)
         self.options = options
-        self.job = f"job-{options.job_id or uuid.uuid4().hex}"
+        self.job = job_name(options.job_id) if options.job_id else anonymous_name()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task."""

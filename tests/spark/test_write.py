@@ -1,19 +1,25 @@
 """Frames are appended whole and once: tasks that fail, commits that repeat, aborts that race."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import rmqcore
 from rmqcore import open_store
+from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError, StoreLockedError
 from rmqcore.message import Message
 
 pytest.importorskip("pyspark")
 
 
-def messages_of(path):
-    with open_store(path, mode="r") as store:
+def messages_of(path, config=None):
+    with open_store(path, mode="r", config=config) as store:
         return list(store.messages())
 
 
@@ -186,10 +192,12 @@ def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
 
 @pytest.mark.parametrize("die_after", [1, 2, 4, 5, 6])
 @pytest.mark.parametrize("foreign", [0, 5])
-def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_after, foreign):
+@pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
+def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_after, foreign, kind):
     from rmqcore import message_store
     from rmqcore.spark.log_owner import abort_staged, append_staged
 
+    config = load_config(None, topic_queue_types=(("T", kind),))
     puts = message_store.DefaultMessageStore.put_messages
     count = 0
 
@@ -203,17 +211,103 @@ def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_aft
     with monkeypatch.context() as patch:
         patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
         with pytest.raises(KeyboardInterrupt):
-            append_staged(str(store_path), None, "query", 3, staged)
+            append_staged(str(store_path), config, "query", 3, staged)
     abort_staged(str(store_path), "query", Path(staged[0].path).parent)
-    with open_store(store_path) as store:
+    with open_store(store_path, config=config) as store:
         for number in range(foreign):
             store.put("T", b"foreign %d" % number)
     other = [file for file in staged[:1] if shutil.copy(file.path, file.path + ".again")]
-    append_staged(str(store_path), None, "query", 3, other)
-    found = messages_of(store_path)
+    append_staged(str(store_path), config, "query", 3, other)
+    found = messages_of(store_path, config)
     ours = [m.unique_key for m in found if not m.body.startswith(b"foreign")]
     assert len(ours) == len(set(ours)) == 600
     assert len(found) == 600 + foreign
+
+
+@pytest.fixture
+def died(store_path, staged, monkeypatch):
+    """The name of an append without a job id that died after 400 of 600 messages."""
+    from rmqcore import message_store
+    from rmqcore.spark.log_owner import anonymous_name, append_staged
+
+    puts, name, count = message_store.DefaultMessageStore.put_messages, anonymous_name(), 0
+
+    def dying(self, *args, **settings):
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+        return puts(self, *args, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
+        with pytest.raises(KeyboardInterrupt):
+            append_staged(str(store_path), None, name, 0, staged)
+    return name
+
+
+def test_after_an_append_without_a_job_id_died_the_next_one_is_refused(numbers, store_path, died):
+    before = len(messages_of(store_path))
+    assert 0 < before < 600
+    with pytest.raises(Exception, match=rf"{died}.*rmqcore spark finish"):
+        append(numbers(10), store_path, topic="T")
+    assert len(messages_of(store_path)) == before
+    append(numbers(10), store_path, topic="T", jobId="another")
+    assert len(messages_of(store_path)) == before + 10
+
+
+def test_an_append_that_died_is_finished_once(store_path, died):
+    from rmqcore.spark import finish_appends
+
+    before = len(messages_of(store_path))
+    assert finish_appends(store_path) == {died: 600 - before}
+    assert finish_appends(store_path) == {}
+    keys = [m.unique_key for m in messages_of(store_path)]
+    assert len(keys) == len(set(keys)) == 600
+    assert not list((store_path / "spark").glob("staging-*"))
+
+
+def test_an_append_whose_rows_are_gone_says_how_to_go_on(numbers, store_path, staged, died):
+    from rmqcore.spark import finish_appends
+
+    for file in staged:
+        Path(file.path).unlink()
+    ledger = store_path / "spark" / f"{died}.json"
+    with pytest.raises(StoreError, match=rf"remove {ledger}"):
+        finish_appends(store_path)
+    ledger.unlink()
+    append(numbers(10), store_path, topic="T")
+
+
+def test_what_is_done_is_forgotten_when_nobody_can_ask_for_it(store_path, staged):
+    from rmqcore.spark import finish_appends
+    from rmqcore.spark.log_owner import anonymous_name, append_staged
+
+    root, day = store_path / "spark", 24 * 3600
+
+    def ledgers():
+        return sorted(path.stem for path in root.glob("*.json"))
+
+    old, fresh = anonymous_name(), anonymous_name()
+    for number, name in enumerate([old, "job-nightly", "query-q"]):
+        append_staged(str(store_path), None, name, 0, staged[number : number + 1])
+        then = (root / f"{name}.json").stat().st_mtime - 8 * day
+        os.utime(root / f"{name}.json", (then, then))
+    append_staged(str(store_path), None, fresh, 0, [])
+    assert ledgers() == sorted([fresh, "job-nightly", "query-q"])
+    finish_appends(store_path, forget_days=9)
+    assert ledgers() == sorted([fresh, "job-nightly", "query-q"])
+    finish_appends(store_path, forget_days=7)
+    assert ledgers() == sorted([fresh, "query-q"])
+
+
+def test_the_command_that_finishes_needs_no_spark(store_path, died):
+    command = [sys.executable, "-m", "rmqcore", "spark", "finish", store_path, "--json"]
+    env = {**os.environ, "PYTHONPATH": str(Path(rmqcore.__file__).parents[1]), "JAVA_HOME": "/no"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)) == [died]
+    assert len(messages_of(store_path)) == 600
 
 
 def test_a_batch_cut_in_its_middle_is_completed(store_path, staged):
