@@ -127,8 +127,8 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
     for ledger in () if repeatable else _ledgers(staging_root(store_path)):
         if ledger.is_appending() and ledger.name.startswith(_ANONYMOUS):
             raise StoreError(
-                f"{store_path}: the append {ledger.name} did not come to the end of its commit, and "
-                f"a part is in the log. `rmqcore spark finish {store_path}` appends the rest; do "
+                f"{store_path}: the append {ledger.name} did not come to the end of its commit; a "
+                f"part is in the log. `rmqcore spark finish {store_path}` appends the rest; do "
                 "not run that job again then. With the option jobId a job is simply run again"
             )
 
