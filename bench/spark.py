@@ -1,17 +1,20 @@
 """Spark's paths side by side in one run: ``make bench-spark``, or ``bench/spark.py --size 256m``.
 
-Every figure stands beside what it is measured against, taken in the same rounds; the median counts.
+Every path is run right beside what it is measured against, round after round; a ratio is that of
+one round, and the median counts. A full run writes its figures into docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,34 +23,42 @@ from payload import message
 
 from rmqcore import open_store, scan
 from rmqcore import spark as jobs
-from rmqcore._dispatch import DispatchBatch
+from rmqcore._columns import ColumnDecoder
+from rmqcore.doctor.verify import verify
 from rmqcore.scan import DEFAULT_COLUMNS, LIGHT_COLUMNS, LogWalk, Split
 from rmqcore.spark.runner import SparkRunner
 
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+_BEGIN, _END = "<!-- figures: written by make bench-spark -->", "<!-- end of Spark's figures -->"
 _BATCH = 128
 _LOG_FILE_SIZE = 256 << 20
+#: a smaller log, or fewer rounds, is for a look only
+_FULL_SIZE, _FULL_ROUNDS = 2 << 30, 3
+_LIGHT = LIGHT_COLUMNS[:-1]
 
 
 def write(path: Path, size: int) -> int:
     """A store with so many bytes of log; how many messages it has."""
     number = 0
-    with open_store(path, mapped_file_size_commit_log=_LOG_FILE_SIZE) as store:
+    settings = {"mapped_file_size_commit_log": _LOG_FILE_SIZE, "message_index_enable": False}
+    with open_store(path, **settings) as store:
         while store.max_phy_offset < size:
             first = message(number)
             batch = [message(number + 4 * index) for index in range(_BATCH)]
             store.put_messages(batch, topic=first.topic, queue_id=first.queue_id)
             number += 1 if number % 4 != 3 else 4 * _BATCH - 3
-        return sum(store.max_queue_offset(*queue) for queue in store.queues())
+        count = sum(store.max_queue_offset(*queue) for queue in store.queues())
+    # the index is one process's work wherever it is checked, and no path reads it
+    shutil.rmtree(path / "index")
+    return count
 
 
-def walk(split: Split, *, verify_crc: bool = False) -> int:
-    """Records of a split, by their heads, or with every CRC."""
-    batch = DispatchBatch(row_count_max=1 << 17)
+def count_heads(split: Split) -> int:
+    """Records of a split, from head to head."""
+    decoder = ColumnDecoder(["phy_offset"], row_max=1 << 16, byte_max=1 << 29)
     count = 0
-    kernel = partial(batch.scan, verify_crc=verify_crc)
-    for _ in LogWalk(split).run(kernel):
-        count += batch.record_count
-        batch.clear()
+    for _ in LogWalk(split).run(decoder.decode):
+        count += len(decoder.take())
     return count
 
 
@@ -78,11 +89,74 @@ def shuffled(spark, store: Path) -> None:
     sorted_rows.mapInArrow(pack, "bytes bigint").collect()
 
 
+@dataclass(slots=True)
+class Times:
+    """What a path took in each round, in seconds."""
+
+    wall: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    @property
+    def middle(self) -> float:
+        """The median."""
+        return statistics.median(self.wall)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a path, what it is measured against, and how fast it has to be.
+
+    Attributes:
+        title: what the path does.
+        path, against: names of `Bench.paths`.
+        least, aim: of the ratio of both speeds.
+    """
+
+    title: str
+    path: str
+    against: str
+    least: float
+    aim: float
+
+
+ROWS = (
+    Row('`format("rmq")`, default columns', "rmq", "Parquet", 0.75, 1.0),
+    Row("the same by fused `mapInArrow`", "fused", "Parquet", 0.9, 1.2),
+    Row('`format("rmq")`, light columns', "rmq, light", "Parquet, light", 0.5, 0.8),
+    Row("export to Parquet", "export", "Parquet to Parquet", 2, 4),
+    Row("rebuild of consume queues", "rebuild", "shuffle and sort", 5, 8),
+    Row("rebuild of consume queues", "rebuild", "rebuild, two processes", 0.7, 0.85),
+    Row("audit", "audit", "audit, two processes", 0.7, 0.85),
+    Row("export to Parquet", "export", "export, two processes", 0.7, 0.85),
+    Row("audit", "audit", "header walk", 0.5, 0.9),
+    Row("stream catch-up", "stream", "rmq", 0.35, 0.7),
+)
+
+#: what each path does, for the document
+DID = {
+    "rmq": "a fresh `load` with the columns of the default set, into Spark's `noop` sink",
+    "Parquet": "the same rows, written by Spark from that frame (Snappy), into the `noop` sink",
+    "fused": "`scan.read` inside `mapInArrow`, default columns, into the `noop` sink",
+    "rmq, light": f"a fresh `load` with {', '.join(_LIGHT)}, into the `noop` sink",
+    "Parquet, light": "the same columns of the Parquet files, into the `noop` sink",
+    "export": "`spark.export`: pyarrow writes the default columns inside the tasks (zstd)",
+    "Parquet to Parquet": "`spark.read.parquet` of the same rows, `write.parquet`",
+    "export, two processes": "`scan.export_store` with `jobs=2`, without Spark",
+    "rebuild": "`spark.rebuild_consume_queues` in place, each unit written where it belongs",
+    "shuffle and sort": "`repartition` by an integer key, `sortWithinPartitions`, units packed",
+    "rebuild, two processes": "`scan.rebuild_consume_queues` with `jobs=2`",
+    "audit": "`spark.audit`: every record, every CRC, every consume-queue unit against the log",
+    "audit, two processes": "`doctor.verify` with `jobs=2`: the same",
+    "header walk": "from record to record in tasks of Spark, by the heads alone",
+    "stream": "`AvailableNow` from the earliest message on, 1 GiB a batch, into the `noop` sink",
+}
+
+
 class Bench:
     """The paths, over one store and the same rows as Parquet files."""
 
-    def __init__(self, spark, work: Path, store: Path, rows: int) -> None:
-        self.spark, self.work, self.store, self.rows = spark, work, store, rows
+    def __init__(self, spark, work: Path, store: Path) -> None:
+        self.spark, self.work, self.store = spark, work, store
         self.parquet = work / "parquet"
         self.splits = scan.plan(store)
         self.bytes = sum(split.size for split in self.splits)
@@ -120,94 +194,132 @@ class Bench:
         )
         query.awaitTermination()
 
-    def on(self, runner, work: Callable) -> None:
-        list(scan.run(work, self.splits, jobs=runner))
+    def clean(self, report) -> None:
+        assert report.clean, report.findings[:3]
 
     def paths(self) -> dict[str, Callable[[], object]]:
-        """What is measured, by name."""
-        spark, store, light = self.spark, self.store, list(LIGHT_COLUMNS[:-1])
+        """What is measured, by name, those beside each other that are compared."""
+        spark, store, columns = self.spark, self.store, list(DEFAULT_COLUMNS)
         parquet = partial(spark.read.parquet, str(self.parquet))
-        runner = SparkRunner(spark)
+        walk = partial(scan.run, count_heads, self.splits, jobs=SparkRunner(spark))
         return {
-            "parquet, all columns": lambda: self.noop(parquet()),
-            "rmq, all columns": lambda: self.noop(jobs.read(spark, store)),
-            "fused, all columns": self.fused,
-            "parquet, light columns": lambda: self.noop(parquet().select(light)),
-            "rmq, light columns": lambda: self.noop(jobs.read(spark, store, columns=light)),
-            "stream catch-up": self.catch_up,
-            "parquet to parquet": lambda: parquet().write.parquet(str(self.fresh("copy"))),
-            "export in Spark": lambda: jobs.export(
-                spark, store, self.fresh("export"), columns=DEFAULT_COLUMNS
+            "stream": self.catch_up,
+            "rmq": lambda: self.noop(jobs.read(spark, store)),
+            "Parquet": lambda: self.noop(parquet()),
+            "fused": self.fused,
+            "rmq, light": lambda: self.noop(jobs.read(spark, store, columns=_LIGHT)),
+            "Parquet, light": lambda: self.noop(parquet().select(*_LIGHT)),
+            "Parquet to Parquet": lambda: parquet().write.parquet(str(self.fresh("copy"))),
+            "export": lambda: jobs.export(spark, store, self.fresh("export"), columns=columns),
+            "export, two processes": lambda: scan.export_store(
+                store, self.fresh("export"), columns=columns, jobs=2
             ),
-            "export, 2 processes": lambda: scan.export_store(
-                store, self.fresh("export"), columns=DEFAULT_COLUMNS, jobs=2
-            ),
-            "queues by shuffle": lambda: shuffled(spark, store),
-            "queues in Spark": lambda: jobs.rebuild_consume_queues(spark, store),
-            "queues, 2 processes": lambda: scan.rebuild_consume_queues(store, jobs=2),
-            "CRC walk in Spark": lambda: self.on(runner, partial(walk, verify_crc=True)),
-            "CRC walk, 2 processes": lambda: self.on(2, partial(walk, verify_crc=True)),
-            "header walk in Spark": lambda: self.on(runner, walk),
+            "shuffle and sort": lambda: shuffled(spark, store),
+            "rebuild": lambda: jobs.rebuild_consume_queues(spark, store),
+            "rebuild, two processes": lambda: scan.rebuild_consume_queues(store, jobs=2),
+            "audit, two processes": lambda: self.clean(verify(store, jobs=2)),
+            "audit": lambda: self.clean(jobs.audit(spark, store)),
+            "header walk": lambda: sum(walk()),
         }
 
 
-#: path, against which, at least, aim
-RATIOS = (
-    ("rmq, all columns", "parquet, all columns", 0.75, 1.0),
-    ("fused, all columns", "parquet, all columns", 0.9, 1.2),
-    ("rmq, light columns", "parquet, light columns", 0.5, 0.8),
-    ("export in Spark", "parquet to parquet", 2, 4),
-    ("queues in Spark", "queues by shuffle", 5, 8),
-    ("queues in Spark", "queues, 2 processes", 0.7, 0.85),
-    ("CRC walk in Spark", "CRC walk, 2 processes", 0.7, 0.85),
-    ("export in Spark", "export, 2 processes", 0.7, 0.85),
-    ("CRC walk in Spark", "header walk in Spark", 0.5, 0.9),
-    ("stream catch-up", "rmq, all columns", 0.35, 0.7),
-)
+def measure(paths: dict[str, Callable[[], object]], rounds: int) -> dict[str, Times]:
+    """Times of each path; two rounds before them warm up and do not count."""
+    times = {name: Times() for name in paths}
+    for number in range(-2, rounds):
+        for name, call in paths.items():
+            before, began = processor_seconds(), time.perf_counter()
+            call()
+            wall, processor = time.perf_counter() - began, processor_seconds() - before
+            if number >= 0:
+                times[name].wall.append(wall)
+                times[name].processor.append(processor)
+            print(f"{number}: {name}: {wall:.2f} s, processor {processor:.2f} s", file=sys.stderr)
+    return times
+
+
+def processor_seconds() -> float:
+    """What this process and all below it have used: the JVM, Spark's workers, our own."""
+    used: dict[int, tuple[int, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        used[int(path.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    total, family = 0, {os.getpid()}
+    for _ in range(len(used)):
+        more = {pid for pid, (parent, _) in used.items() if parent in family} | {os.getpid()}
+        if more <= family:
+            break
+        family |= more
+    total = sum(used[pid][1] for pid in family)
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def tables(times: dict[str, Times], rows: int, size: int, rounds: int) -> str:
+    """The figures in Markdown."""
+    load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
+    lines = [
+        f"{rows:,} messages with bodies of 256 bytes, {size / 2**30:.2f} GiB of log, {rounds} "
+        f"rounds after two that warm up; {os.cpu_count()} cores; load at the end {load}, of which "
+        "this run is 2.\n",
+        "| path | against | ratio, median | min | max | at least | aim | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in ROWS:
+        ratios = ratios_of(times, row)
+        middle = statistics.median(ratios)
+        verdict = "aim" if middle >= row.aim else "reached" if middle >= row.least else "**below**"
+        lines.append(
+            f"| {row.title} | {row.against} | {middle:.2f} | {min(ratios):.2f} "
+            f"| {max(ratios):.2f} | {row.least:g} | {row.aim:g} | {verdict} |"
+        )
+    lines += [
+        "\n| path | s, median | best | processor s | Mrow/s | GB/s of log | what it does |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in times.items():
+        lines.append(
+            f"| {name} | {one.middle:.2f} | {min(one.wall):.2f} "
+            f"| {statistics.median(one.processor):.2f} | {rows / one.middle / 1e6:.2f} "
+            f"| {size / one.middle / 1e9:.2f} | {DID[name]} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def ratios_of(times: dict[str, Times], row: Row) -> list[float]:
+    """How fast a path is beside what it is measured against, in each round."""
+    pairs = zip(times[row.against].wall, times[row.path].wall, strict=True)
+    return [against / path for against, path in pairs]
+
+
+def write_down(text: str) -> None:
+    """Put the figures into the document."""
+    before, _, rest = DOCUMENT.read_text("utf-8").partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{text}\n{_END}{after}", "utf-8")
 
 
 def main() -> int:
-    """Measure and print two tables; exit code 1 when a ratio is below what it has to be."""
+    """Measure and print; exit code 1 when a ratio is below what it has to be."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", default="2g", help="bytes of log")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=_FULL_ROUNDS)
     arguments = parser.parse_args()
     size = int(arguments.size[:-1]) << {"m": 20, "g": 30}[arguments.size[-1]]
     with tempfile.TemporaryDirectory(prefix="rmqcore-bench-spark-") as folder:
         rows = write(Path(folder) / "store", size)
         spark = jobs.local_session("bench", cores=2, memory="2g")
         spark.sparkContext.setLogLevel("ERROR")
-        bench = Bench(spark, Path(folder), Path(folder) / "store", rows)
-        seconds = measure(bench.paths(), arguments.rounds)
+        bench = Bench(spark, Path(folder), Path(folder) / "store")
+        times = measure(bench.paths(), arguments.rounds)
         spark.stop()
-    print(f"\n{rows:,} messages, {bench.bytes / 2**30:.2f} GiB of log, {arguments.rounds} rounds\n")
-    print("| path | s, median | best | Mrow/s | GB/s of log |\n|---|---|---|---|---|")
-    for name, times in seconds.items():
-        middle = statistics.median(times)
-        print(
-            f"| {name} | {middle:.2f} | {min(times):.2f} | {rows / middle / 1e6:.2f} "
-            f"| {bench.bytes / middle / 1e9:.2f} |"
-        )
-    print("\n| path | against | ratio | at least | aim |\n|---|---|---|---|---|")
-    below = 0
-    for path, against, least, aim in RATIOS:
-        ratio = statistics.median(seconds[against]) / statistics.median(seconds[path])
-        below += ratio < least
-        print(f"| {path} | {against} | {ratio:.2f} | {least} | {aim} |")
-    return 1 if below else 0
-
-
-def measure(paths: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each path in each round; a round before them warms up and does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in paths}
-    for number in range(rounds + 1):
-        for name, call in paths.items():
-            began = time.perf_counter()
-            call()
-            if number:
-                seconds[name].append(time.perf_counter() - began)
-            print(f"round {number}: {name}: {time.perf_counter() - began:.2f} s", file=sys.stderr)
-    return seconds
+    text = tables(times, rows, bench.bytes, arguments.rounds)
+    print(text)
+    if size >= _FULL_SIZE and arguments.rounds >= _FULL_ROUNDS:
+        write_down(text)
+    return int(any(statistics.median(ratios_of(times, row)) < row.least for row in ROWS))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ class DispatchBatch:
         delays_ms: Sequence[int] = (),
         index_tags: bool = True,
         multi_dispatch: bool = False,
+        keys: bool = True,
     ) -> Self: ...
     @property
     def row_count(self) -> int: ...

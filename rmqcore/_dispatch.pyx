@@ -68,6 +68,7 @@ cdef class DispatchBatch:
             messages.
         index_tags: also index ``topic#T#TAGS`` (RocketMQ 5.4 and later).
         multi_dispatch: fan out to light queues (LMQ).
+        keys: gather keys; hashing them takes longer than all else.
 
     Attributes:
         row_count, group_count, key_count, record_count: units, queues, keys and records of the
@@ -96,7 +97,7 @@ cdef class DispatchBatch:
     cdef int32_t row_count_max
     cdef int32_t key_count_max
     cdef public bint index_tags
-    cdef bint multi_dispatch
+    cdef bint multi_dispatch, keys
     cdef readonly object key_hashes
     cdef readonly object key_offsets
     cdef readonly object key_timestamps
@@ -113,13 +114,14 @@ cdef class DispatchBatch:
     cdef uint8_t* unit_at
 
     def __cinit__(self, *, int32_t row_count_max=32768, delays_ms=(), bint index_tags=True,
-                  bint multi_dispatch=False):
+                  bint multi_dispatch=False, bint keys=True):
         cdef int32_t level
         row_count_max = max(row_count_max, KEYS_A_RECORD_MAX)
         self.row_count_max = row_count_max
         self.key_count_max = 4 * row_count_max
         self.index_tags = index_tags
         self.multi_dispatch = multi_dispatch
+        self.keys = keys
         self.table_mask = 1
         while self.table_mask < 2 * <uint32_t>row_count_max:
             self.table_mask <<= 1
@@ -238,7 +240,7 @@ cdef class DispatchBatch:
                or self.key_count > self.key_count_max - 3 - head.properties_size // 2):
             return CAPACITY
         read_properties(record + head.properties_at, head.properties_size, &found)
-        if transaction != TRANSACTION_ROLLBACK:
+        if self.keys and transaction != TRANSACTION_ROLLBACK:
             self.add_keys(record, head, &found)
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             if head.sys_flag & INNER_BATCH and found.inner_num.at and found.inner_base.at:

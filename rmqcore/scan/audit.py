@@ -24,7 +24,7 @@ from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
 PROBLEMS_MAX = 1000
 FILLER_UNIT_SIZE = 0x7FFFFFFF
 # one stretch of each queue is compared at a time: the larger the piece, the fewer
-_CHUNK_SIZE = 32 << 20
+_CHUNK_SIZE = 8 << 20
 _LIVE_TRIES = 20
 _LIVE_WAIT_S = 0.05
 
@@ -113,7 +113,9 @@ def audit(
         live: a writer is at work, whose consume queues may lag a little behind its log.
     """
     report = AuditReport(bytes=split.size)
-    batch = DispatchBatch(row_count_max=1 << 17, delays_ms=delays_ms, multi_dispatch=multi_dispatch)
+    batch = DispatchBatch(
+        row_count_max=1 << 17, delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False
+    )
 
     def kernel(buffer: memoryview, at: int, stop: int, /, *, base_offset: int) -> tuple[int, int]:
         return batch.scan(
@@ -179,7 +181,8 @@ class _Comparison:
         else:
             runs.append((first, first + count))
         tries = _LIVE_TRIES if self._live else 1
-        while self._files.units(key, first, count) != units:
+        wanted = bytes(units)  # views are compared element by element
+        while self._files.units(key, first, count) != wanted:
             tries -= 1
             if not tries:
                 self._compare(key, first, units)

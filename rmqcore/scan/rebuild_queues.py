@@ -77,7 +77,7 @@ def _rebuild_splits(
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[QueuesWritten, list[Damage]]:
     damaged: list[Damage] = []
-    batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch)
+    batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
     writer = QueueWriter(root, file_size, batch_queues)
     done, total = 0, sum(split.size for split in splits)
     try:
