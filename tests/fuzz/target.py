@@ -4,12 +4,15 @@
 bug, and so is touching a byte outside the input (see `guard`).
 """
 
+import pyarrow
 from fuzz.guard import GuardedMemory
 
 from rmqcore import _codec, _index
+from rmqcore._columns import COLUMNS, ColumnDecoder
 from rmqcore._dispatch import DispatchBatch
 from rmqcore._message import message_from
 from rmqcore._tail import END_OF_FILE, LogTail
+from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptStoreError, MessageIllegalError
 from rmqcore.metaq import decode_locations, decode_messages
 from rmqcore.metaq._message_set import checksum, scan
@@ -53,6 +56,28 @@ def scan_region(data):
         batch.rows_of(number)
     if status < 0:
         raise CorruptStoreError("region", end, f"status {status}")
+
+
+def read_columns(data):
+    """Every column of the records there are, three rows a batch, then one column of them all."""
+    buffer, base = MEMORY.place(data), int.from_bytes(data[28:36], "big")
+    place = {"base_offset": base if base < 1 << 62 else 0}
+    decoder = ColumnDecoder(COLUMNS, row_max=3, plain_bodies=True)
+    at, status, sizes = 0, ScanStatus.CAPACITY, []
+    while status == ScanStatus.CAPACITY:
+        at, status = decoder.decode(buffer, at, len(buffer), **place)
+        batch = pyarrow.record_batch(decoder.take())
+        batch.validate(full=True)
+        sizes += batch.column("store_size").to_pylist()
+        assert [len(row) for row in batch.column("record").to_pylist()] == (
+            sizes[len(sizes) - batch.num_rows :]
+        )
+    assert sum(sizes) == at <= len(data)
+    bare = ColumnDecoder(["phy_offset"], row_max=len(sizes) + 1)
+    assert bare.decode(buffer, 0, len(buffer), **place) == (at, status)
+    assert len(bare.take()) == len(sizes)
+    if status < 0:
+        raise CorruptStoreError("columns", at, f"status {status}")
 
 
 def read_batch(data):
@@ -147,6 +172,7 @@ DECODERS = (
     check_record,
     check_record_crc,
     scan_region,
+    read_columns,
     read_batch,
     put_batch,
     read_properties,
