@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
 from rmqcore.config import StoreConfig
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, CorruptStoreError
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
 from rmqcore.files.store_dir import StoreDir
 
@@ -30,6 +30,7 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     Raises:
         ConfigError: an explicit size contradicts the files, or the index's geometry can neither
             be told from its length nor was given. The message says both sides.
+        CorruptStoreError: the files have sizes that no configuration has.
     """
     sizes: dict[str, object] = {}
     log_files = numbered_files(directory.commit_log)
@@ -44,7 +45,11 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
         _take(config, sizes, field, lengths, max(queues, key=len, default=[]))
     sizes |= _index_geometry(config, directory.index)
     changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
-    return config.with_settings(changed) if changed else config
+    try:
+        return config.with_settings(changed) if changed else config
+    except ConfigError as error:
+        reason = f"its files have sizes that no store's have: {error}"
+        raise CorruptStoreError(directory.path, -1, reason) from error
 
 
 def _take(

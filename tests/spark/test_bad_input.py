@@ -1,0 +1,136 @@
+"""What a Spark user is told about a store that is not as it should be: the path, the offset, why.
+
+Planned and read as driver and workers do it, in this process.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rmqcore
+from rmqcore import open_store
+from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreNotFoundError
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+FILE_SIZE = 64 << 10
+
+
+@pytest.fixture
+def log(store_path):
+    """The log files of a store of 1,000 messages."""
+    fill(store_path, FILE_SIZE)
+    return sorted((store_path / "commitlog").iterdir())
+
+
+def fill(path, file_size):
+    with open_store(path, mapped_file_size_commit_log=file_size) as store:
+        for number in range(1000):
+            store.put("T", b"%0200d" % number)
+
+
+def rows(path, **options):
+    from rmqcore.spark.options import read_options
+    from rmqcore.spark.planning import batch_partitions
+    from rmqcore.spark.reading import read_partition
+    from rmqcore.spark.schema import checked_columns, schema_of
+
+    found = read_options({"path": str(path), **options})
+    schema = checked_columns(schema_of(("topic", "phy_offset")))
+    parts = [read_partition(part, schema, found) for part in batch_partitions(found)]
+    return sum(batch.num_rows for part in parts for batch in part)
+
+
+def refusal(path, kind, **options):
+    with pytest.raises(kind) as caught:
+        rows(path, **options)
+    return str(caught.value)
+
+
+def test_a_torn_tail_is_no_row(store_path, log):
+    with open_store(store_path, mode="r") as store:
+        end = store.max_phy_offset
+        record = bytes(list(store.messages())[-1].record)
+    torn = record[:28] + end.to_bytes(8, "big") + record[36:100] + bytes(len(record) - 100)
+    with log[end // FILE_SIZE].open("r+b") as stream:
+        stream.seek(end % FILE_SIZE)
+        stream.write(torn)
+    assert rows(store_path) == 1000
+    assert rows(store_path, failOnDataLoss="false", verifyCrc="fail") == 1000
+
+
+def test_a_foreign_file_in_the_place_of_a_log_file(store_path, log):
+    log[1].write_bytes(b"PK\3\4".ljust(FILE_SIZE, b"?"))
+    text = refusal(store_path, CorruptRecordError)
+    assert text.startswith(f"{log[1]} at {FILE_SIZE}: ")
+    assert 700 < rows(store_path, failOnDataLoss="false") < 1000
+
+
+def test_a_foreign_file_of_another_length(store_path, log):
+    log[1].write_bytes(b"PK\3\4" * FILE_SIZE)
+    text = refusal(store_path, CorruptStoreError)
+    assert f"{log[1]}: the file has {4 * FILE_SIZE} bytes, files here have {FILE_SIZE}" in text
+
+
+def test_a_foreign_file_beside_the_log_files(store_path, log):
+    (store_path / "commitlog" / "notes.txt").write_text("mine")
+    (store_path / "commitlog" / "00000000000000000000.bak").write_bytes(log[0].read_bytes())
+    assert rows(store_path) == 1000
+
+
+def test_a_file_that_was_lost_before_planning(store_path, log):
+    log[1].unlink()
+    text = refusal(store_path, CorruptStoreError)
+    assert f"{store_path / 'commitlog'} at {FILE_SIZE}: a file is missing before" in text
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+def test_what_is_no_store(tmp_path, make):
+    make(tmp_path / "other")
+    text = refusal(tmp_path / "other", StoreNotFoundError)
+    assert text.startswith(f"{tmp_path / 'other'}: ")
+    assert "store" in text
+
+
+def test_a_log_file_that_is_none(tmp_path):
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(b"hello")
+    text = refusal(tmp_path, CorruptStoreError)
+    assert text == (
+        f"{tmp_path}: its files have sizes that no store's have: "
+        "mapped_file_size_commit_log=5: at least 256"
+    )
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_bad_input import rows
+import rmqcore.spark.write
+from rmqcore.spark.log_owner import append_staged
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (400 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print(rows(sys.argv[1]))
+try:
+    append_staged(sys.argv[1], None, "run-x", 0, [])
+except OSError as error:
+    print(error)
+"""
+
+
+def test_too_little_address_space_for_a_map(store_path):
+    """`spark.executor.pyspark.memory` limits it: reading does without maps, appending says why."""
+    fill(store_path, 1 << 30)
+    command = [sys.executable, "-c", LIMITED, store_path, Path(__file__).parent]
+    env = {"PYTHONPATH": str(Path(rmqcore.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    count, text = done.stdout.splitlines()
+    assert int(count) == 1000
+    assert "Cannot allocate memory" in text
+    assert str(store_path / "commitlog" / f"{0:020d}") in text
