@@ -11,6 +11,8 @@ class UnitQueue:
     max_offset: int
     plain_files: object | None
 
+def good_units(units: bytes, unit_size: int, floor: int) -> tuple[int, bool, int]: ...
+
 @final
 class PlainReads:
     dispatched: object | None

@@ -7,15 +7,17 @@ with None, and Python goes the general way.
 Floor: F1; imports _get_result, _key_query, _log_map and _tail.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 cimport cython
 
-from rmqcore._bytes cimport observe_word
+from rmqcore._bytes cimport load_i32, load_i64, observe_word
 from rmqcore._get_result cimport GetMessageResult
 from rmqcore._key_query cimport QueryMessageResult, find_by_key
-from rmqcore._layout cimport UNIT_SIZE
+from rmqcore._layout cimport FILLER_SIZE, UNIT_SIZE, UNIT_SIZE_AT
 from rmqcore._log_map cimport LogMap
+from rmqcore._record cimport bytes_t
 from rmqcore._tail cimport LogTail
 
 from rmqcore.status import GetMessageStatus
@@ -79,6 +81,39 @@ cdef int64_t whole_number(object value) except? -1:
     cdef int overflow = 0
     cdef int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow)
     return -1 if overflow else number
+
+
+def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tuple:
+    """How far units follow each other as those of one queue must: in log order, none overlapping.
+
+    Args:
+        units: consume-queue units.
+        unit_size: bytes of one, 20 or more; the first 12 say where its record lies.
+        floor: physical offset behind the record before the first.
+
+    Returns:
+        (how many are good, True when any from there on names a size, physical offset behind the
+        last good one's record).
+    """
+    cdef bytes_t unit = <bytes_t>PyBytes_AS_STRING(units)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(units) // max(UNIT_SIZE, unit_size), index = 0, other
+    cdef int64_t at
+    cdef int32_t size
+    for index in range(count):
+        at = load_i64(unit)
+        size = load_i32(unit + UNIT_SIZE_AT)
+        if at != 0 or size != FILLER_SIZE:
+            if size <= 0 or at < floor or at < 0 or at > INT64_MAX - size:
+                break
+            floor = at + size
+        unit += unit_size
+    else:
+        return count, False, floor
+    for other in range(index, count):
+        if load_i32(unit + UNIT_SIZE_AT) != 0:
+            return index, True, floor
+        unit += unit_size
+    return index, False, floor
 
 
 @cython.final

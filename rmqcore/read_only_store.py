@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from rmqcore._codec import BLANK_MAGIC
+from rmqcore._columns import ColumnDecoder
 from rmqcore._tail import LogTail
 from rmqcore.config import StoreConfig
+from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.consume_queue import ConsumeQueue
@@ -28,6 +31,10 @@ from rmqcore.services.store_reader import StoreReader
 from rmqcore.services.wall_clock import wall_clock_ms
 
 _HEAD = struct.Struct(">ii")
+_FIRST_LOOK = 4096
+_LOOK = 1 << 20
+#: bytes of log that are walked before all consume queues are asked where it ends
+_WALK_MAX = 16 << 20
 
 
 class _NoFiles:
@@ -62,6 +69,7 @@ class ReadOnlyMessageStore(MessageReads):
         self._open_log()
         self._open_derived()
         self._following = threading.Lock()
+        self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
         #: physical offset behind the last whole record that was seen
         self._end = 0
         self.refresh()
@@ -96,6 +104,8 @@ class ReadOnlyMessageStore(MessageReads):
             writable=False,
         )
         self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        #: where the log began when a queue was fitted to it
+        self._begins: dict[ConsumeQueue, int] = {}
 
     # ---- following the writer
 
@@ -103,10 +113,37 @@ class ReadOnlyMessageStore(MessageReads):
         """Look for what the writer has added or removed; every read does so by itself."""
         self._check_open()
         with self._following:
-            self._follow_derived()
+            self._follow_all()
+
+    def _follow_all(self) -> None:
+        self._follow_derived()
+        self.log.queue.follow()
+        self._find_end(self.consume_queues)
+        for queue in self.consume_queues:
+            self._fit(queue)
+
+    def _see_queue(self, topic: str, queue_id: int) -> None:
+        self._check_open()
+        with self._following:
+            if not self._settled:
+                self._follow_all()
+                return
+            queue = self.consume_queues.follow_one(topic, queue_id)
             self.log.queue.follow()
-            self._find_end()
-            self._fit_queues()
+            if not self._find_end([] if queue is None else [queue], walk_max=_WALK_MAX):
+                self._follow_all()
+            elif queue is not None:
+                self._fit(queue)
+
+    def _see_log(self) -> None:
+        self._check_open()
+        with self._following:
+            if self._settled:
+                self.index.follow()
+                self.log.queue.follow()
+                if self._find_end([], walk_max=_WALK_MAX):
+                    return
+            self._follow_all()
 
     def _follow_derived(self) -> None:
         """Take in new queues and index files; the first of their kind say how large all are."""
@@ -136,14 +173,15 @@ class ReadOnlyMessageStore(MessageReads):
         self.config = config
         return False
 
-    def _fit_queues(self) -> None:
-        """Let the queues show exactly what the log has; a writer may have gone on meanwhile."""
+    def _fit(self, queue: ConsumeQueue) -> None:
+        """Let a queue show exactly what the log has; a writer may have gone on meanwhile."""
         begin, end = self.log.min_offset, self.log.max_offset
-        for queue in self.consume_queues:
-            if queue.end_phy_offset > end:
-                self._check_last_unit(queue, end)
-                queue.truncate(end)
+        if queue.end_phy_offset > end:
+            self._check_last_unit(queue, end)
+            queue.truncate(end)
+        if self._begins.get(queue) != begin:
             queue.correct_min_offset(begin)
+            self._begins[queue] = begin
 
     @staticmethod
     def _check_last_unit(queue: ConsumeQueue, end: int) -> None:
@@ -159,21 +197,38 @@ class ReadOnlyMessageStore(MessageReads):
     def _see_new(self) -> None:
         self.refresh()
 
-    def _find_end(self) -> None:
-        """Move the end of the log over the whole records that follow it."""
-        end = max(self._end, self._known_end(), self.log.min_offset)
-        files = self.log.queue.files
+    def _find_end(self, queues: Iterable[ConsumeQueue], walk_max: int | None = None) -> bool:
+        """Move the end of the log over the whole records that follow it.
+
+        Args:
+            queues: what may know of an end further on.
+            walk_max: bytes to walk at most.
+
+        Returns:
+            False when there was more to walk; all that was walked counts.
+        """
+        files = [
+            file for file in self.log.queue.files if file.file_from_offset + file.size > self._end
+        ]
+        end = max(self._end, self._known_end(queues), self.log.min_offset)
         for file in files:
             file.set_positions(max(0, min(end - file.file_from_offset, file.size)))
+        whole = True
         for file in files:
-            if file.file_from_offset + file.size > end and not self._walk(file):
+            if file.file_from_offset + file.size <= end:
+                continue
+            stop = file.size
+            if walk_max is not None:
+                stop = min(stop, end + walk_max - file.file_from_offset)
+            if not self._walk(file, stop):
+                whole = stop == file.size or file.wrote_position < stop
                 break
         self._end = self.log.max_offset
+        return whole
 
-    def _known_end(self) -> int:
+    def _known_end(self, queues: Iterable[ConsumeQueue]) -> int:
         """The end of the newest record that a queue knows and the log has."""
-        queues = sorted(self.consume_queues, key=lambda queue: -queue.end_phy_offset)
-        for queue in queues:
+        for queue in sorted(queues, key=lambda queue: -queue.end_phy_offset):
             if queue.end_phy_offset <= self._end:
                 break
             unit = queue.unit_at(queue.max_offset - 1)
@@ -185,19 +240,28 @@ class ReadOnlyMessageStore(MessageReads):
                 return record.end_offset
         return self._end
 
-    @staticmethod
-    def _walk(file: MappedFile) -> bool:
-        """Walk one file to its end; False when the log ends inside it."""
-        at = file.wrote_position
-        while at <= file.size - _HEAD.size:
-            size, magic = _HEAD.unpack(file.read(at, _HEAD.size))
+    def _walk(self, file: MappedFile, stop: int) -> bool:
+        """Walk one file up to ``stop`` or a little further; True when all of it holds records."""
+        at, look = file.wrote_position, _FIRST_LOOK
+        while at < min(stop, file.size - _HEAD.size + 1):
+            data = file.read_bytes(at, min(look, file.size - at))
+            reached, code = self._decoder.decode(
+                data, 0, len(data), base_offset=file.file_from_offset + at
+            )
+            at, look, status = at + reached, min(look * 16, _LOOK), ScanStatus(code)
+            if status is ScanStatus.CAPACITY:
+                self._decoder.take()
+                continue
+            size, magic = _HEAD.unpack((data + bytes(_HEAD.size))[reached : reached + _HEAD.size])
             if magic == BLANK_MAGIC and size == file.size - at:
-                file.set_positions(file.size)
-                return True
-            record = good_record_at(file, at)
-            if record is None:
+                at = file.size
+            elif status is ScanStatus.TRUNCATED and len(data) - reached < size <= file.size - at:
+                # cut off by the end of what was read, not of the file
+                look = max(look, size)
+            elif status is ScanStatus.TRUNCATED and reached + _HEAD.size > len(data):
+                continue
+            elif status is not ScanStatus.OK:
                 break
-            at = record.end_offset - file.file_from_offset
         file.set_positions(at)
         return at == file.size
 

@@ -312,9 +312,12 @@ class Comparison:
             self._fill("get", self._rounds("get", self._get(0)), did=did)
             did = "topic, body, tags, keys, both offsets read of each"
             self._fill("get_decoded", self._rounds("get, decoded", self._get(1)), did=did)
-            done = self._rounds("scan to Arrow", self._scan)
-            did = "rmqcore: 11 columns with body and keys, made one after the other in one process"
-            self._fill("scan", done, did=did)
+            did = "Java: one thread; rmqcore: 11 columns with body and keys, made by two threads"
+            alone = self._rounds("scan to Arrow, one thread", self._scan(1))
+            self._fill("scan", alone, did=did)
+            ratio = self.rows["scan"].ratio
+            self._fill("scan", self._rounds("scan to Arrow", self._scan(2)), did=did)
+            self.rows["scan"].beside = f"{ratio:.2f} times with one thread"
             seeds = iter(range(1_000_000))
 
             def query(_: str, worker: Worker) -> dict:
@@ -332,10 +335,13 @@ class Comparison:
         return lambda _, worker: worker.ask("get", topic="T", decode=decode)
 
     @staticmethod
-    def _scan(side: str, worker: Worker) -> dict:
-        if side == "java":
-            return worker.ask("get", topic="T", decode=1)
-        return worker.ask("scan", topic="T")
+    def _scan(threads: int) -> Callable[[str, Worker], dict]:
+        def work(side: str, worker: Worker) -> dict:
+            if side == "java":
+                return worker.ask("get", topic="T", decode=1)
+            return worker.ask("scan", topic="T", threads=threads)
+
+        return work
 
     # ---- rolls, cold files, latency
 

@@ -283,16 +283,17 @@ class Engine:
         seconds = now() - began
         return {"seconds": seconds, "messages": messages, "sum": total, "letters": letters}
 
-    def scan(self, *, topic: str) -> dict:
+    def scan(self, *, topic: str, threads: int) -> dict:
         """The whole topic as Arrow record batches, none of them kept: body, keys, tags, times."""
         from pyarrow import compute
 
+        how = {"topics": [topic], "threads": threads}
         rows, began = 0, now()
-        for batch in read_store(self.store.path, DEFAULT_COLUMNS, topics=[topic]):
+        for batch in read_store(self.store.path, DEFAULT_COLUMNS, **how):
             rows += batch.to_arrow().num_rows
         seconds = now() - began
         total = 0
-        for batch in read_store(self.store.path, DEFAULT_COLUMNS, topics=[topic]):
+        for batch in read_store(self.store.path, DEFAULT_COLUMNS, **how):
             table = batch.to_arrow()
             sizes = compute.binary_length(table["body"])
             columns = (table["queue_offset"], table["phy_offset"], sizes)

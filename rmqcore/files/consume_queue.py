@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rmqcore._plain_reads import UnitQueue
+from rmqcore._plain_reads import UnitQueue, good_units
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -37,6 +37,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TAGS_CODE_AT = 12
 _FIRST_LOOK = 4096
 _FILES_CHECKED = 3
+_FIRST_FILLERS_LOOK = 8
 _FILLERS_LOOK = 4096
 _UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _HEAD = struct.Struct(">qi")
@@ -134,12 +135,14 @@ class ConsumeQueue(UnitQueue):
 
     def _unit_before(self, offset: int) -> tuple[int, int] | None:
         """(phy_offset, size) of the last unit below ``offset`` that is no filler."""
+        look = _FIRST_FILLERS_LOOK
         while offset > self.min_offset:
             file = self.queue.find((offset - 1) * self.unit_size)
             if file is None:
                 return None
             first = file.file_from_offset // self.unit_size
-            start = max(self.min_offset, offset - _FILLERS_LOOK, first)
+            start = max(self.min_offset, offset - look, first)
+            look = _FILLERS_LOOK
             units = self._block(file, start, offset)
             messages = np.flatnonzero(~_fillers(units))
             if messages.size:
@@ -150,12 +153,14 @@ class ConsumeQueue(UnitQueue):
 
     def _next_message(self, offset: int, stop: int) -> int:
         """The first queue offset from ``offset`` on, below ``stop``, that is no filler."""
+        look = _FIRST_FILLERS_LOOK
         while offset < stop:
             file = self.queue.find(offset * self.unit_size)
             if file is None:
                 return offset
             behind = (file.file_from_offset + file.size) // self.unit_size
-            end = min(stop, offset + _FILLERS_LOOK, behind)
+            end = min(stop, offset + look, behind)
+            look = _FILLERS_LOOK
             messages = np.flatnonzero(~_fillers(self._block(file, offset, end)))
             if messages.size:
                 return offset + int(messages[0])
@@ -209,18 +214,10 @@ class ConsumeQueue(UnitQueue):
         while at < file.size:
             size = min(look, file.size - at)
             size -= size % self.unit_size
-            units = np.frombuffer(file.read_bytes(at, size), self._dtype())
-            phy_offsets = units["phy_offset"].astype(np.int64)
-            sizes = units["size"].astype(np.int64)
-            filler = _fillers(units)
-            ends = np.where(filler, floor, phy_offsets + sizes)
-            before = np.maximum.accumulate(np.concatenate(([floor], ends)))[:-1]
-            good = filler | ((sizes > 0) & (phy_offsets >= before) & (phy_offsets >= 0))
-            bad = np.flatnonzero(~good)
-            if bad.size:
-                return count + int(bad[0]), bool(sizes[bad[0] :].any())
-            count += len(units)
-            floor = int(max(floor, ends[-1])) if len(ends) else floor
+            good, more, floor = good_units(file.read_bytes(at, size), self.unit_size, floor)
+            count += good
+            if good < size // self.unit_size:
+                return count, more
             at += size
             look = min(look * 4, 1 << 20)
             if size < self.unit_size:

@@ -92,6 +92,7 @@ class LogPlan:
         self.ends_in_blank = False
         if strict:
             self._check_files()
+        self._queues: dict[Path, ConsumeQueue | None] = {}
         self._cut_queues = list(self._long_queues())
         self.start = self.files[0][0] if self.files else 0
         self.end = self._published_end()
@@ -123,7 +124,12 @@ class LogPlan:
                 yield opened
 
     def _opened(self, path: Path) -> ConsumeQueue | None:
-        """The consume queue in a directory; None when it is of no use."""
+        """The consume queue in a directory, opened once; None when it is of no use."""
+        if path not in self._queues:
+            self._queues[path] = self._open(path)
+        return self._queues[path]
+
+    def _open(self, path: Path) -> ConsumeQueue | None:
         if not (path.name.isascii() and path.name.isdigit()):
             return None
         queue = ConsumeQueue(

@@ -86,11 +86,14 @@ class ConsumeQueueStore:
             if progress is not None:
                 progress(number + 1, len(found))
 
-    def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[ConsumeQueue]]]:
-        for root, kind in (
+    def _roots(self) -> tuple[tuple[Path, type[ConsumeQueue]], ...]:
+        return (
             (self._directory.consume_queue, ConsumeQueue),
             (self._directory.batch_consume_queue, BatchConsumeQueue),
-        ):
+        )
+
+    def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[ConsumeQueue]]]:
+        for root, kind in self._roots():
             if not root.is_dir():
                 continue
             for topic in sorted(root.iterdir()):
@@ -126,6 +129,20 @@ class ConsumeQueueStore:
                 queue = self._make(topic, queue_id, directory, kind)
                 queue.load()
                 self._queues[topic, queue_id] = queue
+
+    def follow_one(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Take in what another process has written to one queue; None when there is no such."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            queue.follow()
+            return queue
+        for root, kind in self._roots():
+            directory = root / topic / str(queue_id)
+            if "/" not in topic and directory.is_dir():
+                queue = self._make(topic, queue_id, directory, kind)
+                queue.load()
+                self._queues[topic, queue_id] = queue
+        return queue
 
     # ---- looking
 

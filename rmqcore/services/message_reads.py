@@ -35,7 +35,8 @@ class MessageReads:
     """Reads of a store; every one sees what had been put when it began.
 
     A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_reader``,
-    and says in `_see_new` how to come level with the writers.
+    and says in `_see_new` how to come level with the writers; where that is dear, in `_see_queue`
+    and `_see_log` how to do no more than a read needs.
     """
 
     path: Path
@@ -48,6 +49,14 @@ class MessageReads:
     def _see_new(self) -> None:
         """Come level with what has been put; raises when the store is closed."""
         raise NotImplementedError
+
+    def _see_queue(self, topic: str, queue_id: int) -> None:
+        """Come level as far as one queue is concerned."""
+        self._see_new()
+
+    def _see_log(self) -> None:
+        """Come level as far as the log and the index are concerned."""
+        self._see_new()
 
     def close(self) -> None:
         """Let the store go; idempotent."""
@@ -116,7 +125,7 @@ class MessageReads:
             result = plain.get(topic, queue_id, queue_offset, max_messages, max_bytes)
             if result is not None:
                 return result
-        self._see_new()
+        self._see_queue(topic, queue_id)
         return self._reader.get_message(
             topic, queue_id, queue_offset, max(1, max_messages), max_bytes, tags
         )
@@ -128,19 +137,19 @@ class MessageReads:
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number of the oldest message of a queue; 0 when the queue is unknown."""
-        self._see_new()
+        self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number that the next message of a queue gets; 0 when the queue is unknown."""
-        self._see_new()
+        self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
-        self._see_new()
+        self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None or queue_offset < queue.min_offset:
             return b""
@@ -180,7 +189,7 @@ class MessageReads:
             result = plain.query(topic, key, max_messages, begin_ms, end_ms)
             if result is not None:
                 return result
-        self._see_new()
+        self._see_log()
         return self._reader.query_message(
             topic, key, max(1, max_messages), begin_ms, end_ms, page, explain
         )
@@ -202,7 +211,7 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
         """
-        self._see_new()
+        self._see_queue(topic, queue_id)
         return self._reader.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
@@ -211,12 +220,12 @@ class MessageReads:
         Raises:
             CorruptRecordError: one begins there, but its bytes contradict each other.
         """
-        self._see_new()
+        self._see_log()
         return self._reader.message_at(phy_offset)
 
     def message_by_id(self, message_id: str) -> MessageExt | None:
         """The message with an offset message id, None when none has it."""
-        self._see_new()
+        self._see_log()
         return self._reader.message_by_id(message_id)
 
     # ---- the log
@@ -224,13 +233,13 @@ class MessageReads:
     @property
     def min_phy_offset(self) -> int:
         """Physical offset of the first byte of the log."""
-        self._see_new()
+        self._see_log()
         return self.log.min_offset
 
     @property
     def max_phy_offset(self) -> int:
         """Physical offset behind the last byte of the log."""
-        self._see_new()
+        self._see_log()
         return self.log.max_offset
 
     def messages(
