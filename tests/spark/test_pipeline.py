@@ -39,6 +39,7 @@ def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
     assert [step.ok for step in report.steps] == [False, False, True, True, True]
 
 
+@pytest.mark.slow
 def test_the_command(spark, large_store):
     command = [sys.executable, "-m", "rmqcore", "spark", "trace", large_store]
     command += ["--key", "K4711", "--json", "--cores", "1", "--memory", "600m"]
@@ -47,6 +48,54 @@ def test_the_command(spark, large_store):
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["keys"] == "K4711 G11"
+
+
+class Kept:
+    """The session of the tests, which a command may not stop."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def command(spark, monkeypatch, capfd):
+    """`command("audit", path, code=1)`: what `rmqcore spark audit PATH` says, in this process."""
+    from rmqcore.cli import spark as commands
+
+    monkeypatch.setattr("rmqcore.spark.session.local_session", lambda **settings: Kept(spark))
+
+    def run(*words, code=0):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            commands.app([str(word) for word in words])
+        assert ended.value.code == code
+        printed = capfd.readouterr()
+        return printed.out or printed.err
+
+    return run
+
+
+def test_each_command(command, large_store, tmp_path):
+    store, out = tmp_path / "store", tmp_path / "out"
+    shutil.copytree(large_store, store)
+    assert json.loads(command("rebuild", store, "--json"))["identical"]
+    assert json.loads(command("rebuild", store, "--index", "--json"))["identical"]
+    assert "15,000 messages" in command("export", store, out, "--topic", "Topic1")
+    assert "one of parquet, delta" in command("export", store, out, "--format", "orc", code=2)
+    assert "15,000 messages" in command("compact", large_store, tmp_path / "c", "--topic", "Topic1")
+    found = command("trace", store, "--key", "K4711", "--json")
+    assert json.loads(found)["keys"] == "K4711 G11"
+    command("trace", store, "--key", "K", code=1)
+    command("traffic", store, "--hottest", 2, "--plot", tmp_path / "a.html", "--json")
+    assert "<svg" in (tmp_path / "a.html").read_text("utf-8")
+    (store / "consumequeue" / "Topic0" / "0" / f"{0:020d}").write_bytes(bytes(6_000_000))
+    assert not json.loads(command("audit", store, "--json", code=1))["clean"]
 
 
 MINUTES = [
