@@ -20,6 +20,6 @@ cdef class QueryMessageResult:
 
 
 cdef QueryMessageResult find_by_key(
-    list files, LogMap log, object log_files, str topic, str key, int64_t begin_ms, int64_t end_ms,
-    int64_t slack_ms, Py_ssize_t max_messages,
+    list files, LogMap log, int64_t min_offset, str topic, str key, int64_t begin_ms,
+    int64_t end_ms, int64_t slack_ms, Py_ssize_t max_messages,
 )

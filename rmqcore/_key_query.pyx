@@ -91,12 +91,6 @@ cdef class MappedIndex:
         self.shape.entry_count = entry_count
 
 
-cdef int64_t first_offset(object log_files) except -1:
-    """Physical offset of the first byte of the log; what lies before it is gone."""
-    files = log_files.files
-    return files[0].file_from_offset if files else 0
-
-
 cdef int32_t hash_of(
     bytes_t topic, Py_ssize_t topic_size, bytes_t key, Py_ssize_t key_size
 ) noexcept nogil:
@@ -123,14 +117,15 @@ cdef object candidate_at(LogMap log, int64_t offset):
 
 
 cdef QueryMessageResult find_by_key(
-    list files, LogMap log, object log_files, str topic, str key, int64_t begin_ms, int64_t end_ms,
-    int64_t slack_ms, Py_ssize_t max_messages,
+    list files, LogMap log, int64_t min_offset, str topic, str key, int64_t begin_ms,
+    int64_t end_ms, int64_t slack_ms, Py_ssize_t max_messages,
 ):
     """Messages of a topic that carry a key.
 
     Args:
         files: `MappedIndex` objects, oldest first.
-        log, log_files: the mapped log, and its `MappedFileQueue`.
+        log: the mapped log.
+        min_offset: of its first byte; what lies before is gone.
         topic: ASCII.
         begin_ms, end_ms: store times wanted, both included.
         slack_ms: how far the times of an index file may be off.
@@ -147,7 +142,7 @@ cdef QueryMessageResult find_by_key(
     cdef bytes_t key_at = <bytes_t>PyUnicode_AsUTF8AndSize(key, &key_size)
     cdef int32_t key_hash = hash_of(topic_at, topic_size, key_at, key_size)
     cdef int64_t candidates[CANDIDATES_MAX]
-    cdef int64_t count, index, last = -1, min_offset = first_offset(log_files)
+    cdef int64_t count, index, last = -1
     cdef MappedIndex file
     cdef Source source
     cdef Walk report

@@ -142,6 +142,8 @@ cdef class PlainReads:
     cdef list mapped
     cdef LogMap log
     cdef object log_files
+    cdef list log_list
+    cdef int64_t min_offset
     cdef int64_t slack_ms
     cdef LogTail tail
     cdef public object dispatched
@@ -162,6 +164,14 @@ cdef class PlainReads:
         if self.dispatched is None:
             return False
         return <int64_t>self.dispatched.offset >= observe_word(&self.tail.end)
+
+    cdef int64_t first_offset(self) except -1:
+        """Physical offset of the first byte of the log; it moves when files come or go."""
+        cdef list files = self.log_files.files
+        if files is not self.log_list:
+            self.min_offset = files[0].file_from_offset if files else 0
+            self.log_list = files
+        return self.min_offset
 
     def get(self, topic, queue_id, queue_offset, max_messages, max_bytes):
         """Messages of one queue from an offset on; None when the general way has to be taken."""
@@ -224,5 +234,5 @@ cdef class PlainReads:
             mapped = [file.mapped for file in files]
             self.index_files, self.mapped = files, mapped
         return find_by_key(
-            mapped, self.log, self.log_files, topic, key, begin, end, self.slack_ms, count
+            mapped, self.log, self.first_offset(), topic, key, begin, end, self.slack_ms, count
         )

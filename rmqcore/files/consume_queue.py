@@ -85,7 +85,9 @@ class ConsumeQueue(UnitQueue):
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.queue = MappedFileQueue(directory, file_size, open_files, writable=writable)
+        self.queue = MappedFileQueue(
+            directory, file_size, open_files, writable=writable, sync_names=False
+        )
         if self.unit_size == UNIT_SIZE:
             self.plain_files = self.queue
         self.end_phy_offset = 0
@@ -368,6 +370,12 @@ class ConsumeQueue(UnitQueue):
             if file.available:
                 file.sync()
         return bool(dirty)
+
+    def take_unsynced(self) -> list[Path]:
+        """Directories whose new names are still to be brought to the disk, lowest first."""
+        unsynced, self.queue.unsynced = self.queue.unsynced, False
+        directory = self.queue.directory
+        return [directory, *directory.parents[:3]] if unsynced else []
 
     # ---- reading
 

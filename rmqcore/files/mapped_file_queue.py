@@ -67,13 +67,21 @@ class MappedFileQueue:
         file_size: bytes of each file.
         open_files: the bound on descriptors and mappings.
         writable: False reads only and follows what another process does.
+        sync_names: False leaves the names of new files and directories to the owner, who finds
+            them noted in ``unsynced``.
 
     Threads: one appends, another may remove the oldest; readers see the old list or the new one.
     Source: RocketMQ store/MappedFileQueue.java.
     """
 
     def __init__(
-        self, directory: Path, file_size: int, open_files: OpenFiles, *, writable: bool = True
+        self,
+        directory: Path,
+        file_size: int,
+        open_files: OpenFiles,
+        *,
+        writable: bool = True,
+        sync_names: bool = True,
     ) -> None:
         self.directory = directory
         self.file_size = file_size
@@ -82,6 +90,8 @@ class MappedFileQueue:
         self._by_start: tuple[list[int], list[MappedFile]] = ([], [])
         self._change = Turn()
         self._open_files = open_files
+        self._sync_names = sync_names
+        self.unsynced = False
 
     def load(self, *, lengthen: bool = False) -> None:
         """Take in the files of the directory.
@@ -210,7 +220,7 @@ class MappedFileQueue:
             DiskFullError: there is no room.
         """
         if not self.files:
-            make_directory(self.directory)
+            make_directory(self.directory, synced=self._sync_names)
         path = self.path_of(offset)
         file = self.new_file(path, offset, whole=False) if make is None else make(path, offset)
         with self._change.within():
@@ -221,7 +231,9 @@ class MappedFileQueue:
         """Create a file; it is not in the queue yet."""
         file = MappedFile(path, self.file_size, offset, self._open_files)
         file.create(whole=whole)
-        sync_directory(self.directory)
+        if self._sync_names:
+            sync_directory(self.directory)
+        self.unsynced = not self._sync_names
         return file
 
     def truncate(self, offset: int) -> int:

@@ -51,8 +51,13 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def make_directory(path: Path) -> None:
-    """Create a directory and the missing ones above it so that they survive a power cut."""
+def make_directory(path: Path, *, synced: bool = True) -> None:
+    """Create a directory and the missing ones above it so that they survive a power cut.
+
+    Args:
+        path: the directory.
+        synced: False leaves it to the caller to bring the names to the disk.
+    """
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -60,7 +65,8 @@ def make_directory(path: Path) -> None:
     for directory in reversed(missing):
         with room_at(directory):
             directory.mkdir(exist_ok=True)
-            sync_directory(directory.parent)
+            if synced:
+                sync_directory(directory.parent)
 
 
 class StoreDir:

@@ -15,6 +15,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
+from rmqcore.files.store_dir import sync_directory
 
 if TYPE_CHECKING:
     from rmqcore._dispatch import DispatchBatch
@@ -241,8 +242,13 @@ class ConsumeQueueStore:
             OSError: the disk refused.
         """
         timestamp_ms = self.dispatched_timestamp_ms
+        names: dict[Path, None] = {}
         for queue in self:
+            names.update(dict.fromkeys(queue.take_unsynced()))
             queue.flush()
+        for directory in names:
+            if directory.is_dir():
+                sync_directory(directory)
         return timestamp_ms
 
     def end_phy_offset(self) -> int:
