@@ -16,11 +16,8 @@ from rmqcore.spark.options import ReadOptions
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
-#: larger ones are cut further, so that a slow task does not keep the other slots waiting long
-_SPLIT_SIZE_GOOD = 512 << 20
+#: a second or two of work: what a task costs anyway weighs little, a slow one delays little
 _SPLIT_SIZE_MAX = 1 << 30
-#: tasks that each slot has at most, unless they were too large
-_TASKS_A_SLOT = 2
 
 
 class LogPartition(InputPartition):
@@ -78,9 +75,8 @@ def split_size(options: ReadOptions, total: int) -> int:
     if options.max_partition_bytes is not None:
         size = options.max_partition_bytes
     elif options.slots is not None:
-        tasks = max(options.slots, min(_TASKS_A_SLOT * options.slots, total // _SPLIT_SIZE_GOOD))
-        # somewhat more than its share: a split ends behind a whole record
-        size = total // tasks + total // (64 * tasks)
+        # somewhat more than the share of a slot: a split ends behind a whole record
+        size = (total + total // 64) // options.slots
         size = min(max(size, _SPLIT_SIZE_MIN), _SPLIT_SIZE_MAX)
     else:
         size = SPLIT_SIZE

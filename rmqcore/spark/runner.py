@@ -8,8 +8,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeVar
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from rmqcore.scan import Split
 
 Result = TypeVar("Result")
 #: tasks that each slot should have, so that one slow task does not keep the others waiting
-_TASKS_A_SLOT = 3
+_TASKS_A_SLOT = 2
 _SLOTS_OF_CONNECT = 64
 
 
@@ -34,12 +33,11 @@ def task_count(spark: SparkSession) -> int:
     return _TASKS_A_SLOT * slots_of(spark)
 
 
-@cache
 def settle_worker() -> None:
-    """Leave what a worker has imported out of its garbage collections: Spark makes one a task.
+    """Leave what a worker has kept until now out of the garbage collection that ends its task.
 
-    Called once a worker, in its first task; the modules hold some 200,000 objects, which take
-    longer to look through than a small task takes.
+    Spark makes one after each task. The modules that a worker imports hold some 200,000 objects,
+    which take longer to look through than a small task takes.
     """
     gc.freeze()
 
@@ -74,9 +72,10 @@ class SparkRunner:
 
 
 def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
-    """Splits in order, packed for so many tasks."""
-    size = -(-len(splits) // tasks) or 1
-    return [list(splits[at : at + size]) for at in range(0, len(splits), size)]
+    """Splits in order, packed evenly for at most so many tasks."""
+    tasks = min(tasks, len(splits))
+    cuts = [number * len(splits) // tasks for number in range(tasks + 1)] if tasks else []
+    return [list(splits[start:stop]) for start, stop in pairwise(cuts)]
 
 
 def in_tasks(

@@ -112,6 +112,24 @@ def test_a_query_in_sql(spark, large_store):
 # ---- choosing columns and rows
 
 
+@pytest.mark.parametrize(
+    ("total", "tasks"), [(1 << 20, 1), (100 << 20, 2), (2 << 30, 2), (10 << 30, 10)]
+)
+def test_each_slot_gets_an_even_share_of_at_most_a_gigabyte(total, tasks):
+    from rmqcore.spark.options import ReadOptions
+    from rmqcore.spark.planning import split_size
+
+    assert -(-total // split_size(ReadOptions(slots=2), total)) == tasks
+
+
+def test_tasks_get_even_shares():
+    from rmqcore.spark.runner import grouped
+
+    assert [len(group) for group in grouped(range(33), 4)] == [8, 8, 8, 9]
+    assert grouped(range(2), 4) == [[0], [1]]
+    assert grouped([], 4) == []
+
+
 def test_what_every_message_has_is_not_null(spark, rmq, large_store):
     nullable = {"store_timestamp", "born_timestamp", "keys", "tags", "unique_key"}
     frame = rmq(large_store)

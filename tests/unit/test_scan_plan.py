@@ -45,6 +45,13 @@ def test_every_message_is_in_one_split_whatever_their_size(golden_store, store):
     assert {split.start for split in offsets(golden.path, 1)[0]} <= set(expected)
 
 
+def test_splits_larger_than_a_file_are_even(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    sizes = [split.size for split in offsets(golden.path, 100_000)[0]]
+    assert len(sizes) > 3
+    assert all(100_000 * 7 // 8 <= size <= 100_000 * 9 // 8 for size in sizes[:-1])
+
+
 @pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
 def test_a_torn_tail_is_not_planned(golden_store, release):
     golden = golden_store(release, "crashed")
