@@ -31,7 +31,7 @@ $(VENV)/built: $(VENV)/ready $(NATIVE)
 # what Spark needs: made when it can be, and tried again the next time when it cannot
 $(VENV)/spark: $(VENV)/ready pyproject.toml scripts/java
 	@scripts/bootstrap $(VENV) spark,delta,iceberg,plot >$(VENV)/spark.log 2>&1 \
-		|| { echo "spark: pyspark, pyarrow and pandas cannot be installed, see $(VENV)/spark.log"; exit 0; }; \
+		|| { echo "spark: the extras spark, delta, iceberg and plot cannot be installed, see $(VENV)/spark.log"; exit 0; }; \
 	scripts/java $(VENV) && touch $@ || true
 
 setup: $(VENV)/ready ## the virtual environment, .venv

@@ -40,9 +40,14 @@ def spark():
         pytest.skip(reason)
     from rmqcore.spark.session import local_session
 
-    # two cores, and each task is tried twice
+    # two cores, and each task is tried twice; nothing runs so long that the JVM's second compiler
+    # and its parallel collector would pay
     session = local_session(
-        "tests", cores="2,2", memory="700m", spark__sql__shuffle__partitions="2"
+        "tests",
+        cores="2,2",
+        memory="700m",
+        spark__sql__shuffle__partitions="2",
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from rmqcore import open_store
+from rmqcore.errors import ConfigError
 
 pytest.importorskip("pyspark")
 
@@ -165,8 +166,16 @@ def test_a_checkpoint_of_other_stores(stream, small_store):
         ({"maxBytesPerTrigger": "1m", "maxOffsetsPerTrigger": "1"}, "not both"),
     ],
 )
-def test_options_that_a_stream_does_not_have(stream, small_store, options, text):
-    assert text in failure(lambda: stream(small_store, **options))
+def test_options_that_a_stream_does_not_have(small_store, options, text):
+    from rmqcore.spark.schema import schema_of
+    from rmqcore.spark.source import RmqSource
+
+    with pytest.raises(ConfigError, match=text):
+        RmqSource({"path": str(small_store), **options}).streamReader(schema_of(("topic",)))
+
+
+def test_spark_shows_why_a_stream_is_refused(stream, small_store):
+    assert "a stream does not end" in failure(lambda: stream(small_store, endingTimestamp="1"))
 
 
 def test_an_offset_never_goes_back(small_store):
