@@ -23,8 +23,6 @@ from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
 
 PROBLEMS_MAX = 1000
 FILLER_UNIT_SIZE = 0x7FFFFFFF
-# one stretch of each queue is compared at a time: the larger the piece, the fewer
-_CHUNK_SIZE = 8 << 20
 _LIVE_TRIES = 20
 _LIVE_WAIT_S = 0.05
 
@@ -113,9 +111,7 @@ def audit(
         live: a writer is at work, whose consume queues may lag a little behind its log.
     """
     report = AuditReport(bytes=split.size)
-    batch = DispatchBatch(
-        row_count_max=1 << 17, delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False
-    )
+    batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
 
     def kernel(buffer: memoryview, at: int, stop: int, /, *, base_offset: int) -> tuple[int, int]:
         return batch.scan(
@@ -130,7 +126,7 @@ def audit(
     files = UnitFiles(StoreDir(split.store), queue_file_size)
     comparison = _Comparison(report, files, live) if queues else None
     try:
-        walk = LogWalk(split, on_damage=report.damaged.append, chunk_size=_CHUNK_SIZE)
+        walk = LogWalk(split, on_damage=report.damaged.append)
         for _ in walk.run(kernel):
             report.records += batch.record_count
             if batch.record_count:
