@@ -81,7 +81,7 @@ class GroupCommitService(ServiceThread):
         self._report = on_error
         self._group = CommitGroup(self._lead)
         self._waiting = threading.Lock()
-        self._futures: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._coroutines: dict[asyncio.AbstractEventLoop, _Coroutines] = {}
 
     def wait(self, offset: int, timeout_ms: int) -> bool:
         """Return when everything below ``offset`` is on disk.
@@ -107,12 +107,15 @@ class GroupCommitService(ServiceThread):
             raise StoreClosedError("the store was closed while a put waited for the disk")
         return flushed
 
-    def wait_async(self, offset: int) -> asyncio.Future[None]:
-        """A future of the running loop that is done when everything below ``offset`` is on disk."""
+    def wait_async(self, offset: int, timeout_ms: int) -> asyncio.Future[bool]:
+        """As `wait`, as a future of the running loop."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        deadline = loop.time() + timeout_ms / 1000
         with self._waiting:
-            self._futures.append((offset, loop, future))
+            together = self._coroutines.get(loop)
+            if together is None:
+                together = self._coroutines[loop] = _Coroutines(loop, deadline)
+            future = together.add(offset, deadline)
         self.wakeup()
         return future
 
@@ -123,30 +126,60 @@ class GroupCommitService(ServiceThread):
         return stopped
 
     def run_once(self) -> None:
-        """Flush for the futures that wait."""
-        while self._futures:
+        """Flush for the coroutines that wait."""
+        while self._coroutines:
             with self._waiting:
-                waiting, self._futures = self._futures, []
+                waiting, self._coroutines = self._coroutines, {}
             failure: BaseException | None = None
             try:
-                self.wait(max(offset for offset, _, _ in waiting), 3_600_000)
+                self.wait(max(together.offset for together in waiting.values()), 3_600_000)
             except (OSError, StoreClosedError) as error:
                 failure = error
-            by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-            for _, loop, future in waiting:
-                by_loop.setdefault(loop, []).append(future)
-            for loop, futures in by_loop.items():
+            for loop, together in waiting.items():
                 if not loop.is_closed():
-                    loop.call_soon_threadsafe(_settle, futures, failure)
+                    loop.call_soon_threadsafe(together.settle, failure)
 
 
-def _settle(futures: list[asyncio.Future[None]], failure: BaseException | None) -> None:
-    for future in futures:
-        if not future.done():
-            if failure is None:
-                future.set_result(None)
-            else:
-                future.set_exception(failure)
+class _Coroutines:
+    """Coroutines of one loop that wait for the same flush, with one timer for all.
+
+    Args:
+        loop: theirs; everything here is called in its thread.
+        deadline: of the first of them, in the loop's time, seconds.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self.offset = 0
+        self._loop = loop
+        self._futures: list[tuple[float, asyncio.Future[bool]]] = []
+        self._timer = loop.call_at(deadline, self._expire)
+
+    def add(self, offset: int, deadline: float) -> asyncio.Future[bool]:
+        """One more, which waits up to ``deadline`` until all below ``offset`` is on disk."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self.offset = max(self.offset, offset)
+        self._futures.append((deadline, future))
+        return future
+
+    def settle(self, failure: BaseException | None) -> None:
+        """The flush has ended."""
+        self._timer.cancel()
+        for _, future in self._futures:
+            if not future.done():
+                if failure is None:
+                    future.set_result(True)
+                else:
+                    future.set_exception(failure)
+
+    def _expire(self) -> None:
+        """Give up for those whose time has run out."""
+        now = self._loop.time()
+        for deadline, future in self._futures:
+            if deadline > now:
+                self._timer = self._loop.call_at(deadline, self._expire)
+                break
+            if not future.done():
+                future.set_result(False)
 
 
 class FlushRealTimeService(ServiceThread):

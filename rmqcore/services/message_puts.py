@@ -243,14 +243,12 @@ class MessagePuts(MessagePutter):
             self.unwaited = self.unwaited or receipt.ok
             return receipt
         timeout_ms = self.config.sync_flush_timeout_ms
-        future = self._group_commit.wait_async(receipt.phy_offset + receipt.store_size)
+        end = receipt.phy_offset + receipt.store_size
         try:
-            await asyncio.wait_for(future, timeout_ms / 1000)
-        except TimeoutError:
-            return _flushed(receipt, "", timeout_ms)
+            done = await self._group_commit.wait_async(end, timeout_ms)
         except OSError as error:
             return _flushed(receipt, str(error), timeout_ms)
-        return _flushed(receipt, None, timeout_ms)
+        return _flushed(receipt, None if done else "", timeout_ms)
 
 
 def _flushed(receipt: PutMessageResult, failure: str | None, timeout_ms: int) -> PutMessageResult:

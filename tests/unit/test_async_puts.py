@@ -85,6 +85,33 @@ def test_a_slow_disk_is_a_status(tmp_path):
     assert "30 ms" in receipt.reason
 
 
+def test_each_waits_its_own_time_for_a_slow_disk(tmp_path):
+    async def run():
+        settings = SIZES | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 100}
+        with open_store(tmp_path / "s", **settings) as store:
+            flush = store._flusher.flush
+            store._flusher.flush = lambda: (time.sleep(0.5), flush())[1]
+
+            async def put(after):
+                await asyncio.sleep(after)
+                began = time.monotonic()
+                receipt = await store.put_message_async(Message("T", b"x"))
+                return receipt.status, time.monotonic() - began
+
+            told = await asyncio.gather(*(put(after) for after in (0, 0.02, 0.06, 0.09)))
+            cancelled = asyncio.create_task(store.put_async("T", b"y"))
+            await asyncio.sleep(0.02)
+            cancelled.cancel()
+            store._flusher.flush = flush
+            await asyncio.sleep(1.5)  # two slow flushes had begun or were to begin
+            return told, await store.put_message_async(Message("T", b"z"))
+
+    told, last = asyncio.run(run())
+    assert {status for status, _ in told} == {PutMessageStatus.FLUSH_DISK_TIMEOUT}
+    assert all(0.09 < seconds < 0.3 for _, seconds in told)
+    assert last.durability is Durability.DISK
+
+
 def test_a_full_file_rolls_without_blocking(tmp_path):
     async def run():
         with open_store(tmp_path / "s", **SIZES) as store:
