@@ -17,54 +17,6 @@ from rmqcore._turn cimport PY_LOCK_ACQUIRED, PyThread_acquire_lock_timed, Turn, 
 from rmqcore._turn import Turn as new_turn
 
 cdef extern from *:
-    """
-    #include <pthread.h>
-    #include <time.h>
-
-    /* Counts the flushes that have ended, for those who wait for the next one to end. */
-    typedef struct {
-        pthread_mutex_t mutex;
-        pthread_cond_t changed;
-        long long count;
-    } rmq_ended;
-
-    static int rmq_ended_init(rmq_ended *ended) {
-        pthread_condattr_t attributes;
-        int failed = pthread_mutex_init(&ended->mutex, NULL);
-        failed |= pthread_condattr_init(&attributes);
-    #ifdef __linux__
-        failed |= pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    #endif
-        failed |= pthread_cond_init(&ended->changed, &attributes);
-        pthread_condattr_destroy(&attributes);
-        ended->count = 0;
-        return failed;
-    }
-
-    static void rmq_ended_add(rmq_ended *ended) {
-        pthread_mutex_lock(&ended->mutex);
-        ended->count++;
-        pthread_cond_broadcast(&ended->changed);
-        pthread_mutex_unlock(&ended->mutex);
-    }
-
-    static long long rmq_ended_seen(rmq_ended *ended) {
-        return __atomic_load_n(&ended->count, __ATOMIC_ACQUIRE);
-    }
-
-    static void rmq_ended_wait(rmq_ended *ended, long long seen, double until) {
-        struct timespec at;
-        at.tv_sec = (time_t)until;
-        at.tv_nsec = (long)((until - (double)at.tv_sec) * 1e9);
-        pthread_mutex_lock(&ended->mutex);
-        while (ended->count == seen &&
-               pthread_cond_timedwait(&ended->changed, &ended->mutex, &at) == 0) {
-        }
-        pthread_mutex_unlock(&ended->mutex);
-    }
-    """
-    ctypedef struct rmq_ended:
-        pass
     int rmq_ended_init(rmq_ended* ended) nogil
     void rmq_ended_add(rmq_ended* ended) noexcept nogil
     long long rmq_ended_seen(rmq_ended* ended) noexcept nogil
@@ -85,18 +37,13 @@ cdef class CommitGroup:
     Threads: any. A signal handler or a finalizer that waits inside ``lead`` leads by itself.
     """
 
-    cdef Turn turn
-    cdef object lead
-    cdef int64_t flushed
-    cdef rmq_ended ended
-
     def __cinit__(self, lead):
         self.turn = new_turn()
         self.lead = lead
         if rmq_ended_init(&self.ended) != 0:
             raise MemoryError
 
-    def wait(self, int64_t offset, double seconds) -> bool:
+    cpdef bint wait(self, int64_t offset, double seconds) except -1:
         """Return when everything below ``offset`` is on the disk.
 
         Args:

@@ -1,7 +1,9 @@
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from typing_extensions import Buffer, disjoint_base
 
+from rmqcore._commit_group import CommitGroup
 from rmqcore._message import Message, MessageExt, PutMessageResult
 from rmqcore._tail import LogTail
 from rmqcore.status import Durability
@@ -10,6 +12,10 @@ from rmqcore.status import Durability
 class MessagePutter:
     _tail: LogTail
     _waits: bool
+    _commits: CommitGroup
+    _disk_timeout_s: float
+    _stats: Any
+    def _on_disk(self, receipt: PutMessageResult) -> PutMessageResult: ...
     def put(
         self,
         topic: str,

@@ -210,6 +210,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         config = self.config
         self._flusher = LogFlusher(self.log, self._checkpoint)
         self._group_commit = GroupCommitService(self._flusher, self._service_failed)
+        self._commits = self._group_commit.group
+        self._disk_timeout_s = config.sync_flush_timeout_ms / 1000
         self._reput = ReputMessageService(
             self.log,
             [part for part in (self.consume_queues, self.index) if part is not None],

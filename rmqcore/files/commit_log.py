@@ -185,9 +185,10 @@ class CommitLog:
         """
         if self._attached is None:
             return
+        end = self.tail.max_offset
         for file in self.queue.files[-2:]:
-            end = self.tail.max_offset - file.file_from_offset
-            file.wrote_position = max(file.wrote_position, min(end, file.size))
+            wrote = min(end - file.file_from_offset, file.size)
+            file.wrote_position = max(file.wrote_position, wrote)
 
     @property
     def attached_offset(self) -> int:

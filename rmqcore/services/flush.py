@@ -79,7 +79,8 @@ class GroupCommitService(ServiceThread):
         super().__init__("GroupCommitService", 3600.0, on_error)
         self._flusher = flusher
         self._report = on_error
-        self._group = CommitGroup(self._lead)
+        #: where callers wait
+        self.group = CommitGroup(self._lead)
         self._waiting = threading.Lock()
         self._coroutines: dict[asyncio.AbstractEventLoop, _Coroutines] = {}
 
@@ -94,7 +95,7 @@ class GroupCommitService(ServiceThread):
             OSError: the disk refused.
             StoreClosedError: the store was closed before its record was flushed.
         """
-        return self._group.wait(offset, timeout_ms / 1000)
+        return self.group.wait(offset, timeout_ms / 1000)
 
     def _lead(self, offset: int) -> int:
         """Flush for all who have put by now; the flushed offset."""

@@ -6,7 +6,6 @@ Floor: F6; imports _tail, _codec, config, files.commit_log, services.flush and d
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -72,7 +71,7 @@ class MessagePuts(MessagePutter):
     ) -> PutMessageResult:
         """What `put` does when the message is delayed, the file full, or the disk waited for."""
         message = Message(topic, body, **settings)
-        return _raised(self.put_message(message, durability=durability))
+        return self._raised(self.put_message(message, durability=durability))
 
     def _put_message_slowly(
         self, message: Message | MessageExt, *, durability: Durability | str | None = None
@@ -81,10 +80,6 @@ class MessagePuts(MessagePutter):
         ready = self._prepared(message)
         answer = self._append(self._tail.put_message, ready)
         return self._await_disk(answer, durability, ready.wait_store_msg_ok)
-
-    def _confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
-        """The receipt of a put that is on the disk; the exception of one that is not."""
-        return _raised(self._await_disk(receipt, None, True))
 
     def put_messages(
         self,
@@ -193,14 +188,27 @@ class MessagePuts(MessagePutter):
         if not receipt.ok or not self._wants_disk(durability, wait):
             self.unwaited = self.unwaited or receipt.ok
             return receipt
+        return self._on_disk(receipt)
+
+    def _not_on_disk(self, receipt: PutMessageResult, failure: str) -> PutMessageResult:
+        """The receipt after the disk has refused; with ``failure`` "" it did not answer in time."""
         timeout_ms = self.config.sync_flush_timeout_ms
-        began = time.perf_counter()
-        try:
-            done = self._group_commit.wait(receipt.phy_offset + receipt.store_size, timeout_ms)
-        except OSError as error:
-            return _flushed(receipt, str(error), timeout_ms)
-        self._stats.put_took((time.perf_counter() - began) * 1000)
-        return _flushed(receipt, None if done else "", timeout_ms)
+        reason = failure or f"the disk did not confirm within {timeout_ms} ms"
+        status = PutMessageStatus.UNKNOWN_ERROR if failure else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        return receipt.with_flush(status, receipt.durability, reason)
+
+    @staticmethod
+    def _raised(receipt: PutMessageResult) -> PutMessageResult:
+        """The receipt of a good put; any other becomes the exception that says what happened."""
+        if receipt.ok:
+            return receipt
+        if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            raise FlushTimeoutError(receipt.phy_offset, receipt.reason)
+        if receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            raise StoreNotWritableError(receipt.reason)
+        if receipt.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
+            raise DiskFullError("commit log", receipt.reason)
+        raise PutMessageError(receipt.status, receipt.reason)
 
     # ---- putting without blocking the event loop
 
@@ -214,7 +222,7 @@ class MessagePuts(MessagePutter):
     ) -> PutMessageResult:
         """As `put`, without blocking the event loop."""
         message = Message(topic, body, **settings)
-        return _raised(await self.put_message_async(message, durability=durability))
+        return self._raised(await self.put_message_async(message, durability=durability))
 
     async def put_message_async(
         self, message: Message | MessageExt, *, durability: Durability | str | None = None
@@ -242,35 +250,14 @@ class MessagePuts(MessagePutter):
         if not receipt.ok or not self._wants_disk(durability, wait):
             self.unwaited = self.unwaited or receipt.ok
             return receipt
-        timeout_ms = self.config.sync_flush_timeout_ms
         end = receipt.phy_offset + receipt.store_size
         try:
-            done = await self._group_commit.wait_async(end, timeout_ms)
+            done = await self._group_commit.wait_async(end, self.config.sync_flush_timeout_ms)
         except OSError as error:
-            return _flushed(receipt, str(error), timeout_ms)
-        return _flushed(receipt, None if done else "", timeout_ms)
-
-
-def _flushed(receipt: PutMessageResult, failure: str | None, timeout_ms: int) -> PutMessageResult:
-    """The receipt after its flush: ``failure`` None when it is on disk, "" when time ran out."""
-    if failure is None:
+            return self._not_on_disk(receipt, str(error))
+        if not done:
+            return self._not_on_disk(receipt, "")
         return receipt.with_flush(PutMessageStatus.PUT_OK, Durability.DISK)
-    reason = failure or f"the disk did not confirm within {timeout_ms} ms"
-    status = PutMessageStatus.UNKNOWN_ERROR if failure else PutMessageStatus.FLUSH_DISK_TIMEOUT
-    return receipt.with_flush(status, receipt.durability, reason)
-
-
-def _raised(receipt: PutMessageResult) -> PutMessageResult:
-    """The receipt of a good put; any other becomes the exception that says what happened."""
-    if receipt.ok:
-        return receipt
-    if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
-        raise FlushTimeoutError(receipt.phy_offset, receipt.reason)
-    if receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
-        raise StoreNotWritableError(receipt.reason)
-    if receipt.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
-        raise DiskFullError("commit log", receipt.reason)
-    raise PutMessageError(receipt.status, receipt.reason)
 
 
 def _as_message(stored: MessageExt) -> Message:
