@@ -70,6 +70,14 @@ def test_every_block_runs_and_prints_what_is_below_it(spark, tmp_path, monkeypat
     assert count >= 3
 
 
+def test_the_block_of_the_readme_runs(spark, tmp_path, capsys):
+    fill(tmp_path / "orders.store")
+    readme = (PAGE.parents[1] / "README.md").read_text("utf-8")
+    (code,) = re.findall(r"^## In Spark\n\n```python\n(.*?)```", readme, re.DOTALL | re.MULTILINE)
+    exec(code.replace("orders.store", str(tmp_path / "orders.store")), {"spark": spark})
+    assert "|  Orders| new|10048|" in capsys.readouterr().out
+
+
 def test_the_table_of_options_is_whole():
     from rmqcore.spark.options import _READ, _WRITE
 
