@@ -91,7 +91,7 @@ test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3
 	@scripts/spark_lane $(PY) 4.3 tests/spark
 	@scripts/spark_lane $(PY) 4.2 tests/spark
 	@scripts/spark_lane $(PY) 4.0 tests/spark/test_read.py tests/spark/test_jobs.py \
-		tests/spark/test_write.py -k "not stream"
+		tests/spark/test_write.py tests/spark/test_bad_input.py -k "not stream"
 
 clean: ## everything built; keeps .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
