@@ -83,6 +83,7 @@ class IndexService:
         self._clock_ms = clock_ms
         self._writable = writable
         self._dirty: set[IndexFile] = set()
+        self._unsynced: set[Path] = set()
         self._dirty_lock = threading.Lock()
 
     # ---- opening
@@ -175,7 +176,7 @@ class IndexService:
         for file in dropped:
             file.destroy()
         if dropped:
-            sync_directory(self.directory)
+            self._names_changed(self.directory)
         self._find_resume()
 
     def truncate(self, end_phy_offset: int) -> None:
@@ -234,6 +235,11 @@ class IndexService:
                 start += inserted
                 self._note_resume(batch, start)
 
+    def _names_changed(self, directory: Path) -> None:
+        """Note that names in a directory are to reach the disk with the next flush."""
+        with self._dirty_lock:
+            self._unsynced.add(directory)
+
     def _note_resume(self, batch: DispatchBatch, stop: int) -> None:
         """Remember the last record that has entries, and how many of its keys are in."""
         last = int(batch.key_offsets[stop - 1])
@@ -252,7 +258,8 @@ class IndexService:
 
     def _roll(self, full: IndexFile | None) -> IndexFile:
         if not self.files:
-            make_directory(self.directory)
+            make_directory(self.directory, synced=False)
+            self._names_changed(self.directory.parent)
         timestamp_ms = self._clock_ms()
         if full is not None:
             full.flush()
@@ -266,7 +273,7 @@ class IndexService:
         except DiskFullError:
             _log.warning("no room for a new index file below %s", self.directory)
             raise
-        sync_directory(self.directory)
+        self._names_changed(self.directory)
         with self._change:
             self.files = [*self.files, file]
         return file
@@ -322,8 +329,11 @@ class IndexService:
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
         with self._dirty_lock:
             dirty, self._dirty = self._dirty, set()
+            unsynced, self._unsynced = self._unsynced, set()
         for file in dirty:
             file.flush()
+        for directory in unsynced:
+            sync_directory(directory)
         return end_ms
 
     def delete_before(self, min_phy_offset: int) -> int:
