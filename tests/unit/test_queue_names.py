@@ -1,4 +1,4 @@
-"""Names of new consume queues and index files reach the disk with the flush that the checkpoint waits for."""
+"""Names of new queues and index files reach the disk with the flush before the checkpoint."""
 
 from rmqcore import open_store
 from rmqcore.services import consume_queue_store, index_service
