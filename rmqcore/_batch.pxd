@@ -2,9 +2,14 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from rmqcore._bytes cimport load_i16, load_i32, publish_i32
+from rmqcore._bytes cimport expect_read, load_i16, load_i32, publish_i32
 from rmqcore._layout cimport *
 from rmqcore._record cimport RecordFields, bytes_t, record_size, write_crc_property, write_fields
+
+
+# How far ahead of the item that is looked at bytes are asked for.
+cdef enum:
+    READ_AHEAD = 2048
 
 
 cdef inline int32_t missing_separator(bytes_t properties, int32_t size) noexcept nogil:
@@ -41,13 +46,18 @@ cdef inline int64_t measure_batch(
     bytes_t body, int64_t size, RecordFields* fields, bint append_crc, int64_t* total,
     int32_t* count,
 ) noexcept nogil:
-    """Check a batch body and sum up the records it becomes; -1, or where it is malformed."""
+    """Check a batch body and sum up the records it becomes; -1, or where it is malformed.
+
+    Each item's size is known only from its first bytes: without a hint, every item would wait for
+    memory by itself.
+    """
     cdef int64_t at = 0
     while at < size or count[0] == 0:
         if not batch_item(body + at, size - at, fields, append_crc):
             return at
         total[0] += record_size(fields)
         count[0] += 1
+        expect_read(body + at + READ_AHEAD, load_i32(body + at))
         at += load_i32(body + at)
     return -1
 

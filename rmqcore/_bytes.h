@@ -73,6 +73,17 @@ static inline int32_t observe_i32(const uint8_t *at) {
     return value;
 }
 
+/* Have the next bytes to be written, eight cache lines, on their way from memory. */
+static inline void expect_write(const uint8_t *at) {
+    for (int line = 0; line < 8; line++) __builtin_prefetch(at + 64 * line, 1);
+}
+
+/* Have bytes that will be read on their way from memory: `size` of them, at most 1 KiB. */
+static inline void expect_read(const uint8_t *at, int64_t size) {
+    if (size > 1024) size = 1024;
+    for (int64_t line = 0; line < size; line += 64) __builtin_prefetch(at + line);
+}
+
 static inline void publish_word(int64_t *at, int64_t value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }

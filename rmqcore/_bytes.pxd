@@ -10,5 +10,7 @@ cdef extern from "_bytes.h" nogil:
     void store_i64(uint8_t* at, int64_t value) noexcept
     void publish_i32(uint8_t* at, int32_t value) noexcept
     int32_t observe_i32(const uint8_t* at) noexcept
+    void expect_write(const uint8_t* at) noexcept
+    void expect_read(const uint8_t* at, int64_t size) noexcept
     void publish_word(int64_t* at, int64_t value) noexcept
     int64_t observe_word(const int64_t* at) noexcept

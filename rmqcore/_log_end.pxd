@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t
 cimport cython
 
-from rmqcore._bytes cimport publish_word
+from rmqcore._bytes cimport expect_write, publish_word
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -51,3 +51,4 @@ cdef class LogEnd:
         self.put_count += messages
         self.put_size += size
         publish_word(&self.end, self.file_from_offset + self.wrote)
+        expect_write(self.base + self.wrote)
