@@ -312,12 +312,8 @@ class Comparison:
             self._fill("get", self._rounds("get", self._get(0)), did=did)
             did = "topic, body, tags, keys, both offsets read of each"
             self._fill("get_decoded", self._rounds("get, decoded", self._get(1)), did=did)
-            did = "Java: one thread; rmqcore: 11 columns with body and keys, made by two threads"
-            alone = self._rounds("scan to Arrow, one thread", self._scan(1))
-            self._fill("scan", alone, did=did)
-            ratio = self.rows["scan"].ratio
-            self._fill("scan", self._rounds("scan to Arrow", self._scan(2)), did=did)
-            self.rows["scan"].beside = f"{ratio:.2f} times with one thread"
+            did = "one thread on both sides; rmqcore: 11 columns with body and keys"
+            self._fill("scan", self._rounds("scan to Arrow", self._scan), did=did)
             seeds = iter(range(1_000_000))
 
             def query(_: str, worker: Worker) -> dict:
@@ -335,13 +331,10 @@ class Comparison:
         return lambda _, worker: worker.ask("get", topic="T", decode=decode)
 
     @staticmethod
-    def _scan(threads: int) -> Callable[[str, Worker], dict]:
-        def work(side: str, worker: Worker) -> dict:
-            if side == "java":
-                return worker.ask("get", topic="T", decode=1)
-            return worker.ask("scan", topic="T", threads=threads)
-
-        return work
+    def _scan(side: str, worker: Worker) -> dict:
+        if side == "java":
+            return worker.ask("get", topic="T", decode=1)
+        return worker.ask("scan", topic="T")
 
     # ---- rolls, cold files, latency
 

@@ -283,17 +283,16 @@ class Engine:
         seconds = now() - began
         return {"seconds": seconds, "messages": messages, "sum": total, "letters": letters}
 
-    def scan(self, *, topic: str, threads: int) -> dict:
+    def scan(self, *, topic: str) -> dict:
         """The whole topic as Arrow record batches, none of them kept: body, keys, tags, times."""
         from pyarrow import compute
 
-        how = {"topics": [topic], "threads": threads}
         rows, began = 0, now()
-        for batch in read_store(self.store.path, DEFAULT_COLUMNS, **how):
+        for batch in read_store(self.store.path, DEFAULT_COLUMNS, topics=[topic]):
             rows += batch.to_arrow().num_rows
         seconds = now() - began
         total = 0
-        for batch in read_store(self.store.path, DEFAULT_COLUMNS, **how):
+        for batch in read_store(self.store.path, DEFAULT_COLUMNS, topics=[topic]):
             table = batch.to_arrow()
             sizes = compute.binary_length(table["body"])
             columns = (table["queue_offset"], table["phy_offset"], sizes)
