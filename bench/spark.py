@@ -53,9 +53,11 @@ def write(path: Path, size: int) -> int:
     return count
 
 
-def count_heads(split: Split) -> int:
-    """Records of a split, from head to head."""
-    decoder = ColumnDecoder(["phy_offset"], row_max=1 << 16, byte_max=1 << 29)
+def count_heads(split: Split, *, verify_crc: bool = False) -> int:
+    """Records of a split, from head to head; with ``verify_crc`` each body is compared, too."""
+    decoder = ColumnDecoder(
+        ["phy_offset"], row_max=1 << 16, byte_max=1 << 29, verify_crc=verify_crc
+    )
     count = 0
     for _ in LogWalk(split).run(decoder.decode):
         count += len(decoder.take())
@@ -131,7 +133,8 @@ ROWS = (
     Row("rebuild of consume queues", "rebuild", "rebuild, two processes", 0.7, 0.85),
     Row("audit", "audit", "audit, two processes", 0.7, 0.85),
     Row("export to Parquet", "export", "export, two processes", 0.7, 0.85),
-    Row("audit", "audit", "header walk", 0.5, 0.9),
+    Row("CRC of every record", "CRC", "header walk", 0.5, 0.9),
+    Row("audit, consume queues compared, too", "audit", "header walk", 0.5, 0.9),
     Row("stream catch-up", "stream", "rmq", 0.35, 0.7),
 )
 
@@ -150,6 +153,7 @@ DID = {
     "rebuild, two processes": "`scan.rebuild_consume_queues` with `jobs=2`",
     "audit": "`spark.audit`: every record, every CRC, every consume-queue unit against the log",
     "audit, two processes": "`doctor.verify` with `jobs=2`: the same",
+    "CRC": "the walk of the next line, and the CRC of every body",
     "header walk": "from record to record in tasks of Spark, by the heads alone",
     "stream": "`AvailableNow` from the earliest message on, 1 GiB a batch, into the `noop` sink",
 }
@@ -204,7 +208,11 @@ class Bench:
         """What is measured, by name, those beside each other that are compared."""
         spark, store, columns = self.spark, self.store, list(DEFAULT_COLUMNS)
         parquet = partial(spark.read.parquet, str(self.parquet))
-        walk = partial(scan.run, count_heads, self.splits, jobs=SparkRunner(spark))
+
+        def walk(*, verify_crc: bool) -> int:
+            work = partial(count_heads, verify_crc=verify_crc)
+            return sum(scan.run(work, self.splits, jobs=SparkRunner(spark)))
+
         return {
             "stream": self.catch_up,
             "rmq": lambda: self.noop(jobs.read(spark, store)),
@@ -222,7 +230,8 @@ class Bench:
             "rebuild, two processes": lambda: scan.rebuild_consume_queues(store, jobs=2),
             "audit, two processes": lambda: self.clean(verify(store, jobs=2)),
             "audit": lambda: self.clean(jobs.audit(spark, store)),
-            "header walk": lambda: sum(walk()),
+            "header walk": lambda: walk(verify_crc=False),
+            "CRC": lambda: walk(verify_crc=True),
         }
 
 
