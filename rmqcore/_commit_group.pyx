@@ -14,8 +14,6 @@ cimport cython
 from rmqcore._bytes cimport observe_word, publish_word
 from rmqcore._turn cimport PY_LOCK_ACQUIRED, PyThread_acquire_lock_timed, Turn, monotonic_s
 
-from rmqcore._turn import Turn as new_turn
-
 cdef extern from *:
     int rmq_ended_init(rmq_ended* ended) nogil
     void rmq_ended_add(rmq_ended* ended) noexcept nogil
@@ -38,7 +36,7 @@ cdef class CommitGroup:
     """
 
     def __cinit__(self, lead):
-        self.turn = new_turn()
+        self.turn = Turn()
         self.lead = lead
         if rmq_ended_init(&self.ended) != 0:
             raise MemoryError

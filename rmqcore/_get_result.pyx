@@ -268,8 +268,8 @@ cdef class GetMessageResult:
     @property
     def messages(self) -> list:
         """The messages, decoded once."""
-        cdef Py_ssize_t index
         cdef Found* found = self.found
+        cdef Found* end = self.found + self.count
         cdef RecordHead head
         cdef BufferHold hold
         cdef MessageExt message
@@ -281,7 +281,7 @@ cdef class GetMessageResult:
             return self._messages
         topic = None if self.topic is None else self.topic.encode()
         messages = []
-        for index in range(self.count):
+        while found < end:
             hold = self.holds[found.hold]
             status = read_head(found.at, found.size, &head)
             if status == OK:

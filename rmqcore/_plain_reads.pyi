@@ -1,11 +1,14 @@
 from collections.abc import Mapping
 from typing import final
 
+from typing_extensions import disjoint_base
+
 from rmqcore._get_result import GetMessageResult
 from rmqcore._key_query import QueryMessageResult
 from rmqcore._log_map import LogMap
 from rmqcore._tail import LogTail
 
+@disjoint_base
 class UnitQueue:
     min_offset: int
     max_offset: int

@@ -96,24 +96,24 @@ def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tup
         last good one's record).
     """
     cdef bytes_t unit = <bytes_t>PyBytes_AS_STRING(units)
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(units) // max(UNIT_SIZE, unit_size), index = 0, other
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(units) // max(UNIT_SIZE, unit_size), good = 0
+    cdef bytes_t end = unit + count * unit_size
     cdef int64_t at
     cdef int32_t size
-    for index in range(count):
+    while good < count:
         at = load_i64(unit)
         size = load_i32(unit + UNIT_SIZE_AT)
         if at != 0 or size != FILLER_SIZE:
             if size <= 0 or at < floor or at < 0 or at > INT64_MAX - size:
                 break
             floor = at + size
+        good += 1
         unit += unit_size
-    else:
-        return count, False, floor
-    for other in range(index, count):
+    while unit < end:
         if load_i32(unit + UNIT_SIZE_AT) != 0:
-            return index, True, floor
+            return good, True, floor
         unit += unit_size
-    return index, False, floor
+    return good, False, floor
 
 
 @cython.final
