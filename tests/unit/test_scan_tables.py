@@ -58,6 +58,7 @@ def export(path, target, table_format, **settings):
     return scan.export_store(path, target, file_format=table_format, **settings)
 
 
+@pytest.mark.tables
 @pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
 def test_a_table_is_the_log_also_after_the_store_has_grown(filled, tmp_path, table_format):
     parts = export(filled, tmp_path / "lake", table_format)
@@ -75,6 +76,7 @@ def test_a_table_is_the_log_also_after_the_store_has_grown(filled, tmp_path, tab
     assert [part["file"] for part in manifest["parts"]] == [part.file for part in parts]
 
 
+@pytest.mark.tables
 @pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
 def test_a_table_has_what_the_manifest_names_and_no_other_file(filled, tmp_path, table_format):
     parts = export(filled, tmp_path / "lake", table_format)
@@ -84,6 +86,7 @@ def test_a_table_has_what_the_manifest_names_and_no_other_file(filled, tmp_path,
     assert found == rows_in_log(filled, topics=["T1"])
 
 
+@pytest.mark.tables
 @pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
 def test_an_empty_store_is_an_empty_table(store_path, tmp_path, table_format):
     open_store(store_path).close()
