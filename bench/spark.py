@@ -33,7 +33,9 @@ _BEGIN, _END = "<!-- figures: written by make bench-spark -->", "<!-- end of Spa
 _BATCH = 128
 _LOG_FILE_SIZE = 256 << 20
 #: a smaller log, or fewer rounds, is for a look only
-_FULL_SIZE, _FULL_ROUNDS = 2 << 30, 3
+_FULL_SIZE, _FULL_ROUNDS = 2 << 30, 5
+#: the JVM compiles what is hot: rounds that do not count
+_WARM_UP_ROUNDS = 4
 _LIGHT = LIGHT_COLUMNS[:-1]
 
 
@@ -153,7 +155,7 @@ DID = {
     "rebuild, two processes": "`scan.rebuild_consume_queues` with `jobs=2`",
     "audit": "`spark.audit`: every record, every CRC, every consume-queue unit against the log",
     "audit, two processes": "`doctor.verify` with `jobs=2`: the same",
-    "CRC": "the walk of the next line, and the CRC of every body",
+    "CRC": "the header walk, and the CRC of every body",
     "header walk": "from record to record in tasks of Spark, by the heads alone",
     "stream": "`AvailableNow` from the earliest message on, 1 GiB a batch, into the `noop` sink",
 }
@@ -236,9 +238,9 @@ class Bench:
 
 
 def measure(paths: dict[str, Callable[[], object]], rounds: int) -> dict[str, Times]:
-    """Times of each path; two rounds before them warm up and do not count."""
+    """Times of each path; the rounds before them that warm up do not count."""
     times = {name: Times() for name in paths}
-    for number in range(-2, rounds):
+    for number in range(-_WARM_UP_ROUNDS, rounds):
         for name, call in paths.items():
             before, began = processor_seconds(), time.perf_counter()
             call()
@@ -274,8 +276,8 @@ def tables(times: dict[str, Times], rows: int, size: int, rounds: int) -> str:
     load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
     lines = [
         f"{rows:,} messages with bodies of 256 bytes, {size / 2**30:.2f} GiB of log, {rounds} "
-        f"rounds after two that warm up; {os.cpu_count()} cores; load at the end {load}, of which "
-        "this run is 2.\n",
+        f"rounds after {_WARM_UP_ROUNDS} that warm up; {os.cpu_count()} cores; load at the end {load}, "
+        "of which this run is 2.\n",
         "| path | against | ratio, median | min | max | by processor time | at least | aim | |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _BLOCK = 1 << 16
@@ -34,6 +35,12 @@ def tree_digest(root: Path, *, names: bool = True) -> str:
             digest.update(b"%d\0" % at)
             digest.update(block)
     return digest.hexdigest()
+
+
+def tree_digests(*roots: Path) -> list[str]:
+    """`tree_digest` of each directory, worked out side by side: hashing needs no interpreter."""
+    with ThreadPoolExecutor(len(roots)) as pool:
+        return list(pool.map(tree_digest, roots))
 
 
 def _used_blocks(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -24,7 +24,7 @@ from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import make_directory
 from rmqcore.scan.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
-from rmqcore.scan.digest import tree_digest
+from rmqcore.scan.digest import tree_digest, tree_digests
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.queue_writer import QueueKey, QueuesWritten, QueueWriter
@@ -158,10 +158,7 @@ class _QueuesRebuild:
         self.report = RebuildReport("consume queues")
 
     def run(self) -> RebuildReport:
-        report = self.report
-        before = [tree_digest(self._directory.consume_queue)]
-        before.append(tree_digest(self._directory.batch_consume_queue))
-        report.digest_before = _joined(before)
+        report, directory = self.report, self._directory
         runs, batches = self._write_units()
         self._finish(runs, batches)
         report.files = sum(
@@ -170,10 +167,16 @@ class _QueuesRebuild:
             for path in root.rglob("*")
             if path.is_file()
         )
-        report.digest_after = _joined([tree_digest(self._fresh), tree_digest(self._fresh_batches)])
-        swap_in(self._fresh, self._directory.consume_queue)
-        if any(self._fresh_batches.iterdir()) or self._directory.batch_consume_queue.is_dir():
-            swap_in(self._fresh_batches, self._directory.batch_consume_queue)
+        digests = tree_digests(
+            directory.consume_queue,
+            directory.batch_consume_queue,
+            self._fresh,
+            self._fresh_batches,
+        )
+        report.digest_before, report.digest_after = _joined(digests[:2]), _joined(digests[2:])
+        swap_in(self._fresh, directory.consume_queue)
+        if any(self._fresh_batches.iterdir()) or directory.batch_consume_queue.is_dir():
+            swap_in(self._fresh_batches, directory.batch_consume_queue)
         else:
             self._fresh_batches.rmdir()
         return report
