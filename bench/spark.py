@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from payload import message
+from payload import BODY_SIZE, message
 
-from rmqcore import open_store, scan
+from rmqcore import Message, open_store, scan
 from rmqcore import spark as jobs
 from rmqcore._columns import ColumnDecoder
 from rmqcore.doctor.verify import verify
@@ -39,14 +39,30 @@ _WARM_UP_ROUNDS = 4
 _LIGHT = LIGHT_COLUMNS[:-1]
 
 
+def some_text(size: int) -> bytes:
+    """Text of made-up words, which compress as prose does, not as padding; the same each time."""
+    random = np.random.default_rng(1)
+    letters = np.frombuffer(b"etaoinshrdlcumwfgypbvk", np.uint8)
+    words = [bytes(random.choice(letters, length)) for length in random.integers(2, 11, 5000)]
+    chosen = random.integers(0, len(words), size // 5)
+    return b" ".join([words[index] for index in chosen])[:size]
+
+
 def write(path: Path, size: int) -> int:
     """A store with so many bytes of log, its last file nearly full; how many messages it has."""
-    number = 0
+    text, number = some_text(16 << 20), 0
+
+    def texted(number: int) -> Message:
+        one = message(number)
+        at = number * 7919 % (len(text) - BODY_SIZE)
+        one.body = b"%08d" % number + text[at : at + BODY_SIZE - 8]
+        return one
+
     settings = {"mapped_file_size_commit_log": _LOG_FILE_SIZE, "message_index_enable": False}
     with open_store(path, **settings) as store:
         while store.max_phy_offset < size - (1 << 20):
             first = message(number)
-            batch = [message(number + 4 * index) for index in range(_BATCH)]
+            batch = [texted(number + 4 * index) for index in range(_BATCH)]
             store.put_messages(batch, topic=first.topic, queue_id=first.queue_id)
             number += 1 if number % 4 != 3 else 4 * _BATCH - 3
         count = sum(store.max_queue_offset(*queue) for queue in store.queues())
@@ -276,8 +292,8 @@ def tables(times: dict[str, Times], rows: int, size: int, rounds: int) -> str:
     load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
     lines = [
         f"{rows:,} messages with bodies of 256 bytes, {size / 2**30:.2f} GiB of log, {rounds} "
-        f"rounds after {_WARM_UP_ROUNDS} that warm up; {os.cpu_count()} cores; load at the end {load}, "
-        "of which this run is 2.\n",
+        f"rounds after {_WARM_UP_ROUNDS} that warm up; {os.cpu_count()} cores; load at the "
+        f"end {load}, of which this run is 2.\n",
         "| path | against | ratio, median | min | max | by processor time | at least | aim | |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
