@@ -65,7 +65,8 @@ def test_a_last_record_cut_short_is_torn(bodies, data):
 def test_a_bad_record_before_a_good_one_is_damage(bodies, data):
     files, offsets = log_of([*bodies, b"the last one"])
     bad = data.draw(st.integers(0, len(bodies) - 1))
-    files = damaged(files, offsets[bad] + data.draw(st.sampled_from([4, 28, 88])), b"\xee")
+    at = offsets[bad] + data.draw(st.sampled_from([4, 28, 88]))
+    files = damaged(files, at, bytes([files[at - at % FILE_SIZE][at % FILE_SIZE] ^ 0xEE]))
     walk = walk_log(files)
     assert (walk.end, walk.ending) == (offsets[bad], Ending.DAMAGED)
     assert len(walk.records) == bad
