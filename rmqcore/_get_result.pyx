@@ -13,7 +13,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp
 cimport cython
 
-from rmqcore._bytes cimport load_i32, load_i64
+from rmqcore._bytes cimport expect_read, load_i32, load_i64
 from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._layout cimport *
 from rmqcore._log_map cimport LogMap
@@ -44,13 +44,6 @@ cdef enum Collected:
     FULL = 1         # enough messages or bytes
     ELSEWHERE = 2    # the next unit points outside this buffer
     MISMATCH = 3     # the next unit contradicts the record it points at
-
-
-cdef extern from *:
-    """
-    #define rmq_prefetch(at) __builtin_prefetch(at)
-    """
-    void rmq_prefetch(bytes_t at) noexcept nogil
 
 
 cdef bint is_record(bytes_t at, int32_t size, int64_t phy_offset) noexcept nogil:
@@ -216,7 +209,7 @@ cdef class GetMessageResult:
                 break
             total += size
             found[index].at = base + (offset - first)
-            rmq_prefetch(found[index].at)
+            expect_read(found[index].at, 1)
             found[index].size = size
             found[index].hold = <int32_t>len(holds) - 1
             unit += UNIT_SIZE

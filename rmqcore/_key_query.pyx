@@ -15,7 +15,7 @@ from rmqcore._chain cimport Source, Walk, walk
 from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
 from rmqcore._log_map cimport LogMap
-from rmqcore._message cimport MessageExt, find_in_hold
+from rmqcore._message cimport MessageExt
 from rmqcore._record cimport bytes_t, check_body_crc, index_hash_of, java_hash_step, rmq_crc32_init
 
 from rmqcore._message import status_text
@@ -23,16 +23,8 @@ from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
 
-cdef extern from *:
-    """
-    #define rmq_prefetch(at) __builtin_prefetch(at)
-    """
-    void rmq_prefetch(bytes_t at) noexcept nogil
-
 cdef enum:
     CANDIDATES_MAX = 64
-    LINE = 64
-    LINES_AHEAD = 8
 
 
 @cython.final
@@ -100,22 +92,6 @@ cdef int32_t hash_of(
     return index_hash_of(java_hash_step(hash, key, <int32_t>key_size))
 
 
-cdef object candidate_at(LogMap log, int64_t offset):
-    """As `LogMap.message_at`, the CRC left to whoever asks for the message."""
-    cdef bytes_t at
-    cdef int64_t readable
-    cdef Py_ssize_t line
-    cdef BufferHold hold = log.find(offset, &at, &readable)
-    if hold is None:
-        return False
-    if readable < BORN_TIMESTAMP_AT:
-        return None
-    # a record's topic and properties lie behind its body: fetched while its head is
-    for line in range(min(LINES_AHEAD, readable // LINE)):
-        rmq_prefetch(at + line * LINE)
-    return find_in_hold(hold, at, readable, False)
-
-
 cdef QueryMessageResult find_by_key(
     list files, LogMap log, int64_t min_offset, str topic, str key, int64_t begin_ms,
     int64_t end_ms, int64_t slack_ms, Py_ssize_t max_messages,
@@ -172,7 +148,7 @@ cdef QueryMessageResult find_by_key(
             if candidates[index] == last or candidates[index] < min_offset:
                 continue
             last = candidates[index]
-            answer = candidate_at(log, last)
+            answer = log.look_at(last, False)
             if answer is False:
                 return None
             if type(answer) is not MessageExt:

@@ -14,3 +14,4 @@ cdef class LogMap:
     cdef Py_ssize_t held_count
     cdef Py_ssize_t held_max
     cdef BufferHold find(self, int64_t offset, bytes_t* at, int64_t* readable)
+    cdef object look_at(self, int64_t offset, bint check_crc)

@@ -9,12 +9,15 @@ Floor: F1; imports _hold, _message and _tail.
 from libc.stdint cimport int64_t
 cimport cython
 
-from rmqcore._bytes cimport observe_word
+from rmqcore._bytes cimport expect_read, observe_word
 from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport BORN_TIMESTAMP_AT
 from rmqcore._message cimport find_in_hold
 from rmqcore._record cimport bytes_t
 from rmqcore._tail cimport LogTail
+
+cdef enum:
+    BYTES_AHEAD = 512
 
 
 @cython.final
@@ -88,6 +91,10 @@ cdef class LogMap:
         Raises:
             CorruptRecordError: a record begins there, but its bytes contradict each other.
         """
+        return self.look_at(offset, True)
+
+    cdef object look_at(self, int64_t offset, bint check_crc):
+        """As `message_at`; without ``check_crc`` that is left to whoever asks for the message."""
         cdef bytes_t at
         cdef int64_t readable
         cdef BufferHold hold = self.find(offset, &at, &readable)
@@ -95,4 +102,6 @@ cdef class LogMap:
             return False
         if readable < BORN_TIMESTAMP_AT:
             return None
-        return find_in_hold(hold, at, readable, True)
+        # a record's topic and properties lie behind its body: fetched while its head is
+        expect_read(at, min(readable, BYTES_AHEAD))
+        return find_in_hold(hold, at, readable, check_crc)

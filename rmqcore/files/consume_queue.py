@@ -373,9 +373,11 @@ class ConsumeQueue(UnitQueue):
 
     def take_unsynced(self) -> list[Path]:
         """Directories whose new names are still to be brought to the disk, lowest first."""
-        unsynced, self.queue.unsynced = self.queue.unsynced, False
+        if not self.queue.unsynced:
+            return []
+        self.queue.unsynced = False
         directory = self.queue.directory
-        return [directory, *directory.parents[:3]] if unsynced else []
+        return [directory, *directory.parents[:3]]
 
     # ---- reading
 
