@@ -6,8 +6,6 @@ a caller asks for their objects. Knows nothing of records; `_columns` fills the 
 Floor: F0.
 """
 
-import numpy as np
-
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -101,6 +99,8 @@ cdef class ColumnBatch:
         Args:
             name: an integer or time column; times are microseconds, a missing one reads as 0.
         """
+        import numpy as np
+
         cdef const rmq_column* column = self.column_named(name)
         kind = _WIDTHS.get(column.format.decode())
         if kind is None:

@@ -1,8 +1,6 @@
 from collections.abc import Sequence
 from typing import Self, final
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 @final
@@ -12,6 +10,7 @@ class DispatchBatch:
         cls,
         *,
         row_count_max: int = 32768,
+        row_count_enough: int = 0x7FFFFFFF,
         delays_ms: Sequence[int] = (),
         index_tags: bool = True,
         multi_dispatch: bool = False,
@@ -32,11 +31,11 @@ class DispatchBatch:
     @property
     def store_timestamp(self) -> int: ...
     @property
-    def key_hashes(self) -> NDArray[np.int32]: ...
+    def key_hashes(self) -> memoryview[int]: ...
     @property
-    def key_offsets(self) -> NDArray[np.int64]: ...
+    def key_offsets(self) -> memoryview[int]: ...
     @property
-    def key_timestamps(self) -> NDArray[np.int64]: ...
+    def key_timestamps(self) -> memoryview[int]: ...
     def clear(self) -> None: ...
     def scan(
         self,

@@ -7,8 +7,7 @@ queue's units in one copy and inserts the keys in one call; no loop over records
 Floor: F1; imports _hold.
 """
 
-import numpy as np
-
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp
@@ -29,6 +28,8 @@ rmq_crc32_init()
 # A record may carry 32,767 bytes of one-letter keys; its keys must fit into an empty batch.
 cdef int32_t KEYS_A_RECORD_MAX = 16390
 cdef int64_t INNER_BATCH_MAX = 32767
+# A stretch costs its caller 20 us for each queue, which so many units for each make small.
+cdef int32_t UNITS_A_QUEUE = 64
 # A unit has 20 bytes, and a position in a queue fits into an int64.
 cdef int64_t QUEUE_OFFSET_MAX = (1 << 58) - 1
 
@@ -58,12 +59,27 @@ cdef struct Group:
     bint inner_batch
 
 
+cdef object new_column(Py_ssize_t count, str kind, void** first):
+    """A read-only view of ``count`` values that nothing has been written to yet.
+
+    Args:
+        kind: of the values, as `struct` names it.
+        first: where they lie; they live as long as the view.
+    """
+    cdef Py_ssize_t width = {"B": 1, "i": 4, "q": 8}[kind]
+    cdef bytearray data = PyByteArray_FromStringAndSize(NULL, count * width)
+    first[0] = PyByteArray_AS_STRING(data)
+    return memoryview(data).toreadonly().cast(kind)
+
+
 @cython.final
 cdef class DispatchBatch:
     """What one stretch of the commit log adds to consume queues and index.
 
     Args:
         row_count_max: units a scan may produce before it stops with CAPACITY.
+        row_count_enough: units at which it stops when they belong to few queues: each one touches
+            130 bytes of the batch, and longer stretches are no quicker then.
         delays_ms: delay of level 1, 2, … in milliseconds; decides the tags code of delayed
             messages.
         index_tags: also index ``topic#T#TAGS`` (RocketMQ 5.4 and later).
@@ -76,8 +92,13 @@ cdef class DispatchBatch:
         unaddressable_count: units left out because no queue can have their name or offset.
         end_offset: physical offset where the last scan stopped.
         store_timestamp: Unix time in milliseconds of its last record.
-        key_hashes: int32[n], of which the first ``key_count`` count; as `_index.index_hash`.
-        key_offsets, key_timestamps: int64[n]; physical offset and store time of each key's record.
+        key_hashes: memoryview of int32[n], of which the first ``key_count`` count; as
+            `_index.index_hash`.
+        key_offsets, key_timestamps: memoryviews of int64[n]; physical offset, which never falls,
+            and store time of each key's record.
+
+    Memory that no scan has come to is not touched, so that a batch takes no more than the longest
+    stretch needs.
 
     Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService.doReput and the
     dispatchers; store/MultiDispatchUtils.java.
@@ -95,29 +116,28 @@ cdef class DispatchBatch:
     cdef readonly int64_t end_offset
     cdef readonly int64_t store_timestamp
     cdef int32_t row_count_max
+    cdef int32_t row_count_enough
     cdef int32_t key_count_max
     cdef public bint index_tags
     cdef bint multi_dispatch, keys
     cdef readonly object key_hashes
     cdef readonly object key_offsets
     cdef readonly object key_timestamps
-    cdef BufferHold hash_hold
-    cdef BufferHold offset_hold
-    cdef BufferHold timestamp_hold
     cdef int32_t* key_hash_at
     cdef int64_t* key_offset_at
     cdef int64_t* key_timestamp_at
     cdef int64_t* delays
     cdef DelayLevels levels
     cdef BufferHold hold
-    cdef bytearray units
+    cdef object units
     cdef uint8_t* unit_at
 
-    def __cinit__(self, *, int32_t row_count_max=32768, delays_ms=(), bint index_tags=True,
-                  bint multi_dispatch=False, bint keys=True):
+    def __cinit__(self, *, int32_t row_count_max=32768, int32_t row_count_enough=0x7FFFFFFF,
+                  delays_ms=(), bint index_tags=True, bint multi_dispatch=False, bint keys=True):
         cdef int32_t level
         row_count_max = max(row_count_max, KEYS_A_RECORD_MAX)
         self.row_count_max = row_count_max
+        self.row_count_enough = max(1, row_count_enough)
         self.key_count_max = 4 * row_count_max
         self.index_tags = index_tags
         self.multi_dispatch = multi_dispatch
@@ -136,17 +156,10 @@ cdef class DispatchBatch:
             self.delays[level] = delays_ms[level]
         self.levels.delays = self.delays
         self.levels.count = <int32_t>len(delays_ms)
-        self.key_hashes = np.empty(self.key_count_max, np.int32)
-        self.key_offsets = np.empty(self.key_count_max, np.int64)
-        self.key_timestamps = np.empty(self.key_count_max, np.int64)
-        self.hash_hold = BufferHold(self.key_hashes)
-        self.offset_hold = BufferHold(self.key_offsets)
-        self.timestamp_hold = BufferHold(self.key_timestamps)
-        self.key_hash_at = <int32_t*>self.hash_hold.view.buf
-        self.key_offset_at = <int64_t*>self.offset_hold.view.buf
-        self.key_timestamp_at = <int64_t*>self.timestamp_hold.view.buf
-        self.units = bytearray(UNIT_SIZE * row_count_max)
-        self.unit_at = <uint8_t*><char*>self.units
+        self.key_hashes = new_column(self.key_count_max, "i", <void**>&self.key_hash_at)
+        self.key_offsets = new_column(self.key_count_max, "q", <void**>&self.key_offset_at)
+        self.key_timestamps = new_column(self.key_count_max, "q", <void**>&self.key_timestamp_at)
+        self.units = new_column(UNIT_SIZE * row_count_max, "B", <void**>&self.unit_at)
 
     def __dealloc__(self):
         free(self.rows)
@@ -238,6 +251,8 @@ cdef class DispatchBatch:
             or self.key_count_max - self.key_count < KEYS_A_RECORD_MAX
         ) and (self.row_count > self.row_count_max - 1 - head.properties_size // 4
                or self.key_count > self.key_count_max - 3 - head.properties_size // 2):
+            return CAPACITY
+        if self.row_count >= max(self.row_count_enough, UNITS_A_QUEUE * self.group_count):
             return CAPACITY
         read_properties(record + head.properties_at, head.properties_size, &found)
         if self.keys and transaction != TRANSACTION_ROLLBACK:
@@ -377,7 +392,7 @@ cdef class DispatchBatch:
         return (
             group.topic[:group.topic_size].decode("utf-8", "replace"), group.queue_id,
             group.first_queue_offset,
-            memoryview(self.units)[
+            self.units[
                 UNIT_SIZE * <int64_t>group.first_row:
                 UNIT_SIZE * <int64_t>(group.first_row + group.count)
             ],

@@ -3,10 +3,8 @@
 Floor: F0; imports errors.
 """
 
-import socket
-
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from rmqcore._bytes cimport load_i32
 from rmqcore._layout cimport HOST_V4_SIZE, HOST_V6_SIZE
@@ -14,12 +12,33 @@ from rmqcore._record cimport bytes_t
 
 from rmqcore.errors import MessageIllegalError
 
+cdef extern from "<arpa/inet.h>" nogil:
+    enum: AF_INET
+    enum: AF_INET6
+    enum: INET6_ADDRSTRLEN
+    int inet_pton(int family, const char* text, void* address)
+    const char* inet_ntop(int family, const void* address, char* text, uint32_t size)
+
 
 cdef str host_text(bytes_t at, int32_t size):
     if size == HOST_V4_SIZE:
         return f"{at[0]}.{at[1]}.{at[2]}.{at[3]}:{load_i32(at + 4)}"
-    address = socket.inet_ntop(socket.AF_INET6, at[:16])
-    return f"[{address}]:{load_i32(at + 16)}"
+    cdef char address[INET6_ADDRSTRLEN]
+    inet_ntop(AF_INET6, at, address, INET6_ADDRSTRLEN)
+    return f"[{(<bytes>address).decode('ascii')}]:{load_i32(at + 16)}"
+
+
+cdef bytes packed_address(int family, str address):
+    """The 4 or 16 bytes of a numeric address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    cdef uint8_t packed[16]
+    cdef bytes text = address.encode("ascii")
+    if 0 in text or inet_pton(family, PyBytes_AS_STRING(text), packed) != 1:
+        raise ValueError(address)
+    return (<char*>packed)[:4 if family == AF_INET else 16]
 
 
 def decode_host(bytes host not None) -> str:
@@ -50,13 +69,13 @@ def encode_host(str host not None) -> bytes:
     try:
         if address.startswith("[") and address.endswith("]"):
             bare = address.removeprefix("[").removesuffix("]").partition("%")[0]
-            packed = socket.inet_pton(socket.AF_INET6, bare)
+            packed = packed_address(AF_INET6, bare)
             if packed.startswith(b"\0" * 10 + b"\xff\xff"):
                 packed = packed[12:]
         else:
-            packed = socket.inet_pton(socket.AF_INET, address)
+            packed = packed_address(AF_INET, address)
         number = int(port)
-    except (OSError, ValueError):
+    except ValueError:
         number = -1
     if not 0 <= number <= 65535:
         raise MessageIllegalError(

@@ -15,6 +15,7 @@ class UnitQueue:
     plain_files: object | None
 
 def good_units(units: bytes, unit_size: int, floor: int) -> tuple[int, bool, int]: ...
+def message_units(units: bytes, unit_size: int) -> tuple[int, int]: ...
 
 @final
 class PlainReads:

@@ -83,6 +83,10 @@ cdef int64_t whole_number(object value) except? -1:
     return -1 if overflow else number
 
 
+cdef inline bint is_filler(bytes_t unit) noexcept nogil:
+    return load_i64(unit) == 0 and load_i32(unit + UNIT_SIZE_AT) == FILLER_SIZE
+
+
 def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tuple:
     """How far units follow each other as those of one queue must: in log order, none overlapping.
 
@@ -103,7 +107,7 @@ def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tup
     while good < count:
         at = load_i64(unit)
         size = load_i32(unit + UNIT_SIZE_AT)
-        if at != 0 or size != FILLER_SIZE:
+        if not is_filler(unit):
             if size <= 0 or at < floor or at < 0 or at > INT64_MAX - size:
                 break
             floor = at + size
@@ -114,6 +118,26 @@ def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tup
             return good, True, floor
         unit += unit_size
     return good, False, floor
+
+
+def message_units(bytes units not None, Py_ssize_t unit_size) -> tuple:
+    """Numbers of the first and the last unit that is no filler; -1 for both when all are.
+
+    Args:
+        units: consume-queue units.
+        unit_size: bytes of one, 20 or more.
+    """
+    cdef bytes_t base = <bytes_t>PyBytes_AS_STRING(units)
+    cdef Py_ssize_t first = 0, last
+    unit_size = max(UNIT_SIZE, unit_size)
+    last = PyBytes_GET_SIZE(units) // unit_size - 1
+    while last >= 0 and is_filler(base + last * unit_size):
+        last -= 1
+    if last < 0:
+        return -1, -1
+    while is_filler(base + first * unit_size):
+        first += 1
+    return first, last
 
 
 @cython.final

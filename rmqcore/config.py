@@ -9,7 +9,6 @@ Floor: F1.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -485,6 +484,8 @@ def _usual_log(properties: Mapping[str, object], log: object) -> bool:
 
 def _suggestion(name: str) -> str:
     """The nearest right name, as the end of a sentence."""
+    import difflib  # noqa: PLC0415 - for a mistake only
+
     right = {known.lower(): known for known in (*KNOWN_PROPERTIES, *_SETTINGS)}
     near = difflib.get_close_matches(str(name).lower(), right, n=1, cutoff=0.4)
     return f"; did you mean {right[near[0]]}?" if near else ""

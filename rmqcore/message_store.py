@@ -56,6 +56,8 @@ from rmqcore.status import Durability
 
 _log = logging.getLogger("rmqcore")
 _PREPARE_AT = 4
+#: units that are dispatched at a time, more where there are many queues
+_STRETCH_UNITS = 1 << 13
 _open_stores: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
 
 
@@ -197,6 +199,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def _new_batch(self) -> DispatchBatch:
         config = self.config
         return DispatchBatch(
+            row_count_enough=_STRETCH_UNITS,
             delays_ms=config.delay_levels_ms,
             multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
         )

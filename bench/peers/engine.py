@@ -2,14 +2,13 @@
 
 One command a line on standard input, ``NAME key=value ...``; one answer a line on standard output,
 ``ANSWER {json}`` or ``FAILED reason``. It runs in a process of its own, as Java's store does, so
-that the harness costs neither side anything.
+that the harness costs neither side anything. What one command alone needs is imported by it: the
+memory of a process that puts is that of the store, not of what other rows of the table use.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 import sys
 import threading
 import time
@@ -18,7 +17,6 @@ from collections.abc import Callable
 
 from rmqcore import DefaultMessageStore, Durability, Message, open_store
 from rmqcore._codec import encode_batch
-from rmqcore.scan import DEFAULT_COLUMNS, read_store
 
 BATCH = 64
 TAG = "TagA"
@@ -164,6 +162,8 @@ class Engine:
             raise failures[0]
 
     def _put_in_tasks(self, topic: str, start: int, count: int, rest: bytes, tasks: int) -> None:
+        import asyncio
+
         async def work(numbers: range) -> None:
             for n in numbers:
                 receipt = await self.store.put_message_async(message(topic, n, rest, n % 4))
@@ -287,6 +287,8 @@ class Engine:
         """The whole topic as Arrow record batches, none of them kept: body, keys, tags, times."""
         from pyarrow import compute
 
+        from rmqcore.scan import DEFAULT_COLUMNS, read_store
+
         rows, began = 0, now()
         for batch in read_store(self.store.path, DEFAULT_COLUMNS, topics=[topic]):
             rows += batch.to_arrow().num_rows
@@ -301,6 +303,8 @@ class Engine:
 
     def query(self, *, topic: str, start: int, range: int, count: int, seed: int) -> dict:
         """Look-ups of random keys, the keys made in the loop; as Java's, no message decoded."""
+        import random
+
         chance, query_message = random.Random(seed), self.store.query_message
         numbers = [start + chance.randrange(range) for _ in [None] * count]
         hits = size = 0

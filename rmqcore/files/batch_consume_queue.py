@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
 
 if TYPE_CHECKING:
@@ -19,13 +17,6 @@ BATCH_UNIT_SIZE = 46
 _UNIT = struct.Struct(">qiqqqhii")
 _BASE_AND_COUNT = struct.Struct(">qh")
 _BASE_AT = 28
-_UNITS = np.dtype(
-    {
-        "names": ["phy_offset", "size", "tags_code"],
-        "formats": [">i8", ">i4", ">i8"],
-        "itemsize": BATCH_UNIT_SIZE,
-    }
-)
 
 
 class BatchConsumeQueue(ConsumeQueue):
@@ -39,10 +30,6 @@ class BatchConsumeQueue(ConsumeQueue):
     """
 
     unit_size = BATCH_UNIT_SIZE
-
-    @staticmethod
-    def _dtype() -> np.dtype[np.void]:
-        return _UNITS
 
     def load(self) -> None:
         """Take in the files; offsets become those of messages."""

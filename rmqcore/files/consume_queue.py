@@ -12,17 +12,13 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rmqcore._plain_reads import UnitQueue, good_units
+from rmqcore._plain_reads import UnitQueue, good_units, message_units
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
@@ -39,15 +35,8 @@ _FIRST_LOOK = 4096
 _FILES_CHECKED = 3
 _FIRST_FILLERS_LOOK = 8
 _FILLERS_LOOK = 4096
-_UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _HEAD = struct.Struct(">qi")
-
-
-def _fillers(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which units stand where no message is."""
-    at_zero: NDArray[np.bool_] = units["phy_offset"] == 0
-    sized: NDArray[np.bool_] = units["size"] == FILLER_SIZE
-    return at_zero & sized
+_TAGS_CODE = struct.Struct(">q")
 
 
 class ConsumeQueue(UnitQueue):
@@ -146,10 +135,9 @@ class ConsumeQueue(UnitQueue):
             start = max(self.min_offset, offset - look, first)
             look = _FILLERS_LOOK
             units = self._block(file, start, offset)
-            messages = np.flatnonzero(~_fillers(units))
-            if messages.size:
-                last = units[int(messages[-1])]
-                return int(last["phy_offset"]), int(last["size"])
+            _, last = message_units(units, self.unit_size)
+            if last >= 0:
+                return _HEAD.unpack_from(units, last * self.unit_size)
             offset = start
         return None
 
@@ -163,17 +151,16 @@ class ConsumeQueue(UnitQueue):
             behind = (file.file_from_offset + file.size) // self.unit_size
             end = min(stop, offset + look, behind)
             look = _FILLERS_LOOK
-            messages = np.flatnonzero(~_fillers(self._block(file, offset, end)))
-            if messages.size:
-                return offset + int(messages[0])
+            first, _ = message_units(self._block(file, offset, end), self.unit_size)
+            if first >= 0:
+                return offset + first
             offset = end
         return stop
 
-    def _block(self, file: MappedFile, start: int, stop: int) -> NDArray[np.void]:
+    def _block(self, file: MappedFile, start: int, stop: int) -> bytes:
         """The units from queue offset ``start`` to ``stop``, which lie in one file."""
         at = start * self.unit_size - file.file_from_offset
-        data = file.read_bytes(at, (stop - start) * self.unit_size)
-        return np.frombuffer(data, self._dtype())
+        return file.read_bytes(at, (stop - start) * self.unit_size)
 
     def _read_unit(self, offset: int) -> bytes | None:
         at = offset * self.unit_size
@@ -225,10 +212,6 @@ class ConsumeQueue(UnitQueue):
             if size < self.unit_size:
                 break
         return count, False
-
-    @staticmethod
-    def _dtype() -> np.dtype[np.void]:
-        return _UNITS
 
     # ---- writing
 
@@ -405,16 +388,16 @@ class ConsumeQueue(UnitQueue):
 
     def with_tags_codes(self, units: bytes) -> bytes:
         """The same units, addresses of the extension file replaced by the tags codes there."""
-        tags_codes = np.frombuffer(units, _UNITS)["tags_code"]
-        addresses = np.flatnonzero(tags_codes < EXT_ADDRESS_BELOW)
-        if self.ext is None or not len(addresses):
+        if self.ext is None:
             return units
-        changed = np.frombuffer(units, _UNITS).copy()
-        for number in addresses.tolist():
-            tags_code = self.ext.tags_code_at(int(tags_codes[number]))
-            if tags_code is not None:
-                changed["tags_code"][number] = tags_code
-        return changed.tobytes()
+        changed = bytearray(units)
+        for at in range(_TAGS_CODE_AT, len(units), UNIT_SIZE):
+            (address,) = _TAGS_CODE.unpack_from(units, at)
+            if address < EXT_ADDRESS_BELOW:
+                tags_code = self.ext.tags_code_at(address)
+                if tags_code is not None:
+                    _TAGS_CODE.pack_into(changed, at, tags_code)
+        return bytes(changed)
 
     def unit_at(self, offset: int) -> tuple[int, int] | None:
         """(phy_offset, size) of a message; None outside the queue and for a filler."""

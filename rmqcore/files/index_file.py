@@ -8,10 +8,8 @@ Floor: F4; imports files.mapped_file, _index and errors.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import time
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from rmqcore._index import (
     HEADER_SIZE,
@@ -29,11 +27,8 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
-
-_ENTRIES = np.dtype(
-    [("key_hash", ">i4"), ("phy_offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
-)
 
 
 class IndexHeader(NamedTuple):
@@ -49,8 +44,8 @@ class IndexHeader(NamedTuple):
 
 def file_name_at(timestamp_ms: int) -> str:
     """Name of an index file created at a time: local time as yyyyMMddHHmmssSSS."""
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).astimezone()
-    return f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
+    moment = time.localtime(timestamp_ms // 1000)
+    return f"{time.strftime('%Y%m%d%H%M%S', moment)}{timestamp_ms % 1000:03d}"
 
 
 class IndexFile:
@@ -149,9 +144,9 @@ class IndexFile:
 
     def put_keys(
         self,
-        key_hashes: NDArray[np.int32],
-        phy_offsets: NDArray[np.int64],
-        store_timestamps_ms: NDArray[np.int64],
+        key_hashes: memoryview[int],
+        phy_offsets: memoryview[int],
+        store_timestamps_ms: memoryview[int],
         start: int,
         stop: int,
     ) -> int:
@@ -202,12 +197,17 @@ class IndexFile:
 
     def entries(self) -> NDArray[np.void]:
         """All entries in log order: key_hash, phy_offset, time_diff, previous."""
-        at = HEADER_SIZE + 4 * self.hash_slot_num + _ENTRIES.itemsize
-        data = self._file.read(at, _ENTRIES.itemsize * self.entry_count)
-        return np.frombuffer(data, _ENTRIES)
+        import numpy as np  # noqa: PLC0415 - heavy
+
+        numbers = [("key_hash", ">i4"), ("phy_offset", ">i8")]
+        numbers += [("time_diff", ">i4"), ("previous", ">i4")]
+        at = HEADER_SIZE + INDEX_SLOT_SIZE * self.hash_slot_num + INDEX_ENTRY_SIZE
+        return np.frombuffer(self._file.read(at, INDEX_ENTRY_SIZE * self.entry_count), numbers)
 
     def slots(self) -> NDArray[np.int32]:
         """Number of the newest entry of each slot, 0 for none."""
+        import numpy as np  # noqa: PLC0415 - heavy
+
         return np.frombuffer(self._file.read(HEADER_SIZE, 4 * self.hash_slot_num), ">i4")
 
     def entry(self, number: int) -> tuple[int, int, int, int]:

@@ -5,18 +5,21 @@ Floor: F5; imports files.commit_log, files.store_checkpoint, services.service an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rmqcore._commit_group import CommitGroup
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.services.event_loop import running_loop
 from rmqcore.services.service import ServiceThread
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger("rmqcore")
 STORE_PAGE_SIZE = 4096
@@ -110,7 +113,7 @@ class GroupCommitService(ServiceThread):
 
     def wait_async(self, offset: int, timeout_ms: int) -> asyncio.Future[bool]:
         """As `wait`, as a future of the running loop."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         deadline = loop.time() + timeout_ms / 1000
         with self._waiting:
             together = self._coroutines.get(loop)

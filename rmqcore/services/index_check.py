@@ -42,7 +42,7 @@ class IndexCheck:
 
     def take(self, batch: DispatchBatch) -> None:
         """Compare the keys of one stretch of the log that are filed already."""
-        offsets = batch.key_offsets[: batch.key_count]
+        offsets = np.asarray(batch.key_offsets)[: batch.key_count]
         low, high = offsets.searchsorted([self._resume_offset, self._resume_offset + 1])
         stop = int(min(low + self._resume_keys, high))
         if not stop:
@@ -81,7 +81,8 @@ class IndexCheck:
         numbers: list[tuple[int, int, int]],
         parts: list[NDArray[np.void]],
     ) -> None:
-        offsets, hashes = batch.key_offsets[:stop], batch.key_hashes[:stop]
+        offsets = np.asarray(batch.key_offsets)[:stop]
+        hashes = np.asarray(batch.key_hashes)[:stop]
         found = np.concatenate(parts) if parts else np.empty(0, [("phy_offset", "i8")])
         if len(found) != stop or not (
             np.array_equal(found["phy_offset"], offsets)
@@ -91,7 +92,7 @@ class IndexCheck:
             return
         at = 0
         for number, low, high in numbers:
-            times = batch.key_timestamps[at : at + high - low]
+            times = np.asarray(batch.key_timestamps)[at : at + high - low]
             if not _times_fit(self._files[number], low, high, times):
                 self._note(number)
             at += high - low

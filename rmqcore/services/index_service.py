@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,18 +243,17 @@ class IndexService:
 
     def _note_resume(self, batch: DispatchBatch, stop: int) -> None:
         """Remember the last record that has entries, and how many of its keys are in."""
-        last = int(batch.key_offsets[stop - 1])
+        last = batch.key_offsets[stop - 1]
         if last >= self.resume_offset:
             self.resume_offset = last
-            self.resume_keys = int((batch.key_offsets[:stop] == last).sum())
+            self.resume_keys = stop - bisect_left(batch.key_offsets, last, 0, stop)
 
     def _not_yet_indexed(self, batch: DispatchBatch) -> int:
         count = batch.key_count
-        if not count or int(batch.key_offsets[0]) > self.resume_offset:
+        if not count or batch.key_offsets[0] > self.resume_offset:
             return 0
-        offsets = batch.key_offsets[:count]
-        first = int(offsets.searchsorted(self.resume_offset, "left"))
-        behind = int(offsets.searchsorted(self.resume_offset, "right"))
+        first = bisect_left(batch.key_offsets, self.resume_offset, 0, count)
+        behind = bisect_right(batch.key_offsets, self.resume_offset, first, count)
         return min(first + self.resume_keys, behind)
 
     def _roll(self, full: IndexFile | None) -> IndexFile:

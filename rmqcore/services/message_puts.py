@@ -5,7 +5,6 @@ Floor: F6; imports _tail, _codec, config, files.commit_log, services.flush and d
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from rmqcore.errors import (
 )
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.services.delay_schedule import park, requested_delay_level
+from rmqcore.services.event_loop import running_loop
 from rmqcore.services.flush import GroupCommitService
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.status import Durability, PutMessageStatus
@@ -232,7 +232,7 @@ class MessagePuts(MessagePutter):
         answer = self._tail.put_message(ready)
         if not isinstance(answer, PutMessageResult):
             call = partial(self._append, self._tail.put_message, ready)
-            answer = await asyncio.get_running_loop().run_in_executor(None, call)
+            answer = await running_loop().run_in_executor(None, call)
         return await self._await_disk_async(answer, durability, ready.wait_store_msg_ok)
 
     async def put_messages_async(
@@ -241,7 +241,7 @@ class MessagePuts(MessagePutter):
         """As `put_messages`, without blocking the event loop."""
         durability = settings.pop("durability", None)
         call = partial(self.put_messages, messages, durability=Durability.PAGE_CACHE, **settings)
-        receipt = await asyncio.get_running_loop().run_in_executor(None, call)
+        receipt = await running_loop().run_in_executor(None, call)
         return await self._await_disk_async(receipt, durability, True)
 
     async def _await_disk_async(

@@ -5,7 +5,6 @@ Floor: F6.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from rmqcore._message import status_text
 from rmqcore.config import StoreConfig, to_broker_conf
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
+from rmqcore.services.event_loop import running_loop
 from rmqcore.services.store_reader import StoreReader
 from rmqcore.status import GetMessageStatus
 
@@ -82,7 +82,7 @@ class MessageReads:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
+        await running_loop().run_in_executor(None, self.close)
 
     def broker_conf(self) -> str:
         """The ``broker.conf`` lines with which RocketMQ opens this store."""

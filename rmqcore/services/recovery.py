@@ -21,7 +21,6 @@ from rmqcore.config import FlushDiskType, OnCorruption
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.services.beside_thread import BesideThread
-from rmqcore.services.index_check import IndexCheck
 from rmqcore.services.index_tags import index_has_tags
 from rmqcore.services.log_search import GoodRecord, find_good_record, first_record
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from rmqcore.files.mapped_file import MappedFile
     from rmqcore.files.store_checkpoint import StoreCheckpoint
     from rmqcore.services.consume_queue_store import ConsumeQueueStore
+    from rmqcore.services.index_check import IndexCheck
     from rmqcore.services.index_service import IndexService
 
 _log = logging.getLogger("rmqcore")
@@ -176,7 +176,10 @@ class Recovery:
             for batch in self._batches:
                 batch.index_tags = index_has_tags(self._index, self._log.message_at)
             self._index.check_holes(self._keys_between)
-            self._index_check = IndexCheck(self._index)
+            if self._index.files:
+                from rmqcore.services.index_check import IndexCheck  # noqa: PLC0415 - numpy
+
+                self._index_check = IndexCheck(self._index)
         self.report.findings += [str(error) for error in found]
 
     def _tell_queues(self, done: int, total: int) -> None:

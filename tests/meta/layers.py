@@ -27,7 +27,7 @@ ROWS = (
     ("F1", "_java_json _java_properties _known_properties _setting"),
     ("F1", "config dispatch message"),
     ("F2", "files.mapped_file files.store_dir files.config_file"),
-    ("F2", "_putter services.service services.beside_thread"),
+    ("F2", "_putter services.service services.beside_thread services.event_loop"),
     ("F3", "files.mapped_file_queue files.config_tables"),
     ("F3", "files.consume_queue_ext services.allocate services.store_stats"),
     ("F3", "services.transient_store_pool"),
@@ -75,6 +75,8 @@ OPTIONAL = {
     "uvloop",
     "zstandard",
 }
+#: Also: what is too heavy for a process that puts, gets and queries, and does without it.
+HEAVY = {"asyncio", "difflib", "numpy", "rmqcore.services.index_check"}
 
 CYTHON_IMPORT = re.compile(
     r"^(?P<indent>[ \t]*)(?:from[ \t]+(?P<source>[\w.]+)[ \t]+c?import[ \t]+"
@@ -254,12 +256,13 @@ class Layers:
         return found
 
     def hidden(self) -> list[str]:
-        """Return the imports inside functions of what is not an optional extra."""
+        """Return the imports inside functions of what is neither an optional extra nor heavy."""
         return [
             f"{path.relative_to(self.root)}:{imported.line}: import it at the top of the file"
             for path, _ in self.files
             for imported in read_imports(path)
             if imported.inside_function
+            and (imported.source or imported.names[0]) not in HEAVY
             and (imported.source or imported.names[0]).partition(".")[0] not in OPTIONAL
         ]
 

@@ -29,7 +29,7 @@ def test_there_are_no_circles(layers):
     assert not layers.circles()
 
 
-def test_only_optional_extras_are_imported_inside_functions(layers):
+def test_only_what_is_optional_or_heavy_is_imported_inside_functions(layers):
     assert not layers.hidden()
 
 

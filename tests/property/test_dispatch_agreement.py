@@ -192,6 +192,29 @@ def test_a_full_batch_stops_and_goes_on(light_queues, count):
     assert rows == sum(len(queue_places(record)) for record in log)
 
 
+@pytest.mark.parametrize(
+    ("queues", "enough", "stretch"), [(1, 100, 100), (1, 0, 64), (5, 0, 320), (20, 0, 400)]
+)
+def test_a_stretch_is_long_enough_for_its_queues(queues, enough, stretch):
+    data = b""
+    for number in range(400):
+        data += records.encode_record(
+            records.Record(
+                topic="T",
+                queue_id=number % queues,
+                queue_offset=number // queues,
+                phy_offset=BASE + len(data),
+                properties_data=b"",
+            )
+        )
+    batch, at, rows = DispatchBatch(row_count_enough=enough), 0, []
+    while at < len(data):
+        at, _ = batch.scan(data, at, len(data), base_offset=BASE)
+        rows.append(len(batch))
+    assert rows[0] == stretch
+    assert sum(rows) == 400
+
+
 @pytest.mark.parametrize("store", packed_stores(), ids="-".join)
 def test_golden_stores_are_dispatched_alike(store, tmp_path):
     golden = unpack(*store, tmp_path / "store")

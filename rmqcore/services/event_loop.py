@@ -1,0 +1,22 @@
+"""The event loop of a caller that has one; asyncio is loaded with the first who asks.
+
+Floor: F2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs the calling coroutine.
+
+    Raises:
+        RuntimeError: none does.
+    """
+    import asyncio  # noqa: PLC0415 - heavy, and there already where a loop runs
+
+    return asyncio.get_running_loop()

@@ -1,0 +1,69 @@
+"""A process that embeds a store carries little more than its interpreter."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: what a process that puts, gets and queries does without
+HEAVY = {
+    "asyncio",
+    "concurrent.futures.process",
+    "datetime",
+    "difflib",
+    "multiprocessing",
+    "numpy",
+    "random",
+    "rmqcore.scan",
+    "socket",
+    "ssl",
+    "subprocess",
+    "typing_extensions",
+}
+#: MiB above the bare interpreter; numpy alone would be 7
+ANONYMOUS_MIB_MAX = 10
+PROGRAM = """
+import json, sys
+from pathlib import Path
+
+status = Path("/proc/self/status")
+
+def anonymous_kib():
+    return int(status.read_text().partition("RssAnon:")[2].split()[0]) if status.exists() else 0
+
+loaded, bare = set(sys.modules), anonymous_kib()
+import rmqcore
+
+with rmqcore.open_store(sys.argv[1]) as store:
+    for number in range(40_000):
+        store.put("T", b"x" * 256, queue_id=number % 4, keys=f"K{number}", tags="TagA")
+    assert len(store.get_message("T", 1, 0, max_messages=32).messages) == 32
+    assert store.query_message("T", "K77").messages[0].keys == ("K77",)
+    used = anonymous_kib()
+print(json.dumps([sorted(set(sys.modules) - loaded), (used - bare) / 1024]))
+"""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    """(modules that it has loaded, MiB of anonymous memory above the bare interpreter)."""
+    # one that has been started before, so that it compiles nothing, as an installed package does
+    here = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    for _ in range(2):
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("store"))]
+        done = subprocess.run(command, env=here, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_the_core_loads_nothing_heavy(process):
+    modules, _ = process
+    assert HEAVY.isdisjoint(modules)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
+def test_a_store_that_puts_takes_little_memory(process):
+    _, mib = process
+    assert 1 < mib < ANONYMOUS_MIB_MAX
