@@ -28,7 +28,7 @@ cdef extern from "<sys/mman.h>" nogil:
     int munlock(const void* at, size_t size)
     int madvise(void* at, size_t size, int advice)
     int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MS_SYNC
-    int MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED
+    int MADV_NORMAL, MADV_RANDOM, MADV_WILLNEED, MADV_DONTNEED, MADV_HUGEPAGE
     void* MAP_FAILED
 
 cdef extern from *:
@@ -331,8 +331,13 @@ cdef class MappedRegion:
         held.release()
         self.locked = False
 
-    def advise(self, str advice) -> bool:
-        """Tell the kernel how the region is read: normal, random, sequential, willneed, dontneed.
+    def advise(self, str advice, int64_t at=0) -> bool:
+        """Tell the kernel how the region is used from ``at`` on.
+
+        Args:
+            advice: "normal"; "random": bring in one page at a time; "hugepage": many as one, where
+                the file system can; "dontneed": unmap the pages, which come back at need.
+            at: a multiple of the system's page size.
 
         Returns:
             True when the kernel took the advice.
@@ -342,16 +347,16 @@ cdef class MappedRegion:
         """
         cdef int number, failed
         numbers = {
-            "normal": MADV_NORMAL, "random": MADV_RANDOM, "sequential": MADV_SEQUENTIAL,
-            "willneed": MADV_WILLNEED, "dontneed": MADV_DONTNEED,
+            "normal": MADV_NORMAL, "random": MADV_RANDOM, "hugepage": MADV_HUGEPAGE,
+            "dontneed": MADV_DONTNEED,
         }
         if advice not in numbers:
             raise ValueError(f"advice={advice!r}: expected one of {', '.join(numbers)}")
         number = numbers[advice]
-        self.check(0, self.size)
+        self.check(at, self.size - at)
         held = memoryview(self)
         with nogil:
-            failed = madvise(self.base, self.size, number)
+            failed = madvise(self.base + at, self.size - at, number)
         held.release()
         return failed == 0
 

@@ -25,7 +25,7 @@ from rmqcore.errors import (
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
-from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
@@ -115,7 +115,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
         )
         self.flags = RunningFlags(self._flags_changed)
-        self._allocate = self._allocate_service(queue)
+        self._allocate = self._allocate_service()
         pool = None
         if config.transient_store_pool_effective:
             pool = TransientStorePool(
@@ -124,7 +124,14 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._tail.durability = Durability.MEMORY
         self._waits = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.log = CommitLog(
-            queue, self._tail, self._allocate, pool, demand_crc=config.force_verify_prop_crc
+            queue,
+            self._tail,
+            self._allocate,
+            pool,
+            # a record that is flushed by itself should dirty one page, and where a warm-up takes
+            # the page faults, there are none to save
+            large_folios=not (self._waits or config.warm_mapped_file_enable),
+            demand_crc=config.force_verify_prop_crc,
         )
         self.consume_queues = ConsumeQueueStore(
             directory,
@@ -144,13 +151,17 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             get_counts=lambda: self._reader.counts,
         )
 
-    def _allocate_service(self, queue: MappedFileQueue) -> AllocateMappedFileService:
+    def _allocate_service(self) -> AllocateMappedFileService:
         config = self.config
         sync_every = 0
         if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             sync_every = config.flush_least_pages_when_warm_mapped_file * 4096
+
+        def make(path: Path, offset: int) -> MappedFile:
+            return self.log.make_file(path, offset)
+
         return AllocateMappedFileService(
-            lambda path, offset: queue.new_file(path, offset, whole=True),
+            make,
             config.mapped_file_size_commit_log,
             ahead=config.allocate_ahead,
             warm=config.warm_mapped_file_enable,

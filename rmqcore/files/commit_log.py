@@ -84,6 +84,7 @@ class CommitLog:
         tail: the native end of the log.
         source: where the next file comes from.
         pool: buffers of the transient store pool, or None.
+        large_folios: how the file that is written lies in memory, `MappedFile.begin_writes`.
         demand_crc: hand out no record without a right ``__CRC32#`` property.
 
     Threads: any number append and read; `flush_lock` orders flushes.
@@ -97,6 +98,7 @@ class CommitLog:
         source: FileSource,
         pool: BufferPool | None = None,
         *,
+        large_folios: bool = False,
         demand_crc: bool = False,
     ) -> None:
         self.queue = queue
@@ -110,6 +112,7 @@ class CommitLog:
         self.flush_lock = Turn()
         self._source = source
         self._pool = pool
+        self._large_folios = large_folios
         self._rolling = Turn()
         self._roll_lock = Turn()
         self._attached: MappedFile | None = None
@@ -123,7 +126,19 @@ class CommitLog:
             file = self.queue.last
             if file is None or file.full:
                 file = self._next_file(file)
+            else:
+                file.begin_writes(large_folios=self._large_folios)
             self._attach(file)
+
+    def make_file(self, path: Path, offset: int) -> MappedFile:
+        """Create a log file, reserved whole; it is not in the log yet.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        file = self.queue.new_file(path, offset, whole=True)
+        file.begin_writes(large_folios=self._large_folios)
+        return file
 
     def _next_file(self, last: MappedFile | None) -> MappedFile:
         offset = 0 if last is None else last.file_from_offset + self.queue.file_size
@@ -169,6 +184,7 @@ class CommitLog:
             fresh = self._next_file(file) if self.queue.last is file else self.queue.last
             self.tail.seal()
             self._take_position()
+            file.end_writes()
             if fresh is not None:
                 self._attach(fresh)
 
