@@ -35,6 +35,7 @@ LEAVES = [
     "_commit_group",
     "_dispatch",
     "_encoder",
+    "_entry_check",
     "_get_result",
     "_hold",
     "_host",

@@ -19,6 +19,13 @@ cdef inline int64_t entry_at(const Geometry* shape, int32_t number) noexcept nog
     return INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE * shape.slot_count + <int64_t>ENTRY_SIZE * number
 
 
+cdef inline int32_t time_diff(int64_t begin, int64_t store_timestamp) noexcept nogil:
+    """Whole seconds from the time that a file counts from, 0 for none yet, to a key's."""
+    if begin <= 0 or store_timestamp < begin:
+        return 0
+    return <int32_t>min((store_timestamp - begin) / 1000, <int64_t>TIME_DIFF_MAX)
+
+
 cdef struct Source:
     # mapped bytes, or a file that is read with pread
     bytes_t base

@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from rmqcore._bytes cimport load_i32, load_i64, observe_i32, publish_i32, store_i32, store_i64
-from rmqcore._chain cimport Geometry, Source, Walk, entry_at, walk
+from rmqcore._chain cimport Geometry, Source, Walk, entry_at, time_diff, walk
 from rmqcore._layout cimport *
 from rmqcore._record cimport bytes_t, index_hash_of, java_hash_step
 
@@ -74,7 +74,6 @@ cdef int insert_key(
     cdef int64_t slot_at = INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE * (key_hash % shape.slot_count)
     cdef int64_t begin = load_i64(base + INDEX_BEGIN_TIMESTAMP_AT)
     cdef int32_t previous
-    cdef int64_t diff = 0
     cdef uint8_t* entry
     if count < 1:
         count = 1
@@ -88,16 +87,10 @@ cdef int insert_key(
             previous = 0
     if previous <= 0 or previous > count:
         previous = 0
-    if begin > 0:
-        diff = (store_timestamp - begin) / 1000
-        if diff > TIME_DIFF_MAX:
-            diff = TIME_DIFF_MAX
-        elif diff < 0:
-            diff = 0
     entry = base + entry_at(shape, count)
     store_i32(entry + ENTRY_HASH_AT, key_hash)
     store_i64(entry + ENTRY_PHY_OFFSET_AT, phy_offset)
-    store_i32(entry + ENTRY_TIME_DIFF_AT, <int32_t>diff)
+    store_i32(entry + ENTRY_TIME_DIFF_AT, time_diff(begin, store_timestamp))
     store_i32(entry + ENTRY_PREVIOUS_AT, previous)
     publish_i32(base + slot_at, count)
     if count <= 1:

@@ -277,6 +277,19 @@ class ConsumeQueue(UnitQueue):
         self._set_end(self.max_offset * size)
         return mended
 
+    def mark_unsynced(self, first_offset: int, count: int) -> None:
+        """Have the units that are there already brought to the disk by the next flush.
+
+        Args:
+            first_offset: queue offset of the first one.
+            count: how many; those that are not there are left out.
+        """
+        at = max(first_offset, self.first_unit_offset) * self.unit_size
+        stop = min(first_offset + count, self.max_offset) * self.unit_size
+        while at < stop and (file := self.queue.find(at)) is not None:
+            self._mark_dirty(file)
+            at = file.file_from_offset + file.size
+
     def _overwrite(self, at: int, unit: bytes) -> None:
         file = self.queue.find(at)
         if file is not None:

@@ -3,7 +3,7 @@
 The bytes are changed by the native leaf `_index`; this class owns the file, its geometry and its
 header. A damaged index is derived from the log again, never trusted.
 
-Floor: F4; imports files.mapped_file, _index and errors.
+Floor: F4; imports files.mapped_file, _entry_check, _index, _key_query and errors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from rmqcore._entry_check import EntryCheck
 from rmqcore._index import (
     HEADER_SIZE,
     INDEX_ENTRY_SIZE,
@@ -142,6 +143,11 @@ class IndexFile:
         """Entries in the file."""
         return self.header.index_count - 1
 
+    def newer_than(self, trusted_until_ms: int) -> bool:
+        """True unless the file ends, with an entry, at or before a store time."""
+        header = self.header
+        return header.index_count <= 1 or header.end_timestamp_ms > trusted_until_ms
+
     def put_keys(
         self,
         key_hashes: memoryview[int],
@@ -195,21 +201,6 @@ class IndexFile:
             count += 1
         return count
 
-    def entries(self) -> NDArray[np.void]:
-        """All entries in log order: key_hash, phy_offset, time_diff, previous."""
-        import numpy as np  # noqa: PLC0415 - heavy
-
-        numbers = [("key_hash", ">i4"), ("phy_offset", ">i8")]
-        numbers += [("time_diff", ">i4"), ("previous", ">i4")]
-        at = HEADER_SIZE + INDEX_SLOT_SIZE * self.hash_slot_num + INDEX_ENTRY_SIZE
-        return np.frombuffer(self._file.read(at, INDEX_ENTRY_SIZE * self.entry_count), numbers)
-
-    def slots(self) -> NDArray[np.int32]:
-        """Number of the newest entry of each slot, 0 for none."""
-        import numpy as np  # noqa: PLC0415 - heavy
-
-        return np.frombuffer(self._file.read(HEADER_SIZE, 4 * self.hash_slot_num), ">i4")
-
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """(key_hash, phy_offset, time_diff_s, previous_entry) of an entry."""
         at = HEADER_SIZE + INDEX_SLOT_SIZE * self.hash_slot_num + INDEX_ENTRY_SIZE * number
@@ -220,6 +211,36 @@ class IndexFile:
             int.from_bytes(data[12:16], "big", signed=True),
             int.from_bytes(data[16:20], "big", signed=True),
         )
+
+    # ---- checking
+
+    def check_entries(self) -> EntryCheck:
+        """Begin to hold the file, as its header describes it, against the keys of the log."""
+        return EntryCheck(self._file.region, self.hash_slot_num, self.max_index_num, by_header=True)
+
+    def check_bytes(self, before: IndexHeader | None) -> EntryCheck:
+        """Begin to hold the file against the keys of the log, believing nothing that it says.
+
+        Args:
+            before: the header of the file before, as for `create`.
+        """
+        return EntryCheck(
+            self._file.region,
+            self.hash_slot_num,
+            self.max_index_num,
+            by_header=False,
+            before_ms=0 if before is None else before.end_timestamp_ms,
+        )
+
+    def mend(self, check: EntryCheck) -> None:
+        """Make header and slots those of the entries that agreed; what lies behind is free."""
+        self._final_header = None
+        check.mend()
+
+    def zero_behind(self) -> None:
+        """Make what lies behind the last entry read as zeros."""
+        unused = INDEX_ENTRY_SIZE * (self.max_index_num - self.header.index_count)
+        self._file.zero_from(self._file.size - unused)
 
     def flush(self) -> None:
         """Write through to the disk.

@@ -34,7 +34,8 @@ class ConsumeQueueStore:
     - While recovery sets ``look_for_holes``, a queue that lacks units before the ones derived is
       dropped and noted in ``holes``; the whole log has to be dispatched again for it.
     - While recovery sets ``compare``, units that are there already are held against the log;
-      `mended` counts those that were wrong and written anew.
+      `mended` counts those that were wrong and written anew. With ``left_by_crash`` they are
+      flushed too: the process that wrote them may not have done it.
 
     Args:
         directory: where the store's files lie.
@@ -66,6 +67,7 @@ class ConsumeQueueStore:
         self.holes: set[tuple[str, int]] = set()
         self.look_for_holes = False
         self.compare = False
+        self.left_by_crash = False
         self.mended: Counter[tuple[str, int]] = Counter()
 
     # ---- opening
@@ -210,6 +212,8 @@ class ConsumeQueueStore:
             mended = queue.mend_units(first, units)
             if mended:
                 self.mended[queue.topic, queue.queue_id] += mended
+            if self.left_by_crash:
+                queue.mark_unsynced(first, len(units) // queue.unit_size)
         queue.append_units(first, units)
 
     def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:

@@ -8,25 +8,19 @@ Floor: F6.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from rmqcore._dispatch import DispatchBatch
-    from rmqcore.files.index_file import IndexFile
+    from rmqcore._entry_check import EntryCheck
     from rmqcore.services.index_service import IndexService
-
-#: entries of files whose chains are looked at; beyond, opening a store would take too long
-_CHAINED_ENTRIES_MAX = 8_000_000
-_TIME_DIFF_MAX = 0x7FFFFFFF
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class IndexCheck:
-    """Compares entries with the keys that the log has, in log order.
+    """Compares entries with the keys that the log has, in log order, over one walk.
+
+    Entries of records before the walk are held against each other only.
 
     Attributes:
         wrong: number of the first index file that contradicts the log or itself; None for none.
@@ -34,118 +28,100 @@ class IndexCheck:
 
     def __init__(self, index: IndexService) -> None:
         self.wrong: int | None = None
+        self._over = not any(file.entry_count for file in index.files)
         self._files = index.files
         self._resume_offset = index.resume_offset
         self._resume_keys = index.resume_keys
-        self._looked_at: set[int] = set()
-        self._budget = _CHAINED_ENTRIES_MAX
+        self._number = -1
+        self._check: EntryCheck | None = None
 
     def take(self, batch: DispatchBatch) -> None:
         """Compare the keys of one stretch of the log that are filed already."""
-        offsets = np.asarray(batch.key_offsets)[: batch.key_count]
-        low, high = offsets.searchsorted([self._resume_offset, self._resume_offset + 1])
-        stop = int(min(low + self._resume_keys, high))
-        if not stop:
+        if self._over:
             return
-        first, last = int(offsets[0]), int(offsets[stop - 1])
-        numbers, parts = [], []
-        for number, file in enumerate(self._files):
-            header = file.header
-            if header.index_count > 1 and header.end_phy_offset >= first:
-                if header.begin_phy_offset > last:
-                    break
-                self._look_at(number, file)
-                entries = file.entries()
-                low = int(entries["phy_offset"].searchsorted(first, "left"))
-                high = int(entries["phy_offset"].searchsorted(last, "right"))
-                numbers.append((number, low, high))
-                parts.append(entries[low:high])
-        self._compare(batch, stop, numbers, parts)
+        stop = self._filed(batch)
+        if stop and self._check is None:
+            self._begin(int(batch.key_offsets[0]))
+        if self._check is not None:
+            self._compare(batch, stop, self._check)
+            if stop < batch.key_count and not self._over:
+                self._note()
 
-    def _note(self, number: int) -> None:
-        self.wrong = number if self.wrong is None else min(self.wrong, number)
+    def end(self, log_end: int) -> None:
+        """The walk is over: entries that are left have no record.
 
-    def _look_at(self, number: int, file: IndexFile) -> None:
-        """Compare a file's header, slots and chains with its entries, once."""
-        if number in self._looked_at:
-            return
-        self._looked_at.add(number)
-        self._budget -= file.entry_count
-        if self._budget >= 0 and not chains_fit(file):
-            self._note(number)
+        Args:
+            log_end: physical offset; a file that knows records from there on is not looked at.
+        """
+        under_check = self._check is not None and not self._over
+        if under_check and self._files[self._number].header.end_phy_offset < log_end:
+            self._note()
 
-    def _compare(
-        self,
-        batch: DispatchBatch,
-        stop: int,
-        numbers: list[tuple[int, int, int]],
-        parts: list[NDArray[np.void]],
-    ) -> None:
-        offsets = np.asarray(batch.key_offsets)[:stop]
-        hashes = np.asarray(batch.key_hashes)[:stop]
-        found = np.concatenate(parts) if parts else np.empty(0, [("phy_offset", "i8")])
-        if len(found) != stop or not (
-            np.array_equal(found["phy_offset"], offsets)
-            and np.array_equal(found["key_hash"], hashes)
-        ):
-            self._compare_sets(offsets, hashes, found)
-            return
+    def _note(self) -> None:
+        self.wrong, self._over = self._number, True
+
+    def _filed(self, batch: DispatchBatch) -> int:
+        """How many of the first keys of a stretch are filed already."""
+        offsets, count = batch.key_offsets, batch.key_count
+        low = bisect_left(offsets, self._resume_offset, 0, count)
+        high = bisect_right(offsets, self._resume_offset, low, count)
+        return min(low + self._resume_keys, high)
+
+    def _begin(self, phy_offset: int) -> None:
+        """Go to the first entry of the record at a physical offset, or of one behind it."""
+        ends = [file.header.end_phy_offset >= phy_offset for file in self._files]
+        self._number = ends.index(True) - 1 if True in ends else len(ends) - 2
+        check = self._next_file()
+        if check is not None and not check.pass_over(phy_offset):
+            self._note()
+
+    def _next_file(self) -> EntryCheck | None:
+        """Go on in the next file that has entries; None when there is none."""
+        for number in range(self._number + 1, len(self._files)):
+            if self._files[number].entry_count:
+                self._number = number
+                self._check = self._files[number].check_entries()
+                return self._check
+        return None
+
+    def _compare(self, batch: DispatchBatch, stop: int, check: EntryCheck) -> None:
+        columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         at = 0
-        for number, low, high in numbers:
-            times = np.asarray(batch.key_timestamps)[at : at + high - low]
-            if not _times_fit(self._files[number], low, high, times):
-                self._note(number)
-            at += high - low
+        while not self._over:
+            at += check.take(*columns, at, stop)
+            if check.next_entry < check.limit:
+                phy_offset = self._files[self._number].entry(check.next_entry)[1]
+                if at == stop and (not stop or phy_offset != batch.key_offsets[stop - 1]):
+                    return
+                at = self._pass_record(batch, at, stop, phy_offset)
+                continue
+            if not check.fits():
+                self._note()
+            elif (following := self._next_file()) is not None:
+                check = following
+            elif at == stop:
+                self._over = True
+            else:
+                self._note()
 
-    def _compare_sets(
-        self, offsets: NDArray[np.int64], hashes: NDArray[np.int32], found: NDArray[np.void]
-    ) -> None:
-        wanted = dict(zip(_mixed(offsets, hashes).tolist(), offsets.tolist(), strict=True))
-        there = {}
-        if len(found):
-            there_offsets = found["phy_offset"].astype(np.int64)
-            mixed = _mixed(there_offsets, found["key_hash"].astype(np.int32))
-            there = dict(zip(mixed.tolist(), there_offsets.tolist(), strict=True))
-        odd = wanted.keys() ^ there.keys()
-        if odd:
-            offset = min((wanted | there)[one] for one in odd)
-            ends = [file.header.end_phy_offset >= offset for file in self._files]
-            self._note(ends.index(True) if True in ends else len(ends) - 1)
+    def _pass_record(self, batch: DispatchBatch, at: int, stop: int, phy_offset: int) -> int:
+        """Pass over the entries of a record that are filed twice, or in another order.
 
-
-def _mixed(offsets: NDArray[np.int64], hashes: NDArray[np.int32]) -> NDArray[np.uint64]:
-    mixed: NDArray[np.uint64] = offsets.astype(np.uint64) * _MIX ^ hashes.astype(np.uint64)
-    return mixed
-
-
-def _times_fit(file: IndexFile, low: int, high: int, times: NDArray[np.int64]) -> bool:
-    """True when entries, and the header where it speaks of one of them, have the records' times."""
-    if low == high:
-        return True
-    header = file.header
-    entries = file.entries()[low:high]
-    wanted = np.clip((times - header.begin_timestamp_ms) // 1000, 0, _TIME_DIFF_MAX)
-    skip = 1 if low == 0 else 0  # the first entry's time counts from the file before
-    if not np.array_equal(entries["time_diff"][skip:], wanted[skip:]):
-        return False
-    if low == 0 and times[0] != header.begin_timestamp_ms:
-        return False
-    return high < file.entry_count or bool(times[-1] == header.end_timestamp_ms)
-
-
-def chains_fit(file: IndexFile) -> bool:
-    """True when header, slots and links are those that the entries make."""
-    header, entries, slots = file.header, file.entries(), file.slots()
-    offsets = entries["phy_offset"].astype(np.int64)
-    if offsets[0] != header.begin_phy_offset or offsets[-1] != header.end_phy_offset:
-        return False
-    if (entries["key_hash"] < 0).any() or (np.diff(offsets) < 0).any():
-        return False
-    slot = entries["key_hash"].astype(np.int64) % file.hash_slot_num
-    order = np.argsort(slot, kind="stable")
-    same = slot[order][1:] == slot[order][:-1]
-    previous = np.zeros(len(entries), np.int64)
-    previous[order[1:][same]] = order[:-1][same] + 1
-    heads = np.zeros(file.hash_slot_num, np.int64)
-    heads[slot] = np.arange(1, len(entries) + 1)
-    return np.array_equal(entries["previous"], previous) and np.array_equal(slots, heads)
+        Of the keys before ``stop``, ``at`` were found; the first key behind the record is returned.
+        """
+        low = bisect_left(batch.key_offsets, phy_offset, 0, stop)
+        high = bisect_right(batch.key_offsets, phy_offset, low, stop)
+        keys = batch.key_hashes[low:high].tolist()
+        check, file = self._check, self._files[self._number]
+        if check is None or not low <= at <= high or not check.pass_over(phy_offset + 1):
+            self._note()
+            return at
+        filed = set()
+        for number in range(check.next_entry - 1, 0, -1):
+            key_hash, offset, _, _ = file.entry(number)
+            if offset != phy_offset:
+                break
+            filed.add(key_hash)
+        if not filed <= set(keys) or not set(keys[at - low :]) <= filed:
+            self._note()
+        return high

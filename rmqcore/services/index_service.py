@@ -20,6 +20,7 @@ from rmqcore.files.store_dir import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from rmqcore._dispatch import DispatchBatch
+    from rmqcore._entry_check import EntryCheck
     from rmqcore.files.mapped_file import OpenFiles
 
 _log = logging.getLogger("rmqcore")
@@ -50,6 +51,8 @@ class IndexService:
     - Entries are in log order across the files; `resume_offset` is the last record that has any,
       `resume_keys` how many of its keys are there, so that dispatching again doubles nothing.
     - Files are derived: one that contradicts itself is removed and derived again.
+    - After an unclean end a file that may be partly on disk is taken over as far as it is, byte
+      for byte, what dispatching writes; dispatching finds its keys there instead of inserting them.
 
     Args:
         directory: where the files lie.
@@ -83,6 +86,10 @@ class IndexService:
         self._open_files = open_files
         self._clock_ms = clock_ms
         self._writable = writable
+        #: files that a crash has left, behind those in ``files``
+        self._left: list[IndexFile] = []
+        #: of the last file, while it is one of those
+        self._check: EntryCheck | None = None
         self._dirty: set[IndexFile] = set()
         self._unsynced: set[Path] = set()
         self._dirty_lock = threading.Lock()
@@ -100,34 +107,33 @@ class IndexService:
         )
 
     def load(self, trusted_until_ms: int | None = None) -> list[CorruptIndexError]:
-        """Take in the files; those that cannot be trusted are removed with all behind them.
+        """Take in the files; those that contradict themselves are removed with all behind them.
 
         Args:
             trusted_until_ms: after an unclean end, the checkpoint's index time: a file that ends
-                later may be partly on disk.
+                later may be partly on disk, and has to be found again by dispatching.
 
         Returns:
             what was found wrong.
         """
         found: list[CorruptIndexError] = []
         files: list[IndexFile] = []
+        left: list[IndexFile] = []
         for name in self.names():
             file = self._open(name)
             try:
-                self._check_behind(files, file)
+                self._check_behind([*files, *left], file)
             except CorruptIndexError as error:
                 if not self._writable:
                     continue
                 found.append(error)
-            if found or (
-                trusted_until_ms is not None
-                and file.header.end_timestamp_ms > trusted_until_ms
-                and self._writable
-            ):
+            if found:
                 file.destroy()
-                continue
-            files.append(file)
-        self.files = files
+            elif left or (trusted_until_ms is not None and file.newer_than(trusted_until_ms)):
+                left.append(file)
+            else:
+                files.append(file)
+        self.files, self._left = files, left
         self._find_resume()
         return found
 
@@ -173,7 +179,8 @@ class IndexService:
 
     def drop_from(self, number: int) -> None:
         """Remove the files from a number on, so that they are derived again."""
-        dropped, self.files = self.files[number:], self.files[:number]
+        dropped = self.files[number:] + self._left
+        self.files, self._left, self._check = self.files[:number], [], None
         for file in dropped:
             file.destroy()
         if dropped:
@@ -218,23 +225,56 @@ class IndexService:
     def dispatch(self, batch: DispatchBatch) -> None:
         """Insert the keys of one stretch of the log; those that are there already are left out.
 
+        Keys that a crash has left in their place are found there instead.
+
         Raises:
             DiskFullError: no room for a new file; the keys before it are in, and dispatching the
                 same stretch again goes on behind them.
         """
         start, stop = self._not_yet_indexed(batch), batch.key_count
+        columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         while start < stop:
-            file = self.files[-1] if self.files else None
-            if file is None or file.full:
-                file = self._roll(file)
-            inserted = file.put_keys(
-                batch.key_hashes, batch.key_offsets, batch.key_timestamps, start, stop
-            )
-            if inserted:
+            if self._check is None and self._left:
+                self._check_next()
+            if self._check is not None:
+                done = self._check.take(*columns, start, stop)
+            else:
+                file = self.files[-1] if self.files else None
+                if file is None or file.full:
+                    file = self._roll(file)
+                done = file.put_keys(*columns, start, stop)
+            if done:
                 with self._dirty_lock:
-                    self._dirty.add(file)
-                start += inserted
+                    self._dirty.add(self.files[-1])
+                start += done
                 self._note_resume(batch, start)
+            if self._check is not None and start < stop:
+                self._end_check()
+
+    def _check_next(self) -> None:
+        """Look for the next keys in the next file that a crash has left."""
+        file = self._left.pop(0)
+        self._check = file.check_bytes(self.files[-1].header if self.files else None)
+        self.files = [*self.files, file]
+
+    def _end_check(self) -> None:
+        """Go on behind the entries that are there, in the next file when this one is full."""
+        check, self._check = self._check, None
+        if check is None or check.next_entry == 1:
+            self.drop_from(len(self.files) - 1)
+            return
+        self.files[-1].mend(check)
+        if self._left and not self.files[-1].full:
+            self.drop_from(len(self.files))
+
+    def settle(self) -> None:
+        """After a crash, when every key has been dispatched: remove what it has left beyond."""
+        if self._check is not None:
+            self._end_check()
+        if self._left:
+            self.drop_from(len(self.files))
+        if self.files:
+            self.files[-1].zero_behind()
 
     def _names_changed(self, directory: Path) -> None:
         """Note that names in a directory are to reach the disk with the next flush."""
@@ -326,6 +366,8 @@ class IndexService:
         Raises:
             OSError: the disk refused.
         """
+        if self._check is not None:
+            self.files[-1].mend(self._check)
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
         with self._dirty_lock:
             dirty, self._dirty = self._dirty, set()
@@ -351,6 +393,6 @@ class IndexService:
 
     def close(self) -> None:
         """Let the files go."""
-        for file in self.files:
+        for file in (*self.files, *self._left):
             file.close()
-        self.files = []
+        self.files, self._left = [], []

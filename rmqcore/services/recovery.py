@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 _LOOK = 1 << 20
+#: after so long a walk since the last time, what was derived is brought to the disk
+SAVE_EVERY_S = 1.0
 
 
 class Ending(StrEnum):
@@ -101,8 +103,9 @@ class RecoveryReport:
 class Recovery:
     """One recovery of one store that is open for writing.
 
-    - Interrupted, it begins again where it had brought everything to the disk: after each log file
-      of an unclean start, queues, index and checkpoint are written through.
+    - Interrupted, it begins again where it had brought everything to the disk: at the end of a log
+      file, after each second of an unclean start, log, queues, index and checkpoint are written
+      through.
     - Dispatching is idempotent, so the walk may begin earlier than it must.
 
     Args:
@@ -173,13 +176,10 @@ class Recovery:
         if self._index is not None:
             trusted = None if clean_shutdown else self._checkpoint.index_msg_timestamp_ms
             found += self._index.load(trusted)
+            tags = index_has_tags(self._index, self._log.message_at)
             for batch in self._batches:
-                batch.index_tags = index_has_tags(self._index, self._log.message_at)
+                batch.index_tags = tags
             self._index.check_holes(self._keys_between)
-            if self._index.files:
-                from rmqcore.services.index_check import IndexCheck  # noqa: PLC0415 - numpy
-
-                self._index_check = IndexCheck(self._index)
         self.report.findings += [str(error) for error in found]
 
     def _tell_queues(self, done: int, total: int) -> None:
@@ -234,6 +234,7 @@ class Recovery:
         checked_from = self._checked_from(clean_shutdown)
         walked_from = self._walked_from(checked_from)
         self._queues.compare = True
+        self._queues.left_by_crash = not clean_shutdown
         self._queues.look_for_holes = True
         end = self._walk(walked_from, checked_from, clean_shutdown)
         self._queues.look_for_holes = False
@@ -244,6 +245,9 @@ class Recovery:
             ]
             self._queues.holes.clear()
             self.report.records = 0
+            self._keys.wait()
+            if self._index is not None and not clean_shutdown:
+                self._index.settle()
             end = self._walk(0, checked_from, clean_shutdown)
         self._queues.compare = False
         self._tell_mended()
@@ -268,6 +272,9 @@ class Recovery:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""
         files = self._log.queue.files
         self.report.start_offset = self._on_disk = files[first].file_from_offset
+        if self._index is not None:
+            self._index_check = IndexCheck(self._index)
+        saved_at = time.monotonic()
         last = files[max(first, self._last_written_file())]
         total = last.file_from_offset + last.size - self.report.start_offset
         for number in range(first, len(files)):
@@ -276,10 +283,10 @@ class Recovery:
             end = self._walk_file(file, verify, clean_shutdown)
             if end is not None:
                 return end
-            if not clean_shutdown and number >= checked_from:
-                file.sync()
-                self._on_disk = file.file_from_offset + file.size
-                self._save_progress()
+            due = time.monotonic() - saved_at >= SAVE_EVERY_S
+            if due and not clean_shutdown and number >= checked_from:
+                self._save_progress(files[: number + 1])
+                saved_at = time.monotonic()
             if self._progress is not None:
                 done = file.file_from_offset + file.size - self.report.start_offset
                 self._progress(RecoveryProgress("log", min(done, total), total))
@@ -438,8 +445,13 @@ class Recovery:
 
     def _cut_index(self, index: IndexService, end: int) -> None:
         """Drop what contradicts the log, and the keys behind its end; derive that again."""
+        if not self.report.clean_shutdown:
+            index.settle()
         resume = index.resume_offset
-        wrong = self._index_check.wrong if self._index_check is not None else None
+        wrong = None
+        if self._index_check is not None:
+            self._index_check.end(end)
+            wrong = self._index_check.wrong
         if wrong is not None:
             finding = f"{index.files[wrong].path}: the index contradicts the log from here on"
             _log.warning("%s; it is derived again", finding)
@@ -479,9 +491,17 @@ class Recovery:
                 counts[offset] = counts.get(offset, 0) + 1
             yield from counts.items()
 
-    def _save_progress(self) -> None:
-        """Bring what was derived so far to the disk, so that the next recovery begins here."""
+    def _save_progress(self, walked: list[MappedFile]) -> None:
+        """Bring what was walked and derived to the disk, so that the next recovery begins here.
+
+        Args:
+            walked: the files of the log up to here.
+        """
         self._keys.wait()
+        for file in walked:
+            if file.file_from_offset >= self._on_disk:
+                file.sync()
+        self._on_disk = walked[-1].file_from_offset + walked[-1].size
         timestamp_ms = self._timestamp_ms
         self._queues.flush()
         checkpoint = self._checkpoint

@@ -7,6 +7,7 @@ import pytest
 import rmqcore
 from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
+from rmqcore.services import recovery
 
 #: Where a process dies: a method of the engine, before, after or in the middle of its Nth call.
 FAILPOINTS = [
@@ -24,6 +25,8 @@ FAILPOINTS = [
     "files.consume_queue.ConsumeQueue.flush",
     "files.index_file.IndexFile.create",
     "files.index_file.IndexFile.put_keys",
+    "files.index_file.IndexFile.mend",
+    "files.index_file.IndexFile.zero_behind",
     "files.index_file.IndexFile.flush",
     "files.store_checkpoint.StoreCheckpoint.flush",
     "files.store_dir.StoreDir.mark_running",
@@ -41,6 +44,7 @@ def run_writer(path, how, failpoint, moment, visits, first, count=60, step_ms=0)
     """Put `count` messages in a process that dies at the failpoint, or after the last message."""
 
     def write(acknowledge):
+        recovery.SAVE_EVERY_S = visits % 2
         die_at(failpoint, moment, visits)
         store = rmqcore.open_store(path, flush_disk_type=how, **SETTINGS)
         for number in range(first, first + count):
@@ -107,6 +111,7 @@ def test_a_recovery_that_is_killed_goes_on_where_it_was(store_path):
     (store_path / "checkpoint").unlink(missing_ok=True)
 
     def recover(_):
+        recovery.SAVE_EVERY_S = 0
         die_at("services.recovery.Recovery._walk_file", "before", 4)
         rmqcore.open_store(store_path, open_check_bytes=0, **SETTINGS)
 

@@ -19,7 +19,7 @@ ROWS = (
     ("F0", "_message"),
     ("F0", "_encoder _log_end _tags _properties _arrow _batch _chain _column_store"),
     ("F0", "_queue_offsets"),
-    ("F1", "_chains _columns _commit_group"),
+    ("F1", "_chains _columns _commit_group _entry_check"),
     ("F1", "_codec _dispatch _index _mapped _tail running_flags services.wall_clock"),
     ("F1", "_log_map"),
     ("F1", "_get_result _key_query"),
@@ -76,7 +76,7 @@ OPTIONAL = {
     "zstandard",
 }
 #: Also: what is too heavy for a process that puts, gets and queries, and does without it.
-HEAVY = {"asyncio", "difflib", "numpy", "rmqcore.services.index_check"}
+HEAVY = {"asyncio", "difflib", "numpy"}
 
 CYTHON_IMPORT = re.compile(
     r"^(?P<indent>[ \t]*)(?:from[ \t]+(?P<source>[\w.]+)[ \t]+c?import[ \t]+"

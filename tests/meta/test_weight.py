@@ -50,10 +50,11 @@ print(json.dumps([sorted(set(sys.modules) - loaded), (used - bare) / 1024]))
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     """(modules that it has loaded, MiB of anonymous memory above the bare interpreter)."""
-    # one that has been started before, so that it compiles nothing, as an installed package does
+    # the second time: so it compiles nothing, as an installed package does, and opens a store
+    # whose queues and index are there
     here = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("store"))]
     for _ in range(2):
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("store"))]
         done = subprocess.run(command, env=here, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
