@@ -141,21 +141,26 @@ class ConsumeQueue(UnitQueue):
             offset = start
         return None
 
-    def _next_message(self, offset: int, stop: int) -> int:
-        """The first queue offset from ``offset`` on, below ``stop``, that is no filler."""
+    def _next_message(self, offset: int, stop: int) -> tuple[int, int]:
+        """The first message from ``offset`` on, below ``stop``.
+
+        Returns:
+            (queue offset, physical offset); the second is -1 when there is none.
+        """
         look = _FIRST_FILLERS_LOOK
         while offset < stop:
             file = self.queue.find(offset * self.unit_size)
             if file is None:
-                return offset
+                return offset, -1
             behind = (file.file_from_offset + file.size) // self.unit_size
             end = min(stop, offset + look, behind)
             look = _FILLERS_LOOK
-            first, _ = message_units(self._block(file, offset, end), self.unit_size)
+            units = self._block(file, offset, end)
+            first, _ = message_units(units, self.unit_size)
             if first >= 0:
-                return offset + first
+                return offset + first, _HEAD.unpack_from(units, first * self.unit_size)[0]
             offset = end
-        return stop
+        return stop, -1
 
     def _block(self, file: MappedFile, start: int, stop: int) -> bytes:
         """The units from queue offset ``start`` to ``stop``, which lie in one file."""
@@ -178,10 +183,9 @@ class ConsumeQueue(UnitQueue):
         broken_at = -1
         while (file := self.queue.find(self.max_offset * self.unit_size)) is not None:
             at = self.max_offset * self.unit_size - file.file_from_offset
-            count, broken = self._good_units(file, at)
+            count, broken, self.end_phy_offset = self._good_units(file, at)
             end = file.file_from_offset + at + count * self.unit_size
-            if count:
-                self._set_end(end)
+            self.max_offset = end // self.unit_size
             if broken and not self.queue.writable and end != broken_at:
                 # a writer may have come between two of our reads: what is still so is damage
                 broken_at = end
@@ -196,8 +200,13 @@ class ConsumeQueue(UnitQueue):
                 # no unit follows, perhaps because the file was cut short inside one
                 return
 
-    def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool]:
-        """How many good units follow byte ``at`` of a file; True when more follow a bad one."""
+    def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool, int]:
+        """What follows byte ``at`` of a file.
+
+        Returns:
+            (how many good units, True when more follow a bad one, physical offset behind the
+            record of the last message).
+        """
         count, look = 0, _FIRST_LOOK - _FIRST_LOOK % self.unit_size
         floor = self.end_phy_offset
         while at < file.size:
@@ -206,12 +215,12 @@ class ConsumeQueue(UnitQueue):
             good, more, floor = good_units(file.read_bytes(at, size), self.unit_size, floor)
             count += good
             if good < size // self.unit_size:
-                return count, more
+                return count, more, floor
             at += size
             look = min(look * 4, 1 << 20)
             if size < self.unit_size:
                 break
-        return count, False
+        return count, False, floor
 
     # ---- writing
 
@@ -431,15 +440,15 @@ class ConsumeQueue(UnitQueue):
     def _first_at_or_above(self, phy_offset: int) -> int:
         """The first queue offset whose message lies at or behind ``phy_offset``."""
         low, high = self.first_unit_offset, self.max_offset
+        middle = low
         while low < high:
-            middle = (low + high) // 2
-            found = self._next_message(middle, high)
-            data = self._read_unit(found) if found < high else None
-            if data is not None and _HEAD.unpack_from(data)[0] < phy_offset:
+            found, at = self._next_message(middle, high)
+            if 0 <= at < phy_offset:
                 low = found + 1
             else:
                 high = middle
-        return self._next_message(low, self.max_offset)
+            middle = (low + high) // 2
+        return self._next_message(low, self.max_offset)[0]
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Hide the units whose messages the log no longer has.
@@ -477,7 +486,8 @@ class ConsumeQueue(UnitQueue):
             self.max_offset = min(keep, before)
         if self.queue.writable:
             self.queue.truncate(self.max_offset * self.unit_size)
-        self._set_end(self.max_offset * self.unit_size)
+        if self.max_offset != before:
+            self._set_end(self.max_offset * self.unit_size)
         return before - self.max_offset
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ Floor: F3; imports files.mapped_file, files.store_dir and errors.
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -32,13 +33,16 @@ def offset_to_file_name(offset: int) -> str:
 
 def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
     """(offset, path, size in bytes) of the files of a queue, in offset order."""
-    if not directory.is_dir():
+    try:
+        entries = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [
-        (int(path.name), path, path.stat().st_size)
-        for path in directory.iterdir()
-        if _FILE_NAME.fullmatch(path.name) and path.is_file()
-    ]
+    with entries:
+        found = [
+            (int(entry.name), directory / entry.name, entry.stat().st_size)
+            for entry in entries
+            if _FILE_NAME.fullmatch(entry.name) and entry.is_file()
+        ]
     return sorted(found)
 
 

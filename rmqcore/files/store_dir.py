@@ -51,6 +51,16 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def subdirectories(path: Path) -> list[str]:
+    """Names of the directories in one, sorted; none when it is not there."""
+    try:
+        entries = os.scandir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    with entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
 def make_directory(path: Path, *, synced: bool = True) -> None:
     """Create a directory and the missing ones above it so that they survive a power cut.
 

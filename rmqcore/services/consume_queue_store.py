@@ -15,7 +15,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
-from rmqcore.files.store_dir import sync_directory
+from rmqcore.files.store_dir import subdirectories, sync_directory
 
 if TYPE_CHECKING:
     from rmqcore._dispatch import DispatchBatch
@@ -97,14 +97,10 @@ class ConsumeQueueStore:
 
     def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[ConsumeQueue]]]:
         for root, kind in self._roots():
-            if not root.is_dir():
-                continue
-            for topic in sorted(root.iterdir()):
-                if not topic.is_dir():
-                    continue
-                for directory in sorted(topic.iterdir()):
-                    if directory.name.isascii() and directory.name.isdigit() and directory.is_dir():
-                        yield topic.name, int(directory.name), directory, kind
+            for topic in subdirectories(root):
+                for name in subdirectories(root / topic):
+                    if name.isascii() and name.isdigit():
+                        yield topic, int(name), root / topic / name, kind
 
     def _make(
         self, topic: str, queue_id: int, directory: Path, kind: type[ConsumeQueue]
