@@ -28,9 +28,6 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 class IndexHeader(NamedTuple):
     """The first 40 bytes. Layout: docs/format/index-file.md, "Header"."""

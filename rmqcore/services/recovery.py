@@ -21,6 +21,7 @@ from rmqcore.config import FlushDiskType, OnCorruption
 from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.services.beside_thread import BesideThread
+from rmqcore.services.index_check import IndexCheck
 from rmqcore.services.index_tags import index_has_tags
 from rmqcore.services.log_search import GoodRecord, find_good_record, first_record
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from rmqcore.files.mapped_file import MappedFile
     from rmqcore.files.store_checkpoint import StoreCheckpoint
     from rmqcore.services.consume_queue_store import ConsumeQueueStore
-    from rmqcore.services.index_check import IndexCheck
     from rmqcore.services.index_service import IndexService
 
 _log = logging.getLogger("rmqcore")
