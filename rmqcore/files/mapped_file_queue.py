@@ -11,6 +11,7 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,12 +38,14 @@ def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
+    found = []
     with entries:
-        found = [
-            (int(entry.name), directory / entry.name, entry.stat().st_size)
-            for entry in entries
-            if _FILE_NAME.fullmatch(entry.name) and entry.is_file()
-        ]
+        for entry in entries:
+            if _FILE_NAME.fullmatch(entry.name) and entry.is_file():
+                # retention may remove it just now
+                with suppress(FileNotFoundError):
+                    size = entry.stat().st_size
+                    found.append((int(entry.name), directory / entry.name, size))
     return sorted(found)
 
 
