@@ -1,66 +1,60 @@
 # Waiting for the disk, for the leaf that puts.
+from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t
 
+from rmqcore._log_end cimport pthread_mutex_t
 from rmqcore._turn cimport Turn
 
-cdef extern from *:
-    """
-    #ifndef RMQ_ENDED
-    #define RMQ_ENDED
-    #include <pthread.h>
-    #include <time.h>
 
-    /* Counts the flushes that have ended, for those who wait for the next one to end. */
-    typedef struct {
-        pthread_mutex_t mutex;
-        pthread_cond_t changed;
-        long long count;
-    } rmq_ended;
-
-    static int rmq_ended_init(rmq_ended *ended) {
-        pthread_condattr_t attributes;
-        int failed = pthread_mutex_init(&ended->mutex, NULL);
-        failed |= pthread_condattr_init(&attributes);
-    #ifdef __linux__
-        failed |= pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    #endif
-        failed |= pthread_cond_init(&ended->changed, &attributes);
-        pthread_condattr_destroy(&attributes);
-        ended->count = 0;
-        return failed;
-    }
-
-    static void rmq_ended_add(rmq_ended *ended) {
-        pthread_mutex_lock(&ended->mutex);
-        ended->count++;
-        pthread_cond_broadcast(&ended->changed);
-        pthread_mutex_unlock(&ended->mutex);
-    }
-
-    static long long rmq_ended_seen(rmq_ended *ended) {
-        return __atomic_load_n(&ended->count, __ATOMIC_ACQUIRE);
-    }
-
-    static void rmq_ended_wait(rmq_ended *ended, long long seen, double until) {
-        struct timespec at;
-        at.tv_sec = (time_t)until;
-        at.tv_nsec = (long)((until - (double)at.tv_sec) * 1e9);
-        pthread_mutex_lock(&ended->mutex);
-        while (ended->count == seen &&
-               pthread_cond_timedwait(&ended->changed, &ended->mutex, &at) == 0) {
-        }
-        pthread_mutex_unlock(&ended->mutex);
-    }
-    #endif
-    """
-    ctypedef struct rmq_ended:
-        pass
+# What a caller that waits is doing, or is to do.
+cdef enum Role:
+    WAITS  # its record is not on the disk
+    GUARDS  # as before, and when the moment is over it leads
+    COVERED  # its record is on the disk; to be told
+    TOLD  # it goes on, and tells the next one
+    LEADS  # it flushes
 
 
+cdef struct Caller:
+    PyThread_type_lock woken
+    int64_t offset
+    Role role
+    Caller* next
+
+
+cdef struct Callers:
+    Caller* first
+    Caller* last
+    int64_t count
+
+
+# The mutex protects everything but `flushed`, which only the leader moves.
 cdef class CommitGroup:
-    cdef Turn turn
+    cdef Turn turn  # of the leader: what it calls may wait again
     cdef object lead
     cdef int64_t flushed
-    cdef rmq_ended ended
+    cdef pthread_mutex_t mutex
+    cdef bint leading  # somebody flushes
+    cdef bint telling  # somebody was told and has not told the next one yet
+    cdef Callers waiting
+    cdef Callers covered
+    cdef Caller* spare
+    cdef int64_t expected  # callers when the last flush ended, its leader included
+    cdef int64_t missing  # those of them who have to come back
+    cdef double moment_ends  # until then they are waited for
+    cdef int pause  # flushes still to begin at once
+    cdef int pause_next  # as many after the last moment that was in vain
+    cdef int hurried  # those still to be woken who do not give way
     cpdef bint wait(self, int64_t offset, double seconds) except -1
-    cdef bint follow(self, int64_t offset, long long seen, double until) noexcept nogil
+    cdef int flush(self, int64_t offset) except -1
+    cdef bint enter(self) noexcept nogil
+    cdef Caller* new_caller(self, int64_t offset) except NULL
+    cdef Role join(self, Caller* me, double until) noexcept nogil
+    cdef bint sleep(self, Caller* me, double until) noexcept nogil
+    cdef void give_way(self) noexcept nogil
+    cdef void lead_late(self, Caller* caller) noexcept nogil
+    cdef void take_lead(self, Caller* caller) noexcept nogil
+    cdef void cover(self, Caller* caller) noexcept nogil
+    cdef void tell(self) noexcept nogil
+    cdef Caller* next_told(self) noexcept nogil
+    cdef void end(self, double seconds) noexcept nogil

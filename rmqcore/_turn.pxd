@@ -18,5 +18,6 @@ cdef class Turn:
     cdef long owner
     cdef readonly int depth
     cdef void taken(self) noexcept
+    cdef bint held(self) noexcept
     cdef bint take(self) noexcept
     cdef void give_back(self) noexcept

@@ -58,9 +58,13 @@ cdef class Turn:
         self.depth += 1
         rmq_count_turns(1)
 
+    cdef bint held(self) noexcept:
+        """True when this thread has the turn."""
+        return self.depth != 0 and self.owner == <long>PyThread_get_thread_ident()
+
     cdef bint take(self) noexcept:
         """Take the turn when that needs no waiting; False when another thread has it."""
-        if self.depth == 0 or self.owner != <long>PyThread_get_thread_ident():
+        if not self.held():
             if PyThread_acquire_lock_timed(self.lock, 0, 0) != PY_LOCK_ACQUIRED:
                 return False
         self.taken()

@@ -138,3 +138,119 @@ def test_what_a_signal_handler_raises_ends_the_wait():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         leader.join()
+
+
+class Watch:
+    """A flush that takes a while, and the seconds between the end of each and the next one."""
+
+    def __init__(self, seconds, meanwhile=lambda: None):
+        self.seconds = seconds
+        self.meanwhile = meanwhile
+        self.put = 0
+        self.gaps = []
+        self._ended = time.monotonic()
+
+    def flush(self, offset):
+        self.gaps.append(time.monotonic() - self._ended)
+        end = self.put
+        self.meanwhile()
+        time.sleep(self.seconds)
+        self._ended = time.monotonic()
+        return end
+
+
+def test_one_caller_waits_for_nobody():
+    watch = Watch(0.003)
+    group = CommitGroup(watch.flush)
+    for number in range(1, 41):
+        watch.put = number
+        assert group.wait(number, 5)
+    assert len(watch.gaps) == 40
+    assert sorted(watch.gaps)[20] < 0.0005
+
+
+def test_callers_who_come_back_share_the_next_flush():
+    disk = Disk(0.01)
+    group, numbers = CommitGroup(disk.flush), iter(range(1, 10**6))
+
+    def work():
+        for _ in range(40):
+            mine = disk.put = next(numbers)
+            assert group.wait(mine, 10)
+
+    in_threads(6, work)
+    assert len(disk.flushes) < 55, "one for each group of those who take turns would be 80"
+
+
+def test_callers_who_do_not_come_back_are_not_waited_for_again_and_again():
+    flushes, threads = 60, []
+
+    def come():
+        for _ in range(3):
+            watch.put += 1
+            threads.append(threading.Thread(target=group.wait, args=(watch.put, 10)))
+            threads[-1].start()
+
+    def meanwhile():
+        if len(watch.gaps) < flushes:
+            come()
+
+    watch = Watch(0.005, meanwhile)
+    group = CommitGroup(watch.flush)
+    come()
+    while any(thread.is_alive() for thread in list(threads)):
+        time.sleep(0.01)
+    assert len(watch.gaps) >= flushes
+    waited = sum(gap > 0.0009 for gap in watch.gaps[1:])
+    assert waited < flushes // 3
+    assert sorted(watch.gaps)[flushes // 2] < 0.0009
+
+
+def test_all_are_told_though_nobody_comes_back():
+    slowest = []
+    for _ in range(5):
+        disk = Disk(0.04)
+        group, back = CommitGroup(disk.flush), []
+        disk.put = 1
+        leader = threading.Thread(target=group.wait, args=(1, 5))
+        leader.start()
+        time.sleep(0.02)
+        disk.put = 2
+
+        def put_once(group=group, back=back):
+            assert group.wait(2, 5)
+            back.append(time.monotonic())
+
+        in_threads(24, put_once)
+        leader.join()
+        assert len(disk.flushes) == 2
+        slowest.append(max(back) - min(back))
+    assert min(slowest) < 0.03
+
+
+def test_who_has_failed_is_not_waited_for():
+    gaps = [1.0]
+    while min(gaps) > 0.0009 and len(gaps) < 50:
+        ends = []
+
+        def flush(offset, ends=ends):
+            ends.append(time.monotonic())
+            if offset == 1:
+                time.sleep(0.02)
+                ends.append(time.monotonic())
+                raise OSError("refused")
+            return offset
+
+        group = CommitGroup(flush)
+
+        def fail(group=group):
+            with pytest.raises(OSError, match="refused"):
+                group.wait(1, 5)
+
+        first = threading.Thread(target=fail)
+        first.start()
+        time.sleep(0.005)
+        assert group.wait(2, 5)
+        first.join()
+        gaps.append(ends[2] - ends[1])
+    assert min(gaps) < 0.0009
