@@ -8,7 +8,9 @@ from setuptools import Extension, setup
 
 Options.warning_errors = True
 
-compile_args = ["-O3", "-fno-strict-aliasing", "-Wno-unused-function"]
+# not vectorized: the loops are over fields of records, which gcc gathers through the stack, and
+# words that are read from where two halves were just stored wait for both
+compile_args = ["-O3", "-fno-tree-vectorize", "-fno-strict-aliasing", "-Wno-unused-function"]
 link_args: list[str] = []
 if os.environ.get("RMQCORE_DEBUG"):
     compile_args = ["-O1", "-g", "-fno-strict-aliasing", "-DRMQ_DEBUG=1"]

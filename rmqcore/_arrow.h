@@ -3,7 +3,7 @@
  *
  * The memory of a batch is owned by one counted block list. Every exported array, children
  * included, holds one reference: a consumer may keep a child and release its parent, from any
- * thread and without the GIL.
+ * thread and without the GIL. Who releases last gives the memory back to the pool it came from.
  * https://arrow.apache.org/docs/format/CDataInterface.html
  */
 #ifndef RMQ_ARROW_H
@@ -60,11 +60,26 @@ struct ArrowArrayStream {
 
 #define RMQ_BLOCKS_MAX 96
 
-/* Memory of one batch; freed with its last reference. */
+/* A stretch of memory; NULL and 0 where there is none. */
+struct rmq_block {
+    void *at;
+    int64_t size;
+};
+
+/* Memory of one batch. */
 struct rmq_blocks {
     int references;
-    int count;
-    void *blocks[RMQ_BLOCKS_MAX];
+    struct rmq_pool *pool;
+    struct rmq_block blocks[RMQ_BLOCKS_MAX];
+};
+
+/* Where the batches of one maker get their memory. That of one released batch waits here for the
+ * next, its pages touched already; of any more, and when the maker is gone, it is freed. The maker
+ * and every batch hold the pool. */
+struct rmq_pool {
+    int references;
+    int closed;
+    struct rmq_blocks *spare;
 };
 
 /* One column, or the whole batch as a struct column. Names and formats outlive every batch. */
@@ -80,10 +95,62 @@ struct rmq_column {
     struct rmq_column *children;
 };
 
-static inline struct rmq_blocks *rmq_blocks_new(void) {
-    struct rmq_blocks *list = (struct rmq_blocks *)calloc(1, sizeof *list);
-    if (list != NULL)
-        list->references = 1;
+/* False without memory; what the block holds stays. */
+static inline int rmq_block_grow(struct rmq_block *block, int64_t size) {
+    void *grown;
+    if (size <= block->size)
+        return 1;
+    grown = realloc(block->at, (size_t)size);
+    if (grown == NULL)
+        return 0;
+    block->at = grown;
+    block->size = size;
+    return 1;
+}
+
+static inline void rmq_blocks_free(struct rmq_blocks *list) {
+    if (list == NULL)
+        return;
+    for (int i = 0; i < RMQ_BLOCKS_MAX; i++)
+        free(list->blocks[i].at);
+    free(list);
+}
+
+static inline struct rmq_blocks *rmq_pool_swap(struct rmq_pool *pool, struct rmq_blocks *list) {
+    return __atomic_exchange_n(&pool->spare, list, __ATOMIC_ACQ_REL);
+}
+
+static inline void rmq_pool_drop(struct rmq_pool *pool) {
+    if (__atomic_sub_fetch(&pool->references, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    rmq_blocks_free(pool->spare);
+    free(pool);
+}
+
+static inline struct rmq_pool *rmq_pool_new(void) {
+    struct rmq_pool *pool = (struct rmq_pool *)calloc(1, sizeof *pool);
+    if (pool != NULL)
+        pool->references = 1;
+    return pool;
+}
+
+/* By the maker, which asks for no more memory. */
+static inline void rmq_pool_close(struct rmq_pool *pool) {
+    __atomic_store_n(&pool->closed, 1, __ATOMIC_RELEASE);
+    rmq_blocks_free(rmq_pool_swap(pool, NULL));
+    rmq_pool_drop(pool);
+}
+
+/* Memory for a batch, with one reference: that of one before, or empty blocks; NULL for none. */
+static inline struct rmq_blocks *rmq_blocks_new(struct rmq_pool *pool) {
+    struct rmq_blocks *list = rmq_pool_swap(pool, NULL);
+    if (list == NULL)
+        list = (struct rmq_blocks *)calloc(1, sizeof *list);
+    if (list == NULL)
+        return NULL;
+    __atomic_add_fetch(&pool->references, 1, __ATOMIC_RELAXED);
+    list->references = 1;
+    list->pool = pool;
     return list;
 }
 
@@ -92,17 +159,13 @@ static inline void rmq_blocks_hold(struct rmq_blocks *list) {
 }
 
 static inline void rmq_blocks_drop(struct rmq_blocks *list) {
+    struct rmq_pool *pool = list->pool;
     if (__atomic_sub_fetch(&list->references, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    for (int i = 0; i < list->count; i++)
-        free(list->blocks[i]);
-    free(list);
-}
-
-/* Give a block to the list, which frees it; NULL is nothing to free. */
-static inline void rmq_blocks_add(struct rmq_blocks *list, void *block) {
-    if (block != NULL && list->count < RMQ_BLOCKS_MAX)
-        list->blocks[list->count++] = block;
+    if (!__atomic_load_n(&pool->closed, __ATOMIC_ACQUIRE))
+        list = rmq_pool_swap(pool, list);
+    rmq_blocks_free(list);
+    rmq_pool_drop(pool);
 }
 
 struct rmq_array_node {

@@ -15,7 +15,14 @@ cdef extern from "_arrow.h" nogil:
         void (*release)(ArrowArrayStream*) noexcept
         void* private_data
 
+    cdef struct rmq_block:
+        void* at
+        int64_t size
+
     cdef struct rmq_blocks:
+        rmq_block blocks[96]
+
+    cdef struct rmq_pool:
         pass
 
     cdef struct rmq_column:
@@ -29,9 +36,11 @@ cdef extern from "_arrow.h" nogil:
         int child_count
         rmq_column* children
 
-    rmq_blocks* rmq_blocks_new() noexcept
+    bint rmq_block_grow(rmq_block* block, int64_t size) noexcept
+    rmq_pool* rmq_pool_new() noexcept
+    void rmq_pool_close(rmq_pool* pool) noexcept
+    rmq_blocks* rmq_blocks_new(rmq_pool* pool) noexcept
     void rmq_blocks_drop(rmq_blocks* blocks) noexcept
-    void rmq_blocks_add(rmq_blocks* blocks, void* block) noexcept
     int rmq_export_array(ArrowArray* into, const rmq_column* column, rmq_blocks* owner) noexcept
     int rmq_export_schema(ArrowSchema* into, const rmq_column* column) noexcept
 

@@ -84,6 +84,54 @@ static inline void expect_read(const uint8_t *at, int64_t size) {
     for (int64_t line = 0; line < size; line += 64) __builtin_prefetch(at + line);
 }
 
+typedef uint8_t rmq_16 __attribute__((vector_size(16)));
+
+static inline uint64_t separators_of_16(const uint8_t *at) {
+    const rmq_16 bits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const uint64_t sum = 0x0101010101010101;
+    rmq_16 text;
+    uint64_t half[2];
+    memcpy(&text, at, sizeof text);
+    text = (rmq_16)(text - 1 < 2) & bits;
+    memcpy(half, &text, sizeof half);
+    return half[0] * sum >> 56 | half[1] * sum >> 56 << 8;
+}
+
+/* Which of at most 64 bytes are 1 or 2, what separates properties: bit 0 speaks of the first. */
+static inline uint64_t separators(const uint8_t *at, int64_t size) {
+    uint64_t found = 0;
+    uint8_t few[16] = {0};
+    if (size < 16) {
+        memcpy(few, at, (size_t)size);
+        return separators_of_16(few);
+    }
+    for (int64_t i = 0; i + 16 <= size; i += 16)
+        found |= separators_of_16(at + i) << i;
+    return found | separators_of_16(at + size - 16) << (size - 16);
+}
+
+/* True when a properties string of `size` bytes, 16 or more, has the layout of `known`: the bytes
+ * that are `fixed` (0xFF, others 0) are the same, and no other byte is a separator. */
+static inline int same_layout(const uint8_t *text, const uint8_t *known, const uint8_t *fixed,
+                              int64_t size) {
+    rmq_16 differs = {0};
+    uint64_t half[2];
+    for (int64_t i = 0; i < size; i += 16) {
+        int64_t at = i + 16 <= size ? i : size - 16;
+        rmq_16 here, there, same;
+        memcpy(&here, text + at, sizeof here);
+        memcpy(&there, known + at, sizeof there);
+        memcpy(&same, fixed + at, sizeof same);
+        differs |= ((here ^ there) & same) | ((rmq_16)(here - 1 < 2) & ~same);
+    }
+    memcpy(half, &differs, sizeof half);
+    return (half[0] | half[1]) == 0;
+}
+
+static inline int lowest_bit(uint64_t bits) {
+    return __builtin_ctzll(bits);
+}
+
 static inline void publish_word(int64_t *at, int64_t value) {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }

@@ -1,5 +1,5 @@
 # Declarations of _bytes.h; pointers are checked by the caller.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 cdef extern from "_bytes.h" nogil:
     int16_t load_i16(const uint8_t* at) noexcept
@@ -12,5 +12,10 @@ cdef extern from "_bytes.h" nogil:
     int32_t observe_i32(const uint8_t* at) noexcept
     void expect_write(const uint8_t* at) noexcept
     void expect_read(const uint8_t* at, int64_t size) noexcept
+    uint64_t separators(const uint8_t* at, int64_t size) noexcept
+    bint same_layout(
+        const uint8_t* text, const uint8_t* known, const uint8_t* fixed, int64_t size
+    ) noexcept
+    int lowest_bit(uint64_t bits) noexcept
     void publish_word(int64_t* at, int64_t value) noexcept
     int64_t observe_word(const int64_t* at) noexcept

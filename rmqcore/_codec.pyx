@@ -21,9 +21,9 @@ from rmqcore._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore._layout cimport *
 from rmqcore._message cimport Message
 from rmqcore._record cimport (
-    RecordFields, RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, java_hash_step,
-    next_property, read_head, record_size, rmq_crc32, rmq_crc32_by_table, rmq_crc32_init,
-    rmq_crc32_name, write_crc_property, write_fields,
+    PropertyWalk, RecordFields, RecordHead, Slice, bytes_t, check_body_crc, check_crc_property,
+    java_hash_step, next_property, read_head, record_size, rmq_crc32, rmq_crc32_by_table,
+    rmq_crc32_init, rmq_crc32_name, walk_properties, write_crc_property, write_fields,
 )
 
 from rmqcore._host import decode_host, encode_host
@@ -290,12 +290,12 @@ def decode_properties(bytes encoded not None) -> dict:
 
     Source: RocketMQ common/message/MessageDecoder.java, string2messageProperties.
     """
-    cdef int32_t at = 0
+    cdef PropertyWalk walk = walk_properties(
+        <bytes_t>PyBytes_AS_STRING(encoded), <int32_t>PyBytes_GET_SIZE(encoded)
+    )
     cdef Slice name, value
     properties = {}
-    while next_property(
-        <bytes_t>PyBytes_AS_STRING(encoded), <int32_t>PyBytes_GET_SIZE(encoded), &at, &name, &value
-    ):
+    while next_property(&walk, &name, &value):
         properties[name.at[:name.size].decode("utf-8", "replace")] = (
             value.at[:value.size].decode("utf-8", "replace")
         )

@@ -1,13 +1,15 @@
-# One column in the making: growing memory, and what puts one row's value into it. Inlined where it
-# is used; False means that there is no memory. No objects, no exceptions, no GIL.
+# One column in the making: growing memory, and what puts the values of some rows into it. Inlined
+# where it is used; False means that there is no memory. No objects, no exceptions, no GIL.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport realloc
 from libc.string cimport memcmp, memcpy
 
+from rmqcore._arrow cimport rmq_block, rmq_block_grow
 from rmqcore._bytes cimport load_i32, store_i64
 from rmqcore._layout cimport HOST_V4_SIZE
-from rmqcore._record cimport RecordHead, Slice, bytes_t, named
+from rmqcore._record cimport (
+    PropertyWalk, RecordHead, Slice, bytes_t, named, next_property, walk_properties,
+)
 
 cdef extern from "<arpa/inet.h>" nogil:
     const char* inet_ntop(int family, const void* address, char* text, unsigned int size) noexcept
@@ -17,14 +19,41 @@ cdef extern from "<arpa/inet.h>" nogil:
 cdef extern from "_utf8.h" nogil:
     int64_t rmq_utf8_copy(uint8_t* to, const uint8_t* text, int64_t size) noexcept
 
+# The columns in the order of `COLUMNS`.
+cdef enum:
+    TOPIC, QUEUE_ID, QUEUE_OFFSET, PHY_OFFSET, STORE_SIZE, STORE_TIMESTAMP, TAGS_CODE
+    BORN_TIMESTAMP, KEYS, TAGS, UNIQUE_KEY, BODY, PROPERTIES, FLAG, SYS_FLAG, BODY_CRC
+    RECONSUME_TIMES, PREPARED_TRANSACTION_OFFSET, BORN_HOST, STORE_HOST, MESSAGE_ID, CRC_OK, RECORD
+    COLUMN_COUNT
+    # what the map of properties consists of
+    NAMES = COLUMN_COUNT
+    VALUES
+    STORE_COUNT
+    # records that are looked at together, column by column
+    ROWS_AT_ONCE = 32
+    # pairs that fit into PROPERTIES_SIZE_MAX
+    PAIRS_MAX = 16384
+
+cdef struct Kind:
+    const char* name
+    const char* format
+    int width                # bytes a row; 0 for text and bytes, -1 for bits, -2 for the map
+    bint nullable
+    int field                # where the head of a record has the number, or the place of the text
+    int size_field           # where it has the size of the text
+
+# Its memory is in blocks of the batch.
 cdef struct Store:
-    uint8_t* values
+    rmq_block* values
+    rmq_block* offsets       # int32, one more than rows
+    rmq_block* validity      # a bit a row
     int64_t size             # bytes in values
-    int64_t capacity
-    int32_t* offsets
-    int64_t offset_capacity
-    uint8_t* validity
     int64_t null_count
+
+# A record that is to be a row.
+cdef struct Row:
+    bytes_t at
+    RecordHead head
 
 cdef struct Pair:
     Slice name
@@ -37,64 +66,106 @@ cdef struct HostText:
     char text[72]
     int32_t size
 
-cdef inline bint room(Store* store, int64_t more) noexcept nogil:
-    """Make room for `more` bytes behind those there are; False without memory."""
-    cdef int64_t wanted = store.size + more
-    cdef uint8_t* grown
-    if wanted <= store.capacity:
-        return True
-    wanted += wanted // 2 + 4096
-    grown = <uint8_t*>realloc(store.values, wanted)
-    if grown == NULL:
-        return False
-    store.values = grown
-    store.capacity = wanted
-    return True
+cdef inline bint room(rmq_block* block, int64_t size) noexcept nogil:
+    """Have `size` bytes in a block that may grow further; False without memory."""
+    return size <= block.size or rmq_block_grow(block, size + size // 2 + 4096)
 
-cdef inline bint end_value(Store* store, int64_t row) noexcept nogil:
-    """Note that the value of `row` ends here."""
-    cdef int32_t* grown
-    if row + 1 >= store.offset_capacity:
-        grown = <int32_t*>realloc(store.offsets, 2 * (row + 2) * sizeof(int32_t))
-        if grown == NULL:
-            return False
-        store.offsets = grown
-        store.offset_capacity = 2 * (row + 2)
-    if row == 0:
-        store.offsets[0] = 0
-    store.offsets[row + 1] = <int32_t>store.size
-    return True
+cdef inline void put_int32s(
+    Store* store, int64_t first, const Row* rows, int count, int field
+) noexcept nogil:
+    """The number that is `field` bytes behind the begin of each head."""
+    cdef int32_t* values = <int32_t*>store.values.at + first
+    cdef int index
+    for index in range(count):
+        values[index] = (<int32_t*>(<const char*>&rows[index].head + field))[0]
 
-cdef inline bint put_text(Store* store, int64_t row, bytes_t at, int32_t size) noexcept nogil:
-    if not room(store, 3 * <int64_t>size):
-        return False
-    store.size += rmq_utf8_copy(store.values + store.size, at, size)
-    return end_value(store, row)
-
-cdef inline bint put_bytes(Store* store, int64_t row, const void* at, int64_t size) noexcept nogil:
-    if not room(store, size):
-        return False
-    memcpy(store.values + store.size, at, size)
-    store.size += size
-    return end_value(store, row)
+cdef inline void put_int64s(
+    Store* store, int64_t first, const Row* rows, int count, int field
+) noexcept nogil:
+    cdef int64_t* values = <int64_t*>store.values.at + first
+    cdef int index
+    for index in range(count):
+        values[index] = (<int64_t*>(<const char*>&rows[index].head + field))[0]
 
 cdef inline void put_null(Store* store, int64_t row) noexcept nogil:
-    store.validity[row >> 3] &= <uint8_t>~(1 << (row & 7))
+    (<uint8_t*>store.validity.at)[row >> 3] &= <uint8_t>~(1 << (row & 7))
     store.null_count += 1
 
-cdef inline bint put_optional(Store* store, int64_t row, const Slice* text) noexcept nogil:
-    if text.at == NULL:
-        put_null(store, row)
-        return end_value(store, row)
-    return put_text(store, row, text.at, text.size)
-
-cdef inline void put_time(Store* store, int64_t row, int64_t milliseconds) noexcept nogil:
-    # times beyond this many milliseconds have no microseconds
+cdef inline void put_times(
+    Store* store, int64_t first, const Row* rows, int count, int field
+) noexcept nogil:
+    """Milliseconds as microseconds; those that do not fit are missing."""
     cdef int64_t milliseconds_max = 9223372036854775
-    cdef bint fits = -milliseconds_max <= milliseconds <= milliseconds_max
-    (<int64_t*>store.values)[row] = milliseconds * 1000 if fits else 0
-    if not fits:
-        put_null(store, row)
+    cdef int64_t* values = <int64_t*>store.values.at + first
+    cdef int index
+    put_int64s(store, first, rows, count, field)
+    for index in range(count):
+        if -milliseconds_max <= values[index] <= milliseconds_max:
+            values[index] *= 1000
+        else:
+            values[index] = 0
+            put_null(store, first + index)
+
+cdef inline bint put_texts(
+    Store* store, int64_t first, const Slice* texts, int count
+) noexcept nogil:
+    """Texts, mended where they are no UTF-8; none where a slice has no place."""
+    cdef int32_t* ends = <int32_t*>store.offsets.at + first + 1
+    cdef int64_t end = store.size, most = 0
+    cdef uint8_t* values
+    cdef int index
+    for index in range(count):
+        most += texts[index].size
+    if not room(store.values, end + 3 * most):
+        return False
+    values = <uint8_t*>store.values.at
+    for index in range(count):
+        if texts[index].at == NULL:
+            put_null(store, first + index)
+        else:
+            end += rmq_utf8_copy(values + end, texts[index].at, texts[index].size)
+        ends[index] = <int32_t>end
+    store.size = end
+    return True
+
+cdef inline bint put_slices(
+    Store* store, int64_t first, const Slice* slices, int count
+) noexcept nogil:
+    """Bytes as they are."""
+    cdef int32_t* ends = <int32_t*>store.offsets.at + first + 1
+    cdef int64_t end = store.size, most = 0
+    cdef uint8_t* values
+    cdef int index
+    for index in range(count):
+        most += slices[index].size
+    if not room(store.values, end + most):
+        return False
+    values = <uint8_t*>store.values.at
+    for index in range(count):
+        memcpy(values + end, slices[index].at, slices[index].size)
+        end += slices[index].size
+        ends[index] = <int32_t>end
+    store.size = end
+    return True
+
+cdef inline void find_slices(
+    Slice* slices, const Row* rows, int count, int field, int size_field
+) noexcept nogil:
+    """Where texts lie whose places and sizes are so many bytes behind the begin of each head."""
+    cdef int index
+    cdef const char* head
+    for index in range(count):
+        head = <const char*>&rows[index].head
+        slices[index].at = rows[index].at + (<const int32_t*>(head + field))[0]
+        slices[index].size = (<const int32_t*>(head + size_field))[0]
+
+cdef inline bint put_bytes(Store* store, int64_t row, const void* at, int64_t size) noexcept nogil:
+    if not room(store.values, store.size + size):
+        return False
+    memcpy(<uint8_t*>store.values.at + store.size, at, size)
+    store.size += size
+    (<int32_t*>store.offsets.at)[row + 1] = <int32_t>store.size
+    return True
 
 cdef inline bint put_host(
     Store* store, int64_t row, HostText* last, bytes_t at, int32_t size
@@ -119,17 +190,13 @@ cdef inline bint put_message_id(
     cdef uint8_t raw[28]
     cdef int32_t index
     cdef const char* digits = b"0123456789ABCDEF"
-    cdef uint8_t* into
+    cdef char text[56]
     memcpy(raw, record + head.store_host_at, head.store_host_size)
     store_i64(raw + head.store_host_size, head.phy_offset)
-    if not room(store, 56):
-        return False
-    into = store.values + store.size
     for index in range(head.store_host_size + 8):
-        into[2 * index] = digits[raw[index] >> 4]
-        into[2 * index + 1] = digits[raw[index] & 15]
-    store.size += 2 * (head.store_host_size + 8)
-    return end_value(store, row)
+        text[2 * index] = digits[raw[index] >> 4]
+        text[2 * index + 1] = digits[raw[index] & 15]
+    return put_bytes(store, row, text, 2 * (head.store_host_size + 8))
 
 cdef inline int32_t add_pair(
     Pair* pairs, int32_t count, const Slice* name, const Slice* value
@@ -149,3 +216,24 @@ cdef inline int32_t add_pair(
     pairs[count].value = value[0]
     pairs[count].print = print
     return count + 1
+
+cdef inline bint put_map(
+    Store* entries, int64_t row, Store* names, Store* values, Pair* pairs, bytes_t at, int32_t size
+) noexcept nogil:
+    """The pairs of a properties string; what the offsets of the map count are pairs."""
+    cdef PropertyWalk walk = walk_properties(at, size)
+    cdef Slice name, value
+    cdef int32_t count = 0, index
+    cdef int64_t ends_size
+    while next_property(&walk, &name, &value):
+        count = add_pair(pairs, count, &name, &value)
+    ends_size = (entries.size + count + 1) * sizeof(int32_t)
+    if not (room(names.offsets, ends_size) and room(values.offsets, ends_size)):
+        return False
+    for index in range(count):
+        if not (put_texts(names, entries.size, &pairs[index].name, 1)
+                and put_texts(values, entries.size, &pairs[index].value, 1)):
+            return False
+        entries.size += 1
+    (<int32_t*>entries.offsets.at)[row + 1] = <int32_t>entries.size
+    return True

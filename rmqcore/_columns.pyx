@@ -1,30 +1,29 @@
 """Records as columns: a stretch of the commit log becomes record batches.
 
 `ColumnDecoder.decode` walks whole records without the GIL and fills only the columns asked for;
-`ColumnDecoder.take` hands out what has gathered as a `ColumnBatch`. Columns bear the names of a
-message's attributes; times are microseconds UTC and so lose their ``_ms``. Text is made valid
-UTF-8 in the way that message objects show it.
+`ColumnDecoder.take` hands out what has gathered as a `ColumnBatch`, whose memory, once released,
+serves a later one. Columns bear the names of a message's attributes; times are microseconds UTC and
+so lose their ``_ms``. Text is made valid UTF-8 in the way that message objects show it.
 
-Floor: F1; imports _arrow, _hold, _compression and errors.
+Floor: F1; imports _arrow, _column_store, _properties, _hold, _compression and errors.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memset
 cimport cython
 
 from rmqcore._arrow cimport (
-    ColumnBatch, new_batch, rmq_blocks, rmq_blocks_add, rmq_blocks_new, rmq_column,
+    ColumnBatch, new_batch, rmq_block, rmq_block_grow, rmq_blocks, rmq_blocks_drop, rmq_blocks_new,
+    rmq_column, rmq_pool, rmq_pool_close, rmq_pool_new,
 )
-from rmqcore._column_store cimport (
-    HostText, Pair, Store, add_pair, end_value, put_bytes, put_host, put_message_id, put_optional,
-    put_text, put_time, room,
-)
+from rmqcore._column_store cimport *
 from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
+from rmqcore._properties cimport Layout, Properties, read_properties
 from rmqcore._record cimport (
-    RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
+    RecordHead, Slice, bytes_t, check_body_crc, read_head, rmq_crc32_init,
 )
 from rmqcore._tags cimport DelayLevels, tags_code_of
 
@@ -33,35 +32,37 @@ from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
 
-# The order is that of `COLUMNS`.
-cdef enum:
-    TOPIC, QUEUE_ID, QUEUE_OFFSET, PHY_OFFSET, STORE_SIZE, STORE_TIMESTAMP, TAGS_CODE
-    BORN_TIMESTAMP, KEYS, TAGS, UNIQUE_KEY, BODY, PROPERTIES, FLAG, SYS_FLAG, BODY_CRC
-    RECONSUME_TIMES, PREPARED_TRANSACTION_OFFSET, BORN_HOST, STORE_HOST, MESSAGE_ID, CRC_OK, RECORD
-    COLUMN_COUNT
-    # what the map of properties consists of
-    NAMES = COLUMN_COUNT
-    VALUES
-    STORE_COUNT
+# Shows where in a head its fields lie.
+cdef RecordHead HEAD
 
-cdef struct Kind:
-    const char* name
-    const char* format
-    int width                # bytes a row; 0 for text and bytes, -1 for bits, -2 for the map
-    bint nullable
+cdef int field(const void* at):
+    return <int>(<const char*>at - <const char*>&HEAD)
 
 cdef Kind[23] KINDS = [
-    Kind(b"topic", b"u", 0, False), Kind(b"queue_id", b"i", 4, False),
-    Kind(b"queue_offset", b"l", 8, False), Kind(b"phy_offset", b"l", 8, False),
-    Kind(b"store_size", b"i", 4, False), Kind(b"store_timestamp", b"tsu:UTC", 8, True),
-    Kind(b"tags_code", b"l", 8, False), Kind(b"born_timestamp", b"tsu:UTC", 8, True),
-    Kind(b"keys", b"u", 0, True), Kind(b"tags", b"u", 0, True), Kind(b"unique_key", b"u", 0, True),
-    Kind(b"body", b"z", 0, False), Kind(b"properties", b"+m", -2, False),
-    Kind(b"flag", b"i", 4, False), Kind(b"sys_flag", b"i", 4, False),
-    Kind(b"body_crc", b"i", 4, False), Kind(b"reconsume_times", b"i", 4, False),
-    Kind(b"prepared_transaction_offset", b"l", 8, False), Kind(b"born_host", b"u", 0, False),
-    Kind(b"store_host", b"u", 0, False), Kind(b"message_id", b"u", 0, False),
-    Kind(b"crc_ok", b"b", -1, False), Kind(b"record", b"z", 0, False),
+    Kind(b"topic", b"u", 0, False, field(&HEAD.topic_at), field(&HEAD.topic_size)),
+    Kind(b"queue_id", b"i", 4, False, field(&HEAD.queue_id), 0),
+    Kind(b"queue_offset", b"l", 8, False, field(&HEAD.queue_offset), 0),
+    Kind(b"phy_offset", b"l", 8, False, field(&HEAD.phy_offset), 0),
+    Kind(b"store_size", b"i", 4, False, field(&HEAD.total_size), 0),
+    Kind(b"store_timestamp", b"tsu:UTC", 8, True, field(&HEAD.store_timestamp), 0),
+    Kind(b"tags_code", b"l", 8, False, 0, 0),
+    Kind(b"born_timestamp", b"tsu:UTC", 8, True, field(&HEAD.born_timestamp), 0),
+    Kind(b"keys", b"u", 0, True, 0, 0),
+    Kind(b"tags", b"u", 0, True, 0, 0),
+    Kind(b"unique_key", b"u", 0, True, 0, 0),
+    Kind(b"body", b"z", 0, False, field(&HEAD.body_at), field(&HEAD.body_size)),
+    Kind(b"properties", b"+m", -2, False, 0, 0),
+    Kind(b"flag", b"i", 4, False, field(&HEAD.flag), 0),
+    Kind(b"sys_flag", b"i", 4, False, field(&HEAD.sys_flag), 0),
+    Kind(b"body_crc", b"i", 4, False, field(&HEAD.body_crc), 0),
+    Kind(b"reconsume_times", b"i", 4, False, field(&HEAD.reconsume_times), 0),
+    Kind(b"prepared_transaction_offset", b"l", 8, False,
+         field(&HEAD.prepared_transaction_offset), 0),
+    Kind(b"born_host", b"u", 0, False, 0, 0),
+    Kind(b"store_host", b"u", 0, False, 0, 0),
+    Kind(b"message_id", b"u", 0, False, 0, 0),
+    Kind(b"crc_ok", b"b", -1, False, 0, 0),
+    Kind(b"record", b"z", 0, False, 0, 0),
 ]
 
 # Every column there is, in the order of a batch that has them all.
@@ -74,8 +75,6 @@ cdef int64_t BYTES_MAX = 512 << 20
 # Compressed bytes in one batch that is to be decompressed: zlib makes at most 1032 of one.
 cdef int64_t COMPRESSED_BYTES_MAX = 1 << 20
 cdef Py_ssize_t PLAIN_BODY_MAX = 64 << 20
-# Pairs that fit into PROPERTIES_SIZE_MAX.
-cdef int32_t PAIRS_MAX = 16384
 
 
 @cython.final
@@ -95,12 +94,17 @@ cdef class ColumnDecoder:
     """
 
     cdef Store stores[STORE_COUNT]
+    cdef rmq_pool* pool
+    cdef rmq_blocks* blocks
+    cdef Row rows[ROWS_AT_ONCE]
+    cdef Slice slices[COLUMN_COUNT][ROWS_AT_ONCE]
+    cdef Layout layout
     cdef int order[COLUMN_COUNT]
     cdef bint wanted[COLUMN_COUNT]
     cdef int column_count
     cdef bint needs_properties, uncommitted, verify_crc, plain_bodies, out_of_memory
     cdef readonly int64_t row_count
-    cdef int64_t row_max, byte_max, byte_count, compressed_bytes, pair_count, begin_ms, end_ms
+    cdef int64_t row_max, byte_max, byte_count, compressed_bytes, begin_ms, end_ms
     cdef tuple topics
     cdef list queue_ids
     cdef Slice* topic_at
@@ -135,8 +139,9 @@ cdef class ColumnDecoder:
         self.row_offsets = <int64_t*>malloc(self.row_max * sizeof(int64_t))
         self.row_flags = <int32_t*>malloc(self.row_max * sizeof(int32_t))
         self.pairs = <Pair*>malloc((PAIRS_MAX if self.wanted[PROPERTIES] else 1) * sizeof(Pair))
-        if not (self.topic_at and self.queue_id_at and self.delays and self.row_offsets
-                and self.row_flags and self.pairs):
+        self.pool = rmq_pool_new()
+        if not (self.pool and self.topic_at and self.queue_id_at and self.delays
+                and self.row_offsets and self.row_flags and self.pairs):
             raise MemoryError
         for index in range(self.topic_count):
             self.topic_at[index].at = <bytes_t>PyBytes_AS_STRING(self.topics[index])
@@ -164,11 +169,10 @@ cdef class ColumnDecoder:
         return 0
 
     def __dealloc__(self):
-        cdef int index
-        for index in range(STORE_COUNT):
-            free(self.stores[index].values)
-            free(self.stores[index].offsets)
-            free(self.stores[index].validity)
+        if self.blocks != NULL:
+            rmq_blocks_drop(self.blocks)
+        if self.pool != NULL:
+            rmq_pool_close(self.pool)
         free(self.topic_at)
         free(self.queue_id_at)
         free(self.delays)
@@ -188,63 +192,95 @@ cdef class ColumnDecoder:
             (position where it stopped, why), as `DispatchBatch.scan`; CAPACITY: `take` the batch
             and call again from there.
         """
-        cdef int status = OK
-        cdef RecordHead head
+        cdef int status = OK, count
         cdef BufferHold hold = BufferHold(buffer, None, base_offset)
         cdef bytes_t base = <bytes_t>hold.view.buf
         if at < 0 or stop < at or stop > hold.view.len:
             raise IndexError(f"{at} to {stop} lie outside the buffer")
         self.begin()
         with nogil:
-            while at < stop:
-                status = read_head(base + at, stop - at, &head)
-                if status == OK and head.phy_offset != base_offset + at:
-                    status = BAD_OFFSET
-                if status == OK and self.verify_crc:
-                    status = check_body_crc(base + at, &head)
-                if status == OK and self.selected(base + at, &head):
-                    if self.is_full(&head):
-                        status = CAPACITY
-                    elif not self.add(base + at, &head):
-                        self.out_of_memory = True
-                        status = OUT_OF_BOUNDS
-                if status != OK:
+            while status == OK and at < stop:
+                status = self.gather(base, &at, stop, base_offset, &count)
+                if not self.add(count):
+                    self.out_of_memory = True
                     break
-                at += head.total_size
         if self.out_of_memory:
             raise MemoryError
         return at, status
 
     cdef int begin(self) except -1:
-        """Make the memory of a fresh batch ready."""
-        cdef int index, column
+        """Make the memory of a fresh batch ready, as much as the batch before had."""
+        cdef int index
+        cdef bint good = True
         cdef Store* store
-        for index in range(self.column_count):
-            column = self.order[index]
-            store = &self.stores[column]
-            if store.values != NULL:
-                continue
-            if KINDS[column].width > 0:
-                store.capacity = self.row_max * KINDS[column].width
-            else:
-                store.capacity = max(4096, self.row_max)
-            store.values = <uint8_t*>calloc(1, store.capacity)
-            if KINDS[column].width in (0, -2):
-                store.offset_capacity = self.row_max + 1
-                store.offsets = <int32_t*>calloc(self.row_max + 1, sizeof(int32_t))
-            if KINDS[column].nullable:
-                store.validity = <uint8_t*>malloc(self.row_max // 8 + 1)
-                if store.validity != NULL:
-                    memset(store.validity, 0xFF, self.row_max // 8 + 1)
-            if store.values == NULL:
-                raise MemoryError
-        if self.wanted[PROPERTIES] and self.stores[NAMES].values == NULL:
-            for index in range(NAMES, VALUES + 1):
-                self.stores[index].values = <uint8_t*>calloc(1, 4096)
-                self.stores[index].capacity = 4096
-                self.stores[index].offsets = <int32_t*>calloc(64, sizeof(int32_t))
-                self.stores[index].offset_capacity = 64
+        if self.blocks != NULL:
+            return 0
+        self.blocks = rmq_blocks_new(self.pool)
+        if self.blocks == NULL:
+            raise MemoryError
+        for index in range(STORE_COUNT):
+            store = &self.stores[index]
+            store.values = &self.blocks.blocks[3 * index]
+            store.offsets = store.values + 1
+            store.validity = store.values + 2
+            if self.wanted[PROPERTIES if index >= COLUMN_COUNT else index]:
+                good = good and self.begin_store(store, index)
+        if not good:
+            rmq_blocks_drop(self.blocks)
+            self.blocks = NULL
+            raise MemoryError
         return 0
+
+    cdef bint begin_store(self, Store* store, int number) noexcept:
+        cdef int width = KINDS[number].width if number < COLUMN_COUNT else 0
+        cdef int64_t bits = self.row_max // 8 + 1
+        cdef int64_t size = store.size + store.size // 8 + 64
+        if width != 0:
+            size = self.row_max * width if width > 0 else bits
+        if not rmq_block_grow(store.values, size):
+            return False
+        if width == -1:
+            memset(store.values.at, 0, bits)
+        if width == 0 or width == -2:
+            if not rmq_block_grow(store.offsets, (self.row_max + 1) * sizeof(int32_t)):
+                return False
+            (<int32_t*>store.offsets.at)[0] = 0
+        if number < COLUMN_COUNT and KINDS[number].nullable:
+            if not rmq_block_grow(store.validity, bits):
+                return False
+            memset(store.validity.at, 0xFF, bits)
+        store.size = store.null_count = 0
+        return True
+
+    cdef int gather(
+        self, bytes_t base, int64_t* at, int64_t stop, int64_t base_offset, int* count
+    ) noexcept nogil:
+        """Find the next records that are to be rows, up to `ROWS_AT_ONCE`; why it stopped."""
+        cdef int status = OK, found = 0
+        cdef int64_t here = at[0]
+        cdef Row* row
+        while here < stop and found < ROWS_AT_ONCE:
+            row = &self.rows[found]
+            row.at = base + here
+            status = read_head(row.at, stop - here, &row.head)
+            if status == OK and row.head.phy_offset != base_offset + here:
+                status = BAD_OFFSET
+            if status == OK and self.verify_crc:
+                status = check_body_crc(row.at, &row.head)
+            if status == OK and self.selected(row.at, &row.head):
+                if self.is_full(self.row_count + found, &row.head):
+                    status = CAPACITY
+                else:
+                    self.byte_count += row.head.total_size
+                    if row.head.sys_flag & COMPRESSED:
+                        self.compressed_bytes += row.head.body_size
+                    found += 1
+            if status != OK:
+                break
+            here += row.head.total_size
+        at[0] = here
+        count[0] = found
+        return status
 
     cdef bint selected(self, bytes_t record, const RecordHead* head) noexcept nogil:
         cdef int32_t transaction = head.sys_flag & TRANSACTION_MASK
@@ -268,117 +304,96 @@ cdef class ColumnDecoder:
                 return True
         return False
 
-    cdef bint is_full(self, const RecordHead* head) noexcept nogil:
-        return self.row_count >= self.row_max or (self.row_count > 0 and (
+    cdef bint is_full(self, int64_t rows, const RecordHead* head) noexcept nogil:
+        return rows >= self.row_max or (rows > 0 and (
             self.byte_count + head.total_size > self.byte_max
             or (self.plain_bodies and self.compressed_bytes > COMPRESSED_BYTES_MAX)
         ))
 
-    cdef bint add(self, bytes_t record, const RecordHead* head) noexcept nogil:
-        """Add one row; False without memory."""
-        cdef int64_t row = self.row_count
-        cdef Store* stores = self.stores
-        cdef bint good = self.add_numbers(record, head)
-        if self.wanted[TOPIC]:
-            good = good and put_text(&stores[TOPIC], row, record + head.topic_at, head.topic_size)
-        if self.wanted[BODY]:
-            good = good and put_bytes(&stores[BODY], row, record + head.body_at, head.body_size)
-        if self.wanted[RECORD]:
-            good = good and put_bytes(&stores[RECORD], row, record, head.total_size)
-        if self.wanted[BORN_HOST]:
-            good = good and put_host(&stores[BORN_HOST], row, &self.born_host,
-                                     record + BORN_HOST_AT, head.born_host_size)
-        if self.wanted[STORE_HOST]:
-            good = good and put_host(&stores[STORE_HOST], row, &self.store_host,
-                                     record + head.store_host_at, head.store_host_size)
-        if self.wanted[MESSAGE_ID]:
-            good = good and put_message_id(&stores[MESSAGE_ID], row, record, head)
+    cdef bint add(self, int count) noexcept nogil:
+        """Add the rows gathered last, column by column; False without memory."""
+        cdef int64_t first = self.row_count
+        cdef int index
+        cdef bint good = True
+        if self.plain_bodies:
+            for index in range(count):
+                self.row_offsets[first + index] = self.rows[index].head.phy_offset
+                self.row_flags[first + index] = self.rows[index].head.sys_flag
         if self.needs_properties:
-            good = good and self.add_properties(record, head)
-        self.row_offsets[row] = head.phy_offset
-        self.row_flags[row] = head.sys_flag
-        if head.sys_flag & COMPRESSED:
-            self.compressed_bytes += head.body_size
-        self.byte_count += head.total_size
-        self.row_count += 1
+            for index in range(count):
+                good = good and self.read_row_properties(first, index)
+        for index in range(self.column_count):
+            good = good and self.add_column(self.order[index], first, count)
+        self.row_count += count
         return good
 
-    cdef bint add_numbers(self, bytes_t record, const RecordHead* head) noexcept nogil:
-        cdef int64_t row = self.row_count
-        cdef Store* stores = self.stores
-        if self.wanted[QUEUE_ID]:
-            (<int32_t*>stores[QUEUE_ID].values)[row] = head.queue_id
-        if self.wanted[QUEUE_OFFSET]:
-            (<int64_t*>stores[QUEUE_OFFSET].values)[row] = head.queue_offset
-        if self.wanted[PHY_OFFSET]:
-            (<int64_t*>stores[PHY_OFFSET].values)[row] = head.phy_offset
-        if self.wanted[STORE_SIZE]:
-            (<int32_t*>stores[STORE_SIZE].values)[row] = head.total_size
-        if self.wanted[STORE_TIMESTAMP]:
-            put_time(&stores[STORE_TIMESTAMP], row, head.store_timestamp)
-        if self.wanted[BORN_TIMESTAMP]:
-            put_time(&stores[BORN_TIMESTAMP], row, head.born_timestamp)
-        if self.wanted[FLAG]:
-            (<int32_t*>stores[FLAG].values)[row] = head.flag
-        if self.wanted[SYS_FLAG]:
-            (<int32_t*>stores[SYS_FLAG].values)[row] = head.sys_flag
-        if self.wanted[BODY_CRC]:
-            (<int32_t*>stores[BODY_CRC].values)[row] = head.body_crc
-        if self.wanted[RECONSUME_TIMES]:
-            (<int32_t*>stores[RECONSUME_TIMES].values)[row] = head.reconsume_times
-        if self.wanted[PREPARED_TRANSACTION_OFFSET]:
-            (<int64_t*>stores[PREPARED_TRANSACTION_OFFSET].values)[row] = (
-                head.prepared_transaction_offset
-            )
-        if self.wanted[CRC_OK] and check_body_crc(record, head) == OK:
-            stores[CRC_OK].values[row >> 3] |= <uint8_t>(1 << (row & 7))
+    cdef bint add_column(self, int column, int64_t first, int count) noexcept nogil:
+        cdef const Kind* kind = &KINDS[column]
+        cdef Store* store = &self.stores[column]
+        cdef Slice* slices = self.slices[column]
+        cdef int index
+        if kind.width > 0:
+            if column == STORE_TIMESTAMP or column == BORN_TIMESTAMP:
+                put_times(store, first, self.rows, count, kind.field)
+            elif kind.width == 4:
+                put_int32s(store, first, self.rows, count, kind.field)
+            elif column != TAGS_CODE:
+                put_int64s(store, first, self.rows, count, kind.field)
+            return True
+        if column == KEYS or column == TAGS or column == UNIQUE_KEY:
+            return put_texts(store, first, slices, count)
+        if kind.size_field != 0:
+            find_slices(slices, self.rows, count, kind.field, kind.size_field)
+        if column == TOPIC:
+            return put_texts(store, first, slices, count)
+        if column == BODY:
+            return put_slices(store, first, slices, count)
+        for index in range(count):
+            if not self.add_made_value(column, first + index, &self.rows[index]):
+                return False
         return True
 
-    cdef bint add_properties(self, bytes_t record, const RecordHead* head) noexcept nogil:
-        cdef int32_t at = 0, count = 0
-        cdef int64_t row = self.row_count
-        cdef Slice name, value, tags, keys, unique_key, delay
-        cdef bytes_t base = record + head.properties_at
-        tags.at = NULL
-        tags.size = 0
-        keys = unique_key = delay = tags
-        while next_property(base, head.properties_size, &at, &name, &value):
-            if named(&name, b"TAGS", 4):
-                tags = value
-            elif named(&name, b"KEYS", 4):
-                keys = value
-            elif named(&name, b"UNIQ_KEY", 8):
-                unique_key = value
-            elif named(&name, b"DELAY", 5):
-                delay = value
-            if self.wanted[PROPERTIES]:
-                count = add_pair(self.pairs, count, &name, &value)
-        if self.wanted[TAGS_CODE]:
-            (<int64_t*>self.stores[TAGS_CODE].values)[row] = tags_code_of(
-                &self.levels, record, head, &tags, &delay
+    cdef bint add_made_value(self, int column, int64_t number, const Row* row) noexcept nogil:
+        """What is made for one row; the map of properties has been made."""
+        cdef Store* store = &self.stores[column]
+        if column == BORN_HOST:
+            return put_host(
+                store, number, &self.born_host, row.at + BORN_HOST_AT, row.head.born_host_size
             )
-        if self.wanted[TAGS] and not put_optional(&self.stores[TAGS], row, &tags):
-            return False
-        if self.wanted[KEYS] and not put_optional(&self.stores[KEYS], row, &keys):
-            return False
-        if self.wanted[UNIQUE_KEY] and not put_optional(&self.stores[UNIQUE_KEY], row, &unique_key):
-            return False
-        return not self.wanted[PROPERTIES] or self.add_map(count)
+        if column == STORE_HOST:
+            return put_host(
+                store, number, &self.store_host, row.at + row.head.store_host_at,
+                row.head.store_host_size,
+            )
+        if column == MESSAGE_ID:
+            return put_message_id(store, number, row.at, &row.head)
+        if column == RECORD:
+            return put_bytes(store, number, row.at, row.head.total_size)
+        if column == CRC_OK and check_body_crc(row.at, &row.head) == OK:
+            (<uint8_t*>store.values.at)[number >> 3] |= <uint8_t>(1 << (number & 7))
+        return True
 
-    cdef bint add_map(self, int32_t count) noexcept nogil:
-        cdef Store* entries = &self.stores[PROPERTIES]
-        cdef int32_t index
-        for index in range(count):
-            if not put_text(&self.stores[NAMES], self.pair_count, self.pairs[index].name.at,
-                            self.pairs[index].name.size):
-                return False
-            if not put_text(&self.stores[VALUES], self.pair_count, self.pairs[index].value.at,
-                            self.pairs[index].value.size):
-                return False
-            self.pair_count += 1
-        # what the map's offsets count are pairs
-        entries.size = self.pair_count
-        return end_value(entries, self.row_count)
+    cdef bint read_row_properties(self, int64_t first, int index) noexcept nogil:
+        """Find what the columns want of the properties of one row."""
+        cdef const Row* row = &self.rows[index]
+        cdef bytes_t at = row.at + row.head.properties_at
+        cdef Properties found
+        read_properties(&self.layout, at, row.head.properties_size, &found)
+        # field by field: a copy of the whole would wait until both have left the store buffer
+        self.slices[TAGS][index].at = found.tags.at
+        self.slices[TAGS][index].size = found.tags.size
+        self.slices[KEYS][index].at = found.keys.at
+        self.slices[KEYS][index].size = found.keys.size
+        self.slices[UNIQUE_KEY][index].at = found.unique_key.at
+        self.slices[UNIQUE_KEY][index].size = found.unique_key.size
+        if self.wanted[TAGS_CODE]:
+            (<int64_t*>self.stores[TAGS_CODE].values.at)[first + index] = tags_code_of(
+                &self.levels, row.at, &row.head, &found.tags, &found.delay
+            )
+        return not self.wanted[PROPERTIES] or put_map(
+            &self.stores[PROPERTIES], first + index, &self.stores[NAMES], &self.stores[VALUES],
+            self.pairs, at, row.head.properties_size,
+        )
 
     def take(self) -> ColumnBatch:
         """The rows gathered so far, perhaps none; the next `decode` begins a new batch.
@@ -386,61 +401,53 @@ cdef class ColumnDecoder:
         Raises:
             CorruptRecordError: a body that is to be decompressed does not.
         """
-        cdef rmq_blocks* blocks
+        cdef ColumnBatch batch
         cdef rmq_column* columns
+        cdef rmq_block* block
+        cdef int64_t columns_size = (self.column_count + 4) * sizeof(rmq_column)
         cdef int index
-        cdef int64_t rows = self.row_count
         self.begin()
         if self.plain_bodies and self.compressed_bytes:
             self.decompress_bodies()
-        blocks = rmq_blocks_new()
-        columns = <rmq_column*>calloc(self.column_count + 4, sizeof(rmq_column))
-        if blocks == NULL or columns == NULL:
-            free(blocks)
-            free(columns)
+        block = &self.blocks.blocks[3 * STORE_COUNT]
+        if not rmq_block_grow(block, columns_size):
             raise MemoryError
-        rmq_blocks_add(blocks, columns)
+        columns = <rmq_column*>block.at
+        memset(columns, 0, columns_size)
         for index in range(self.column_count):
-            self.hand_out(&columns[index], self.order[index], rows, blocks)
+            self.describe(&columns[index], self.order[index], self.row_count)
             if self.order[index] == PROPERTIES:
-                self.hand_out_map(&columns[index], &columns[self.column_count], blocks)
-        self.row_count = self.byte_count = self.compressed_bytes = self.pair_count = 0
-        return new_batch(columns, self.column_count, rows, blocks)
+                self.describe_map(&columns[index], &columns[self.column_count])
+        batch = new_batch(columns, self.column_count, self.row_count, self.blocks)
+        self.blocks = NULL
+        self.row_count = self.byte_count = self.compressed_bytes = 0
+        return batch
 
-    cdef void hand_out(
-        self, rmq_column* column, int number, int64_t rows, rmq_blocks* blocks
-    ) noexcept:
-        """Describe one column, and give its memory to the batch."""
+    cdef void describe(self, rmq_column* column, int number, int64_t rows) noexcept:
         cdef Store* store = &self.stores[number]
-        cdef bint is_text = number >= COLUMN_COUNT or KINDS[number].width == 0
+        cdef int width = KINDS[number].width if number < COLUMN_COUNT else 0
         column.nullable = True
         if number < COLUMN_COUNT:
             column.name = KINDS[number].name
             column.format = KINDS[number].format
         column.length = rows
         column.null_count = store.null_count
-        column.buffers[0] = store.validity if store.null_count else NULL
-        column.buffers[1] = store.offsets if store.offsets != NULL else <void*>store.values
-        column.buffers[2] = store.values if is_text else NULL
-        column.buffer_count = 3 if is_text else 2
-        rmq_blocks_add(blocks, store.values)
-        rmq_blocks_add(blocks, store.offsets)
-        rmq_blocks_add(blocks, store.validity)
-        memset(store, 0, sizeof(Store))
+        column.buffers[0] = store.validity.at if store.null_count else NULL
+        column.buffers[1] = store.offsets.at if width in (0, -2) else store.values.at
+        column.buffers[2] = store.values.at if width == 0 else NULL
+        column.buffer_count = 3 if width == 0 else 2
 
-    cdef void hand_out_map(
-        self, rmq_column* column, rmq_column* parts, rmq_blocks* blocks
-    ) noexcept:
+    cdef void describe_map(self, rmq_column* column, rmq_column* parts) noexcept:
         column.child_count = 1
         column.children = parts
         parts.name = b"entries"
         parts.format = b"+s"
         parts.buffer_count = 1
-        parts.length = self.pair_count
+        parts.length = self.stores[PROPERTIES].size
         parts.child_count = 2
         parts.children = parts + 1
-        self.hand_out(&parts[1], NAMES, self.pair_count, blocks)
-        self.hand_out(&parts[2], VALUES, self.pair_count, blocks)
+        self.describe(&parts[1], NAMES, self.stores[PROPERTIES].size)
+        self.describe(&parts[2], VALUES, self.stores[PROPERTIES].size)
         parts[1].name = b"key"
         parts[1].nullable = False
         parts[2].name = b"value"
@@ -449,16 +456,22 @@ cdef class ColumnDecoder:
     cdef int decompress_bodies(self) except -1:
         """Replace the compressed bodies of the batch by what the producer gave."""
         cdef Store* old = &self.stores[BODY]
+        cdef const int32_t* ends = <const int32_t*>old.offsets.at
+        cdef rmq_block[2] memory
         cdef Store plain
         cdef int64_t row
         cdef bytes body
+        memset(memory, 0, sizeof(memory))
         memset(&plain, 0, sizeof(Store))
-        if not room(&plain, old.size + 1):
-            raise MemoryError
+        plain.values = &memory[0]
+        plain.offsets = &memory[1]
         try:
+            if not (room(plain.values, old.size) and room(plain.offsets, old.offsets.size)):
+                raise MemoryError
+            (<int32_t*>plain.offsets.at)[0] = 0
             for row in range(self.row_count):
                 body = PyBytes_FromStringAndSize(
-                    <char*>old.values + old.offsets[row], old.offsets[row + 1] - old.offsets[row]
+                    <char*>old.values.at + ends[row], ends[row + 1] - ends[row]
                 )
                 if self.row_flags[row] & COMPRESSED:
                     body = plain_body(body, self.row_flags[row], self.row_offsets[row])
@@ -469,13 +482,12 @@ cdef class ColumnDecoder:
                     )
                 if not put_bytes(&plain, row, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)):
                     raise MemoryError
-        except BaseException:
-            free(plain.values)
-            free(plain.offsets)
-            raise
-        free(old.values)
-        free(old.offsets)
-        old[0] = plain
+            old.values[0], memory[0] = memory[0], old.values[0]
+            old.offsets[0], memory[1] = memory[1], old.offsets[0]
+            old.size = plain.size
+        finally:
+            free(memory[0].at)
+            free(memory[1].at)
         return 0
 
 

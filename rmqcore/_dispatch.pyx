@@ -16,7 +16,7 @@ cimport cython
 from rmqcore._bytes cimport load_i32, load_i64, store_i32, store_i64
 from rmqcore._hold cimport BufferHold
 from rmqcore._layout cimport *
-from rmqcore._properties cimport Properties, next_item, read_properties
+from rmqcore._properties cimport Layout, Properties, next_item, read_properties
 from rmqcore._record cimport (
     RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, index_hash_of, java_hash_step,
     read_head, rmq_crc32_init,
@@ -127,6 +127,7 @@ cdef class DispatchBatch:
     cdef int64_t* key_offset_at
     cdef int64_t* key_timestamp_at
     cdef int64_t* delays
+    cdef Layout layout
     cdef DelayLevels levels
     cdef BufferHold hold
     cdef object units
@@ -254,7 +255,9 @@ cdef class DispatchBatch:
             return CAPACITY
         if self.row_count >= max(self.row_count_enough, UNITS_A_QUEUE * self.group_count):
             return CAPACITY
-        read_properties(record + head.properties_at, head.properties_size, &found)
+        read_properties(
+            &self.layout, record + head.properties_at, head.properties_size, &found
+        )
         if self.keys and transaction != TRANSACTION_ROLLBACK:
             self.add_keys(record, head, &found)
         if transaction == 0 or transaction == TRANSACTION_COMMIT:

@@ -17,7 +17,8 @@ from rmqcore._hold cimport BufferHold, HeldBytes
 from rmqcore._host cimport host_text
 from rmqcore._layout cimport *
 from rmqcore._record cimport (
-    RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head, rmq_crc32_init,
+    PropertyWalk, RecordHead, Slice, bytes_t, check_body_crc, named, next_property, read_head,
+    rmq_crc32_init, walk_properties,
 )
 
 from rmqcore._compression import decompress
@@ -187,25 +188,25 @@ cdef class MessageExt:
     @property
     def properties(self) -> dict:
         """Every property, KEYS, TAGS, UNIQ_KEY and ``__CRC32#`` included."""
-        cdef int32_t at = 0
+        cdef PropertyWalk walk
         cdef Slice name, value
         if self._properties is None:
             self._properties = {}
-            while next_property(
-                self.record_at + self.head.properties_at, self.head.properties_size,
-                &at, &name, &value,
-            ):
+            walk = walk_properties(
+                self.record_at + self.head.properties_at, self.head.properties_size
+            )
+            while next_property(&walk, &name, &value):
                 self._properties[text(name.at, name.size)] = text(value.at, value.size)
         return self._properties
 
     cdef void find_properties(self) noexcept:
         """Find KEYS, TAGS and UNIQ_KEY in one pass; of one given twice the later counts."""
-        cdef int32_t at = 0
+        cdef PropertyWalk walk = walk_properties(
+            self.record_at + self.head.properties_at, self.head.properties_size
+        )
         cdef Slice name, value
         self.found = True
-        while next_property(
-            self.record_at + self.head.properties_at, self.head.properties_size, &at, &name, &value
-        ):
+        while next_property(&walk, &name, &value):
             if named(&name, b"KEYS", 4):
                 self.keys_slice = value
             elif named(&name, b"TAGS", 4):

@@ -1,9 +1,11 @@
 # Kernels over one record, inlined where they are used. No objects, no exceptions, no GIL.
 # A record is read only through `read_head`, which checks every length against the bytes there are.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
 
-from rmqcore._bytes cimport load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
+from rmqcore._bytes cimport (
+    load_i16, load_i32, load_i64, lowest_bit, separators, store_i16, store_i32, store_i64,
+)
 from rmqcore._layout cimport *
 
 cdef extern from "_crc32.h" nogil:
@@ -114,31 +116,47 @@ cdef inline int check_body_crc(bytes_t p, const RecordHead* head) noexcept nogil
         return OK
     return OK if <int32_t>java_crc32(p + head.body_at, head.body_size) == head.body_crc else BAD_CRC
 
-cdef inline int next_property(
-    bytes_t p, int32_t size, int32_t* at, Slice* name, Slice* value
-) noexcept nogil:
+# A walk over the pairs of a properties string.
+cdef struct PropertyWalk:
+    bytes_t text
+    int32_t size
+    int32_t start            # where the next pair begins
+    int32_t window           # where the 64 bytes begin of which `ahead` speaks
+    uint64_t ahead           # a bit for each separator in there that has not been looked at
+
+cdef inline PropertyWalk walk_properties(bytes_t text, int32_t size) noexcept nogil:
+    return PropertyWalk(text, size, 0, 0, separators(text, min(64, size)))
+
+cdef inline int next_property(PropertyWalk* walk, Slice* name, Slice* value) noexcept nogil:
     """Step to the next pair that Java would accept; 0 at the end.
 
     A pair is `name 0x01 value 0x02`, the last separator may be missing; a pair with an empty name
     or an empty value is passed over.
     """
-    cdef int32_t start, stop
-    cdef bytes_t end, split
-    while at[0] < size:
-        start = at[0]
-        end = <bytes_t>memchr(p + start, 2, size - start)
-        stop = <int32_t>(end - p) if end != NULL else size
-        at[0] = stop + 1
-        if stop - start < 3:
+    cdef int32_t start, split = -1, stop
+    while walk.start < walk.size:
+        if walk.ahead != 0:
+            stop = walk.window + lowest_bit(walk.ahead)
+            walk.ahead &= walk.ahead - 1
+            if walk.text[stop] == 1:
+                if split < 0:
+                    split = stop
+                continue
+        elif walk.size - walk.window > 64:
+            walk.window += 64
+            walk.ahead = separators(walk.text + walk.window, min(64, walk.size - walk.window))
             continue
-        split = <bytes_t>memchr(p + start, 1, stop - start)
-        if split == NULL or split == p + start or split == p + stop - 1:
-            continue
-        name.at = p + start
-        name.size = <int32_t>(split - (p + start))
-        value.at = split + 1
-        value.size = <int32_t>(p + stop - (split + 1))
-        return 1
+        else:
+            stop = walk.size
+        start = walk.start
+        walk.start = stop + 1
+        if start < split < stop - 1:
+            name.at = walk.text + start
+            name.size = split - start
+            value.at = walk.text + split + 1
+            value.size = stop - split - 1
+            return 1
+        split = -1
     return 0
 
 cdef inline int named(const Slice* name, const char* wanted, int32_t size) noexcept nogil:

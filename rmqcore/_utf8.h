@@ -9,15 +9,40 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline int rmq_is_ascii(const uint8_t *at, int64_t size) {
-    uint64_t seen = 0, word;
-    int64_t i = 0;
-    for (; i + 8 <= size; i += 8) {
-        memcpy(&word, at + i, 8);
+/* Copy text as it is; true when all of it is ASCII. */
+static inline int rmq_copy_is_ascii(uint8_t *to, const uint8_t *from, int64_t size) {
+    typedef uint64_t pair __attribute__((vector_size(16)));
+    pair two, seen_two = {0, 0};
+    uint64_t word, seen = 0;
+    uint32_t half, seen_half = 0;
+    if (size >= 16) {
+        for (int64_t i = 0; i < size - 16; i += 16) {
+            memcpy(&two, from + i, 16);
+            memcpy(to + i, &two, 16);
+            seen_two |= two;
+        }
+        memcpy(&two, from + size - 16, 16);
+        memcpy(to + size - 16, &two, 16);
+        seen_two |= two;
+        seen = seen_two[0] | seen_two[1];
+    } else if (size >= 8) {
+        memcpy(&seen, from, 8);
+        memcpy(to, &seen, 8);
+        memcpy(&word, from + size - 8, 8);
+        memcpy(to + size - 8, &word, 8);
         seen |= word;
+    } else if (size >= 4) {
+        memcpy(&seen_half, from, 4);
+        memcpy(to, &seen_half, 4);
+        memcpy(&half, from + size - 4, 4);
+        memcpy(to + size - 4, &half, 4);
+        seen = seen_half | half;
+    } else {
+        for (int64_t i = 0; i < size; i++) {
+            to[i] = from[i];
+            seen |= from[i];
+        }
     }
-    for (; i < size; i++)
-        seen |= (uint64_t)at[i] << 56;
     return (seen & 0x8080808080808080ULL) == 0;
 }
 
@@ -59,10 +84,8 @@ static inline int rmq_utf8_step(const uint8_t *at, int64_t left, int *valid) {
 static inline int64_t rmq_utf8_copy(uint8_t *to, const uint8_t *from, int64_t size) {
     uint8_t *end = to;
     int64_t at = 0;
-    if (rmq_is_ascii(from, size)) {
-        memcpy(to, from, (size_t)size);
+    if (rmq_copy_is_ascii(to, from, size))
         return size;
-    }
     while (at < size) {
         int valid;
         int taken = rmq_utf8_step(from + at, size - at, &valid);

@@ -13,11 +13,11 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
 ROWS = (
-    ("F0", "errors status version _bytes _hold _layout _turn"),
+    ("F0", "errors status version _arrow _bytes _hold _layout _turn"),
     ("F0", "_compression _record"),
     ("F0", "_host"),
     ("F0", "_message"),
-    ("F0", "_encoder _log_end _tags _properties _arrow _batch _chain _column_store"),
+    ("F0", "_encoder _log_end _tags _properties _batch _chain _column_store"),
     ("F0", "_queue_offsets"),
     ("F1", "_chains _columns _commit_group _entry_check"),
     ("F1", "_codec _dispatch _index _mapped _tail running_flags services.wall_clock"),
