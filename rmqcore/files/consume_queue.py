@@ -32,6 +32,7 @@ RESERVE_STEP = 65536
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TAGS_CODE_AT = 12
 _FIRST_LOOK = 4096
+_LOOK_MAX = 64 << 10
 _FILES_CHECKED = 3
 _FIRST_FILLERS_LOOK = 8
 _FILLERS_LOOK = 4096
@@ -217,7 +218,7 @@ class ConsumeQueue(UnitQueue):
             if good < size // self.unit_size:
                 return count, more, floor
             at += size
-            look = min(look * 4, 1 << 20)
+            look = min(look * 4, _LOOK_MAX)
             if size < self.unit_size:
                 break
         return count, False, floor

@@ -34,6 +34,8 @@ from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
 EXPORT_SPLIT_SIZE = 256 << 20
 #: begins with what makes readers of the Parquet files pass it over
 MANIFEST = "_manifest.json"
+#: rows of one batch, which is a row group of a Parquet file
+_ROW_GROUP_ROWS = 16384
 FORMATS = ("jsonl", "parquet")
 EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
 _TRANSACTION_MASK = 0xC
@@ -172,7 +174,14 @@ def export(
             with fresh.open("wb") as stream:
                 rows = write_jsonl(stream, messages(split, topics=topics, uncommitted=uncommitted))
         else:
-            batches = read(split, columns, topics=topics, uncommitted=uncommitted, verify_crc=True)
+            batches = read(
+                split,
+                columns,
+                topics=topics,
+                uncommitted=uncommitted,
+                verify_crc=True,
+                batch_rows=_ROW_GROUP_ROWS,
+            )
             rows = _write_parquet(fresh, batches, compression)
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -21,7 +21,7 @@ from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, RecordsGoneError
 from rmqcore.scan.split import Split
 
-CHUNK_SIZE = 4 << 20
+CHUNK_SIZE = 512 << 10
 _HEAD_SIZE = 36
 
 

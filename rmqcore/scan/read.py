@@ -6,9 +6,7 @@ Floor: F6; imports _arrow, _columns, config, scan.log_walk and scan.split.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from rmqcore._arrow import ColumnBatch, ColumnBatches
@@ -16,7 +14,7 @@ from rmqcore._columns import COLUMNS, ColumnDecoder
 from rmqcore.config import StoreConfig
 from rmqcore.dispatch import ScanStatus
 from rmqcore.scan.log_walk import Damage, LogWalk
-from rmqcore.scan.plan import SPLIT_SIZE, plan
+from rmqcore.scan.plan import plan
 from rmqcore.scan.split import Split
 
 #: where a message lies and when it was stored: the cheapest useful columns
@@ -40,7 +38,6 @@ DEFAULT_COLUMNS = (
 )
 #: everything but the record's own bytes and the CRC verdict
 FULL_COLUMNS = tuple(name for name in COLUMNS if name not in ("record", "crc_ok"))
-_THREAD_SPLIT_SIZE = 8 << 20
 DELAYS_MS = StoreConfig().delay_levels_ms
 
 
@@ -55,7 +52,7 @@ def read(
     uncommitted: bool = False,
     verify_crc: bool = False,
     plain_bodies: bool = False,
-    batch_rows: int = 16384,
+    batch_rows: int = 4096,
     batch_bytes: int = 16 << 20,
     delays_ms: tuple[int, ...] = DELAYS_MS,
     on_damage: Callable[[Damage], None] | None = None,
@@ -120,7 +117,6 @@ def read_store(
     columns: Iterable[str] = DEFAULT_COLUMNS,
     *,
     config: StoreConfig | str | None = None,
-    threads: int = 1,
     **selection: Any,
 ) -> ColumnBatches:
     """The messages of a whole store, cold or live, as one stream of record batches.
@@ -129,40 +125,11 @@ def read_store(
         store_path: the store's directory.
         columns: as for `read`.
         config: settings of the store, as for `open_store`.
-        threads: how many read and decode ahead of the consumer, each 8 MiB of log at a time; the
-            batches come in log order all the same.
         **selection: further arguments of `read`.
     """
     names = tuple(columns)
-    size = SPLIT_SIZE if threads == 1 else _THREAD_SPLIT_SIZE
-    splits = plan(store_path, split_size=size, topics=selection.get("topics"), config=config)
+    splits = plan(store_path, topics=selection.get("topics"), config=config)
     empty = ColumnDecoder(names, row_max=1).take()
-
-    def batches_of(split: Split) -> Iterator[ColumnBatch]:
-        return iter(read(split, names, **selection))
-
-    if threads == 1:
-        return ColumnBatches(empty, (batch for split in splits for batch in batches_of(split)))
-    return ColumnBatches(empty, _read_ahead(splits, batches_of, threads))
-
-
-def _read_ahead(
-    splits: list[Split], batches_of: Callable[[Split], Iterator[ColumnBatch]], threads: int
-) -> Iterator[ColumnBatch]:
-    """The batches of some splits in order; as many splits as threads are worked on ahead."""
-
-    def whole(split: Split) -> list[ColumnBatch]:
-        return list(batches_of(split))
-
-    with ThreadPoolExecutor(threads, "rmqcore-scan") as pool:
-        ahead: deque[Future[list[ColumnBatch]]] = deque()
-        try:
-            for split in splits:
-                ahead.append(pool.submit(whole, split))
-                if len(ahead) > threads:
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+    return ColumnBatches(
+        empty, (batch for split in splits for batch in read(split, names, **selection))
+    )

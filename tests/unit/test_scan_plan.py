@@ -1,6 +1,5 @@
 """Splits cover the published log once, begin where records begin, and read back every message."""
 
-import importlib
 import pickle
 from functools import partial
 
@@ -119,37 +118,6 @@ def test_topics_leave_out_what_lies_before_their_first_message(store_path):
     assert splits[0].start == first
     assert [len(b) for b in scan.read_store(store_path, ["topic"], topics=["Late"])] == [1]
     assert scan.plan(store_path, topics=["Early"])[0].start == 0
-
-
-@pytest.fixture
-def small_shares(monkeypatch):
-    """Threads get 16 KiB of log at a time."""
-    module = importlib.import_module("rmqcore.scan.read")
-    monkeypatch.setattr(module, "_THREAD_SPLIT_SIZE", 16384)
-
-
-def test_threads_read_the_same_rows_in_the_same_order(golden_store, small_shares):
-    pyarrow = pytest.importorskip("pyarrow")
-    path = golden_store("5.5.0", "basic").path
-    alone = pyarrow.table(scan.read_store(path, scan.FULL_COLUMNS))
-    assert pyarrow.table(scan.read_store(path, scan.FULL_COLUMNS, threads=3)) == alone
-    batches = scan.read_store(path, ["phy_offset"], threads=2)
-    assert next(batches).numbers("phy_offset")[0] == 0
-    del batches  # nobody waits for the rest
-
-
-def test_what_a_thread_meets_is_raised_where_its_rows_would_come(golden_store, small_shares):
-    path = golden_store("5.5.0", "basic").path
-    splits = scan.plan(path, split_size=16384)
-    log = path / "commitlog" / f"{splits[2].start // 65536 * 65536:020d}"
-    data = bytearray(log.read_bytes())
-    data[splits[2].start % 65536 + 4] ^= 1
-    log.write_bytes(data)
-    batches = scan.read_store(path, ["phy_offset"], threads=2)
-    found = next(batches).numbers("phy_offset").tolist()
-    assert 0 < max(found) < splits[2].start
-    with pytest.raises(CorruptRecordError):
-        list(batches)
 
 
 def log_store(path, data, size):
