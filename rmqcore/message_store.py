@@ -128,9 +128,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._tail,
             self._allocate,
             pool,
-            # a record that is flushed by itself should dirty one page, and where a warm-up takes
-            # the page faults, there are none to save
-            large_folios=not (self._waits or config.warm_mapped_file_enable),
+            large_folios=not self._waits,
             demand_crc=config.force_verify_prop_crc,
         )
         self.consume_queues = ConsumeQueueStore(

@@ -4,8 +4,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-
 from rmqcore import open_store
 
 LOG = 64 << 20
@@ -51,12 +49,8 @@ def dirtied_bytes():
     return int(re.search(r"^write_bytes: (\d+)", text, re.MULTILINE).group(1))
 
 
-SINGLE = [{"flush_disk_type": "SYNC_FLUSH"}, {"warm_mapped_file_enable": True}]
-
-
-@pytest.mark.parametrize("settings", SINGLE, ids=["sync", "warm"])
-def test_a_put_that_waits_for_the_disk_writes_pages_not_folios(store_path, settings):
-    with open_log(store_path, **settings) as store:
+def test_a_put_that_waits_for_the_disk_writes_pages_not_folios(store_path):
+    with open_log(store_path, flush_disk_type="SYNC_FLUSH") as store:
         fill(store, 45 << 20)
         store.flush()
         assert dirtied_by_puts(store) < 16 * PAGE
@@ -83,7 +77,8 @@ def test_what_was_written_before_is_read_ahead(store_path):
 
 
 def test_a_full_file_is_read_ahead(store_path):
-    with open_store(store_path, mapped_file_size_commit_log=1 << 20) as store:
+    settings = {"flush_disk_type": "SYNC_FLUSH", "mapped_file_size_commit_log": 1 << 20}
+    with open_store(store_path, **settings) as store:
         for _ in range(3):
             store.put("Topic", bytes(600_000))
         full, written = store.log.queue.files[0], store.log.queue.last
@@ -92,8 +87,7 @@ def test_a_full_file_is_read_ahead(store_path):
         assert advised(written.path) == [(0, {"rr"})]
 
 
-def test_large_folios_where_faults_would_be_the_puts_own(store_path):
-    settings = {"flush_disk_type": "ASYNC_FLUSH", "warm_mapped_file_enable": False}
-    with open_log(store_path, **settings) as store:
+def test_large_folios_where_a_flush_covers_many_records(store_path):
+    with open_log(store_path, flush_disk_type="ASYNC_FLUSH") as store:
         store.put("Topic", b"body")
         assert advised(store.log.queue.last.path) == [(0, {"hg"})]
