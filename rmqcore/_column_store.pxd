@@ -106,47 +106,36 @@ cdef inline void put_times(
             values[index] = 0
             put_null(store, first + index)
 
-cdef inline bint put_texts(
-    Store* store, int64_t first, const Slice* texts, int count
-) noexcept nogil:
-    """Texts, mended where they are no UTF-8; none where a slice has no place."""
-    cdef int32_t* ends = <int32_t*>store.offsets.at + first + 1
-    cdef int64_t end = store.size, most = 0
-    cdef uint8_t* values
-    cdef int index
-    for index in range(count):
-        most += texts[index].size
-    if not room(store.values, end + 3 * most):
-        return False
-    values = <uint8_t*>store.values.at
-    for index in range(count):
-        if texts[index].at == NULL:
-            put_null(store, first + index)
-        else:
-            end += rmq_utf8_copy(values + end, texts[index].at, texts[index].size)
-        ends[index] = <int32_t>end
-    store.size = end
-    return True
-
 cdef inline bint put_slices(
-    Store* store, int64_t first, const Slice* slices, int count
+    Store* store, int64_t first, const Slice* slices, int count, bint text
 ) noexcept nogil:
-    """Bytes as they are."""
+    """Bytes as they are, or text, mended where it is no UTF-8; none where a slice has no place."""
     cdef int32_t* ends = <int32_t*>store.offsets.at + first + 1
     cdef int64_t end = store.size, most = 0
     cdef uint8_t* values
     cdef int index
     for index in range(count):
         most += slices[index].size
-    if not room(store.values, end + most):
+    if not room(store.values, end + (3 * most if text else most)):
         return False
     values = <uint8_t*>store.values.at
     for index in range(count):
-        memcpy(values + end, slices[index].at, slices[index].size)
-        end += slices[index].size
+        if slices[index].at == NULL:
+            put_null(store, first + index)
+        elif text:
+            end += rmq_utf8_copy(values + end, slices[index].at, slices[index].size)
+        else:
+            memcpy(values + end, slices[index].at, slices[index].size)
+            end += slices[index].size
         ends[index] = <int32_t>end
     store.size = end
     return True
+
+cdef inline bint put_bytes(Store* store, int64_t row, const void* at, int64_t size) noexcept nogil:
+    cdef Slice value
+    value.at = <bytes_t>at
+    value.size = <int32_t>size
+    return put_slices(store, row, &value, 1, False)
 
 cdef inline void find_slices(
     Slice* slices, const Row* rows, int count, int field, int size_field
@@ -158,14 +147,6 @@ cdef inline void find_slices(
         head = <const char*>&rows[index].head
         slices[index].at = rows[index].at + (<const int32_t*>(head + field))[0]
         slices[index].size = (<const int32_t*>(head + size_field))[0]
-
-cdef inline bint put_bytes(Store* store, int64_t row, const void* at, int64_t size) noexcept nogil:
-    if not room(store.values, store.size + size):
-        return False
-    memcpy(<uint8_t*>store.values.at + store.size, at, size)
-    store.size += size
-    (<int32_t*>store.offsets.at)[row + 1] = <int32_t>store.size
-    return True
 
 cdef inline bint put_host(
     Store* store, int64_t row, HostText* last, bytes_t at, int32_t size
@@ -231,8 +212,8 @@ cdef inline bint put_map(
     if not (room(names.offsets, ends_size) and room(values.offsets, ends_size)):
         return False
     for index in range(count):
-        if not (put_texts(names, entries.size, &pairs[index].name, 1)
-                and put_texts(values, entries.size, &pairs[index].value, 1)):
+        if not (put_slices(names, entries.size, &pairs[index].name, 1, True)
+                and put_slices(values, entries.size, &pairs[index].value, 1, True)):
             return False
         entries.size += 1
     (<int32_t*>entries.offsets.at)[row + 1] = <int32_t>entries.size

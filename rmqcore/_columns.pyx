@@ -341,13 +341,13 @@ cdef class ColumnDecoder:
                 put_int64s(store, first, self.rows, count, kind.field)
             return True
         if column == KEYS or column == TAGS or column == UNIQUE_KEY:
-            return put_texts(store, first, slices, count)
+            return put_slices(store, first, slices, count, True)
         if kind.size_field != 0:
             find_slices(slices, self.rows, count, kind.field, kind.size_field)
         if column == TOPIC:
-            return put_texts(store, first, slices, count)
+            return put_slices(store, first, slices, count, True)
         if column == BODY:
-            return put_slices(store, first, slices, count)
+            return put_slices(store, first, slices, count, False)
         for index in range(count):
             if not self.add_made_value(column, first + index, &self.rows[index]):
                 return False

@@ -48,6 +48,7 @@ cdef class CommitGroup:
     cpdef bint wait(self, int64_t offset, double seconds) except -1
     cdef int flush(self, int64_t offset) except -1
     cdef bint enter(self) noexcept nogil
+    cdef bint all_came(self, int64_t callers) noexcept nogil
     cdef Caller* new_caller(self, int64_t offset) except NULL
     cdef Role join(self, Caller* me, double until) noexcept nogil
     cdef bint sleep(self, Caller* me, double until) noexcept nogil

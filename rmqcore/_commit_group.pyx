@@ -117,14 +117,17 @@ cdef class CommitGroup:
         cdef bint leads = False
         pthread_mutex_lock(&self.mutex)
         if not self.leading:
-            if self.waiting.count + 1 >= self.expected:
-                self.pause_next = 0
-                leads = True
-            elif monotonic_s() >= self.moment_ends:
-                leads = True
+            leads = self.all_came(self.waiting.count + 1) or monotonic_s() >= self.moment_ends
             self.leading = leads
         pthread_mutex_unlock(&self.mutex)
         return leads
+
+    cdef bint all_came(self, int64_t callers) noexcept nogil:
+        """True when there is nobody left to wait for; a moment was not in vain then."""
+        if callers < self.expected:
+            return False
+        self.pause_next = 0
+        return True
 
     cdef Caller* new_caller(self, int64_t offset) except NULL:
         """A caller that waits; used again when it has left, for it may be woken once too often."""
@@ -157,8 +160,7 @@ cdef class CommitGroup:
             self.cover(me)
             until = 0
         elif not self.leading:
-            if self.waiting.count >= self.expected:
-                self.pause_next = 0
+            if self.all_came(self.waiting.count):
                 self.take_lead(me)
             elif self.waiting.count == 1:
                 me.role = GUARDS

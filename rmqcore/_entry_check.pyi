@@ -1,7 +1,5 @@
 from typing import Self, final
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 @final
@@ -21,9 +19,9 @@ class EntryCheck:
     def limit(self) -> int: ...
     def take(
         self,
-        key_hashes: Buffer | NDArray[np.int32],
-        phy_offsets: Buffer | NDArray[np.int64],
-        store_timestamps_ms: Buffer | NDArray[np.int64],
+        key_hashes: Buffer,
+        phy_offsets: Buffer,
+        store_timestamps_ms: Buffer,
         start: int,
         stop: int,
     ) -> int: ...

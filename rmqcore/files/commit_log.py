@@ -184,9 +184,9 @@ class CommitLog:
             fresh = self._next_file(file) if self.queue.last is file else self.queue.last
             self.tail.seal()
             self._take_position()
-            file.end_writes()
             if fresh is not None:
                 self._attach(fresh)
+            file.end_writes()
 
     def end_puts(self) -> None:
         """Wait for the put that is being written, and refuse every later one."""

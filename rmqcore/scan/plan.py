@@ -22,7 +22,7 @@ from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
 from rmqcore.services.geometry import fitted_config
@@ -112,9 +112,10 @@ class LogPlan:
 
     def _long_queues(self) -> Iterable[ConsumeQueue]:
         """The longest consume queues: their units say where records begin."""
-        found = []
-        for topic in _directories(self.directory.consume_queue):
-            for queue in _directories(topic):
+        found, root = [], self.directory.consume_queue
+        for topic in subdirectories(root):
+            for name in subdirectories(root / topic):
+                queue = root / topic / name
                 starts = [start for start, _, _ in numbered_files(queue)]
                 if starts:
                     found.append((starts[-1], queue))
@@ -278,8 +279,9 @@ class LogPlan:
         """Where the first message of some topics lies that their consume queues know."""
         first = max((self._known_end(queue) for queue in self._cut_queues), default=low)
         for topic in sorted(topics):
-            for path in _directories(self.directory.consume_queue / topic):
-                queue = self._opened(path)
+            directory = self.directory.consume_queue / topic
+            for name in subdirectories(directory):
+                queue = self._opened(directory / name)
                 if queue is None:
                     return low
                 unit = self._first_unit(queue, low)
@@ -288,10 +290,3 @@ class LogPlan:
                 elif queue.end_phy_offset > low:
                     return low
         return max(low, min(first, high))
-
-
-def _directories(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    with os.scandir(path) as entries:
-        return sorted(Path(entry.path) for entry in entries if entry.is_dir())

@@ -22,7 +22,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
-from rmqcore.files.store_dir import make_directory
+from rmqcore.files.store_dir import make_directory, subdirectories
 from rmqcore.scan.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
 from rmqcore.scan.digest import tree_digest, tree_digests
 from rmqcore.scan.log_walk import Damage, LogWalk
@@ -312,12 +312,11 @@ def _merged(
 
 def queue_keys(root: Path) -> list[QueueKey]:
     """(topic, queue id) of each queue directory below ``root``."""
-    if not root.is_dir():
-        return []
     return sorted(
-        (path.parent.name, int(path.name))
-        for path in root.glob("*/*")
-        if path.name.isascii() and path.name.isdigit() and path.is_dir()
+        (topic, int(name))
+        for topic in subdirectories(root)
+        for name in subdirectories(root / topic)
+        if name.isascii() and name.isdigit()
     )
 
 

@@ -3,13 +3,15 @@
 A file that is wrong in any way is derived again, with all behind it. What RocketMQ does otherwise
 than rmqcore, the entries of one record filed twice, is no fault.
 
-Floor: F6.
+Floor: F6; imports services.index_service.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
+
+from rmqcore.services.index_service import keys_filed
 
 if TYPE_CHECKING:
     from rmqcore._dispatch import DispatchBatch
@@ -39,7 +41,7 @@ class IndexCheck:
         """Compare the keys of one stretch of the log that are filed already."""
         if self._over:
             return
-        stop = self._filed(batch)
+        stop = keys_filed(batch, self._resume_offset, self._resume_keys)
         if stop and self._check is None:
             self._begin(int(batch.key_offsets[0]))
         if self._check is not None:
@@ -59,13 +61,6 @@ class IndexCheck:
 
     def _note(self) -> None:
         self.wrong, self._over = self._number, True
-
-    def _filed(self, batch: DispatchBatch) -> int:
-        """How many of the first keys of a stretch are filed already."""
-        offsets, count = batch.key_offsets, batch.key_count
-        low = bisect_left(offsets, self._resume_offset, 0, count)
-        high = bisect_right(offsets, self._resume_offset, low, count)
-        return min(low + self._resume_keys, high)
 
     def _begin(self, phy_offset: int) -> None:
         """Go to the first entry of the record at a physical offset, or of one behind it."""

@@ -45,6 +45,20 @@ class IndexQuery:
     files: list[tuple[str, bool, int, int]] = field(default_factory=list)
 
 
+def keys_filed(batch: DispatchBatch, resume_offset: int, resume_keys: int) -> int:
+    """How many of the first keys of a stretch of the log have entries.
+
+    Args:
+        batch: the stretch.
+        resume_offset: physical offset of the last record that has entries.
+        resume_keys: how many of its keys have one.
+    """
+    offsets, count = batch.key_offsets, batch.key_count
+    first = bisect_left(offsets, resume_offset, 0, count)
+    behind = bisect_right(offsets, resume_offset, first, count)
+    return min(first + resume_keys, behind)
+
+
 class IndexService:
     """Index files, oldest first; keys go into the last one.
 
@@ -231,7 +245,7 @@ class IndexService:
             DiskFullError: no room for a new file; the keys before it are in, and dispatching the
                 same stretch again goes on behind them.
         """
-        start, stop = self._not_yet_indexed(batch), batch.key_count
+        start, stop = keys_filed(batch, self.resume_offset, self.resume_keys), batch.key_count
         columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         while start < stop:
             if self._check is None and self._left:
@@ -287,14 +301,6 @@ class IndexService:
         if last >= self.resume_offset:
             self.resume_offset = last
             self.resume_keys = stop - bisect_left(batch.key_offsets, last, 0, stop)
-
-    def _not_yet_indexed(self, batch: DispatchBatch) -> int:
-        count = batch.key_count
-        if not count or batch.key_offsets[0] > self.resume_offset:
-            return 0
-        first = bisect_left(batch.key_offsets, self.resume_offset, 0, count)
-        behind = bisect_right(batch.key_offsets, self.resume_offset, first, count)
-        return min(first + self.resume_keys, behind)
 
     def _roll(self, full: IndexFile | None) -> IndexFile:
         if not self.files:
