@@ -8,6 +8,7 @@ Floor: F8; imports _chains, _dispatch, _index, scan.* and doctor.findings.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class _Entries:
         self._hashes = np.empty(0, np.int32)
         self._offsets = np.empty(0, np.int64)
         self.path = log.directory.index
+        self.end = -1
 
     def up_to(self, phy_offset: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """(hashes, physical offsets) of the next entries at or before a physical offset."""
@@ -118,7 +120,7 @@ class _Entries:
             for offsets, hashes in self._read_file(file):
                 keep = self._in_order(file.path, offsets, before)
                 if keep.any():
-                    before = int(offsets[keep][-1])
+                    self.end = before = int(offsets[keep][-1])
                     yield hashes[keep], offsets[keep]
 
     def _read_file(self, file: _File) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
@@ -182,6 +184,25 @@ class _Entries:
         return keep
 
 
+@dataclass(slots=True)
+class _Keys:
+    """How many keys, and between which physical offsets their records lie."""
+
+    count: int = 0
+    first: int = -1
+    last: int = -1
+
+    def add(self, keys: list[tuple[int, int]]) -> None:
+        """Add (physical offset, hash) of keys, in log order."""
+        if keys:
+            self.first = keys[0][0] if not self.count else self.first
+            self.last = keys[-1][0]
+            self.count += len(keys)
+
+    def __str__(self) -> str:
+        return f"{self.count} keys of records from {self.first} to {self.last}"
+
+
 class _Comparison:
     """Compares the keys of the log with the entries of the index."""
 
@@ -189,8 +210,8 @@ class _Comparison:
         self._log = log
         self._report = report
         self._entries = entries
-        self._missing: list[tuple[int, int]] = []
-        self._missing_count = 0
+        self._missing = _Keys()
+        self._late = _Keys()
         entries.up_to(log.start - 1)
 
     def take(self, batch: DispatchBatch) -> None:
@@ -206,9 +227,10 @@ class _Comparison:
         lost = sorted((wanted - found).elements())
         # RocketMQ may index one record twice; what is found twice is found once
         stray = sorted(set(found) - set(wanted))
-        if lost:
-            self._missing_count += len(lost)
-            self._missing.append((lost[0][0], lost[-1][0]))
+        # of a writer at work, the keys behind its last entry are not filed yet
+        filed = bisect_left(lost, (self._entries.end,)) if self._report.live else len(lost)
+        self._missing.add(lost[:filed])
+        self._late.add(lost[filed:])
         if stray:
             what = f"{len(stray)} entries of keys that no record has"
             self._report.add(
@@ -223,18 +245,21 @@ class _Comparison:
             self._report.add(
                 Severity.ERROR, "index", self._entries.path, int(rest[0]), what, _REBUILD
             )
-        if not self._missing:
-            return
-        first, last = self._missing[0][0], self._missing[-1][1]
-        if self._report.live and len(self._missing) == 1:
-            # the index lags a little behind the log of a writer at work
-            return
-        what = f"{self._missing_count} keys of records from {first} to {last} cannot be found"
-        self._report.add(
-            Severity.ERROR,
-            "index",
-            self._log.directory.index,
-            first,
-            what,
-            f"open the store for writing, which derives what is missing, or {_REBUILD}",
-        )
+        if self._late.count:
+            self._report.add(
+                Severity.NOTE,
+                "index",
+                self._log.directory.index,
+                self._late.first,
+                f"{self._late} are not filed yet",
+                "verify again when the writer has caught up",
+            )
+        if self._missing.count:
+            self._report.add(
+                Severity.ERROR,
+                "index",
+                self._log.directory.index,
+                self._missing.first,
+                f"{self._missing} cannot be found",
+                f"open the store for writing, which derives what is missing, or {_REBUILD}",
+            )

@@ -17,6 +17,7 @@ from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
 _LOOK_UNITS = 1 << 16
 _REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"
 _WORDS = {
+    "late": "{count} units from queue offset {first} on are not dispatched yet",
     "missing": "{count} units are missing from queue offset {first} on",
     "different": "{count} units from queue offset {first} on are not what the log demands",
     "tags": "{count} units from queue offset {first} on have a tags code that no record has",
@@ -26,13 +27,14 @@ _WORDS = {
 
 def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
     """Report what the audit found, then look for units that no record stands behind."""
-    for problem in merged.problems:
-        _report_problem(problem, report)
-    report.finding_count += max(0, merged.problem_count - len(merged.problems))
     report.units = sum(b - a for runs in merged.runs.values() for a, b in runs)
     file_size = log.config.mapped_file_size_consume_queue
     files = UnitFiles(log.directory, file_size)
     try:
+        for problem in merged.problems:
+            late = report.live and problem.kind == "missing" and _lags(files, problem)
+            _report_problem(problem, "late" if late else problem.kind, report)
+        report.finding_count += max(0, merged.problem_count - len(merged.problems))
         for key in queue_keys(log.directory.consume_queue):
             report.queues += 1
             _check_files(files, key, file_size, report)
@@ -44,15 +46,34 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> Non
         files.close()
 
 
-def _report_problem(problem: QueueProblem, report: VerifyReport) -> None:
+def _lags(files: UnitFiles, problem: QueueProblem) -> bool:
+    """True when units that were missing have come since, or nothing lies behind them yet."""
+    key = problem.path.parent.name, int(problem.path.name)
+    if problem.path == files.batch_path(key):
+        batches = files.batches(key)
+        return (
+            not len(batches)
+            or problem.first > int(batches["base"][-1])
+            or bool((batches["phy_offset"] == problem.phy_offset).any())
+        )
+    end = files.end(key)
+    units = np.frombuffer(files.units(key, problem.first, problem.count), UNITS)
+    empty = np.flatnonzero(units["size"] == 0)
+    return not len(empty) or problem.first + int(empty[0]) >= end
+
+
+def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport) -> None:
     severity = Severity.ERROR
     how = _REBUILD
-    if problem.kind == "tags":
+    if kind == "late":
+        severity = Severity.NOTE
+        how = "verify again when the writer has caught up"
+    elif kind == "tags":
         severity = Severity.WARNING
         how = f"give messageDelayLevel if it is not RocketMQ's default, else {_REBUILD}"
-    elif problem.kind == "order":
+    elif kind == "order":
         how = "the log itself has two messages for one place; the earlier one is the queue's"
-    what = _WORDS[problem.kind].format(count=problem.count, first=problem.first)
+    what = _WORDS[kind].format(count=problem.count, first=problem.first)
     report.add(severity, "consume queue", problem.path, problem.phy_offset, what, how)
 
 

@@ -123,6 +123,15 @@ class UnitFiles:
         last = max(starts)
         return min(starts) // UNIT_SIZE, (last + max(starts[last], 0)) // UNIT_SIZE
 
+    def end(self, key: QueueKey) -> int:
+        """Number behind the last unit of a size."""
+        for start in sorted(self._starts(key), reverse=True):
+            first, count = start // UNIT_SIZE, self._file_size // UNIT_SIZE
+            used = np.flatnonzero(np.frombuffer(self.units(key, first, count), UNITS)["size"])
+            if len(used):
+                return first + int(used[-1]) + 1
+        return 0
+
     def close(self) -> None:
         """Let the files go."""
         while self._open:

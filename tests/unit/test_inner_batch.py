@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore import GetMessageStatus, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, encode_batch
+from rmqcore.doctor import Severity, verify
+from rmqcore.files.store_dir import StoreDir
 
 SIZES = {
     "mapped_file_size_commit_log": 65536,
@@ -95,3 +97,23 @@ def test_a_lost_batch_queue_is_derived_again(path):
         assert store.max_queue_offset("B", 0) == 60
     derived = {f.name: f.read_bytes() for f in (path / "batchconsumequeue" / "B" / "0").iterdir()}
     assert derived == files
+
+
+def test_batches_that_a_writer_has_not_dispatched_yet_are_a_note(path):
+    derived = path / "batchconsumequeue" / "B" / "0"
+    with open_store(path, **SIZES) as store:
+        for number in range(30):
+            put_batch(store, 2, 2 * number)
+    file = sorted(derived.iterdir())[-1]
+    data = file.read_bytes()
+    file.write_bytes(data[:46].ljust(460, b"\0"))
+    directory = StoreDir(path)
+    directory.lock()
+    try:
+        (note,) = verify(path, config=SIZES).findings
+        assert note.severity is Severity.NOTE
+        file.write_bytes(data[:46] + bytes(46) + data[92:])
+        (error,) = verify(path, config=SIZES).findings
+        assert error.severity is Severity.ERROR
+    finally:
+        directory.unlock()

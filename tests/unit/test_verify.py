@@ -7,8 +7,10 @@ import pytest
 import rmqcore
 from golden.check import digest_tree
 from golden.stores import packed_stores
+from rmqcore.config import load_config
 from rmqcore.doctor import Severity, verify
 from rmqcore.errors import ConfigError, StoreNotFoundError
+from rmqcore.files.store_dir import StoreDir
 
 INTACT = [store for store in packed_stores() if store[1] != "crashed"]
 CRASHED = [store for store in packed_stores() if store[1] == "crashed"]
@@ -271,6 +273,63 @@ def test_a_live_store_is_clean_while_it_is_written(store_path):
     report = verify(store_path)
     assert not report.live
     assert report.clean
+
+
+@pytest.fixture
+def lagging(store_path):
+    """A store whose writer is at work and has dispatched the first 1000 of its 4000 messages."""
+
+    def put(count):
+        with rmqcore.open_store(store_path) as store:
+            for number in range(count):
+                store.put("T", b"x" * 100, queue_id=number % 3, keys=f"k{number}", tags="a")
+
+    def behind(name):
+        return store_path.with_name(name)
+
+    put(1000)
+    for name in ("index", "consumequeue"):
+        shutil.copytree(store_path / name, behind(name))
+    put(3000)
+    for name in ("index", "consumequeue"):
+        shutil.rmtree(store_path / name)
+        behind(name).rename(store_path / name)
+    directory = StoreDir(store_path)
+    directory.lock()
+    yield store_path
+    directory.unlock()
+
+
+def test_what_a_writer_has_not_dispatched_yet_is_a_note(lagging):
+    report = verify(lagging)
+    assert report.live
+    assert report.clean
+    assert {(f.severity, f.part) for f in report.findings} == {
+        (Severity.NOTE, "consume queue"),
+        (Severity.NOTE, "index"),
+    }
+    assert len(report.findings) == 4
+    (index,) = (finding for finding in report.findings if finding.part == "index")
+    assert index.what.startswith("6000 keys of records from ")
+
+
+def test_what_lies_before_the_end_of_a_live_store_is_no_lag(lagging):
+    (queue,) = (lagging / "consumequeue" / "T" / "1").iterdir()
+    with queue.open("r+b") as stream:
+        stream.seek(100 * 20)
+        stream.write(bytes(3 * 20))
+    (index,) = (lagging / "index").iterdir()
+    with index.open("r+b") as stream:
+        stream.seek(HEADER + 4 * load_config(None).max_hash_slot_num + 20 * 500)
+        stream.write(b"\xff" * 4)
+    found = complaints(lagging)
+    assert {(f.severity, f.part) for f in found} == {
+        (Severity.ERROR, "consume queue"),
+        (Severity.ERROR, "index"),
+    }
+    (missing,) = (finding for finding in found if finding.part == "consume queue")
+    assert missing.what == "3 units are missing from queue offset 100 on"
+    assert any("1 keys of records" in finding.what for finding in found)
 
 
 def test_the_report_is_plain_values(golden_store):
