@@ -1,8 +1,9 @@
 """A lock that no signal can leave behind, with a limit of time and a count for one thread.
 
 Python code that takes a lock with a time limit can be interrupted (KeyboardInterrupt) between the
-taking and the ``try`` that would give it back. Here both happen inside one native call, which a
-``with`` statement pairs without a gap.
+taking and the ``try`` that would give it back. Here the taking is inside one native call, and an
+attempt that is let go gives back what it took: the ``with`` of Python 3.14 lets handlers run before
+it sees to it that ``__exit__`` is called (python/cpython#148874).
 
 Floor: F0; imports nothing of rmqcore.
 """
@@ -86,6 +87,7 @@ cdef class Turn:
 
 
 @cython.final
+@cython.no_gc
 cdef class Attempt:
     """One wait for the turn, made by `Turn.within`; a context manager."""
 
@@ -116,6 +118,12 @@ cdef class Attempt:
                 PyErr_CheckSignals()
 
     def __exit__(self, kind, error, trace) -> None:
+        self.leave()
+
+    def __dealloc__(self):
+        self.leave()
+
+    cdef void leave(self) noexcept:
         if self.taken:
             self.taken = False
             self.turn.give_back()

@@ -91,3 +91,12 @@ def test_an_error_inside_gives_it_back():
         raise ValueError("inside")
     with turn.within(0) as mine:
         assert mine
+
+
+def test_an_attempt_that_is_let_go_gives_it_back():
+    turn = Turn()
+    attempt = turn.within()
+    assert attempt.__enter__()
+    assert (turn.depth, turns_held()) == (1, 1)
+    del attempt
+    assert (turn.depth, turns_held()) == (0, 0)
