@@ -13,7 +13,7 @@ NATIVE := $(CYTHON) $(HEADERS) setup.py
 STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 
-.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-counts bench-spark test-spark-all wheel test-interop clean
+.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-counts bench-spark test-spark-all test-debian wheel test-interop clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -92,6 +92,10 @@ test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3
 	@scripts/spark_lane $(PY) 4.2 tests/spark
 	@scripts/spark_lane $(PY) 4.0 tests/spark/test_read.py tests/spark/test_jobs.py \
 		tests/spark/test_write.py tests/spark/test_bad_input.py -k "not stream"
+
+ON := sid amd64 python3.14
+test-debian: ## the last commit on another Debian, processor and Python: ON="trixie arm64 python3"; needs root, debootstrap
+	@scripts/debian_lane $(ON) $(or $(ARGS),tests)
 
 clean: ## everything built; keeps .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
