@@ -22,6 +22,8 @@ from rmqcore.errors import CorruptIndexError
 cdef enum:
     # slots lie anywhere in the table: each is fetched while the keys before it are compared
     KEYS_AHEAD = 16
+    # entry 0, right behind the slots, is nobody's: its words are zero as those of an empty slot
+    ENTRY_0_WORDS = ENTRY_SIZE // SLOT_SIZE
 
 
 @cython.final
@@ -82,7 +84,7 @@ cdef class EntryCheck:
             self.limit = min(entry_count, max(1, load_i32(self.base + INDEX_COUNT_AT)))
             self.begin_time = load_i64(self.base + INDEX_BEGIN_TIMESTAMP_AT)
             self.end_time = load_i64(self.base + INDEX_END_TIMESTAMP_AT)
-        self.newest = <int32_t*>calloc(slot_count, sizeof(int32_t))
+        self.newest = <int32_t*>calloc(slot_count + ENTRY_0_WORDS, sizeof(int32_t))
         if self.newest == NULL:
             raise MemoryError
 
@@ -204,7 +206,7 @@ cdef class EntryCheck:
                 and load_i64(self.base + INDEX_BEGIN_PHY_OFFSET_AT) == self.begin_offset
                 and load_i64(self.base + INDEX_END_PHY_OFFSET_AT) == self.end_offset
             )
-            for slot in range(self.shape.slot_count):
+            for slot in range(self.shape.slot_count + ENTRY_0_WORDS):
                 odd |= load_i32(slots + SLOT_SIZE * slot) ^ self.newest[slot]
         return good and odd == 0
 
@@ -213,7 +215,7 @@ cdef class EntryCheck:
         cdef uint8_t* slots = self.base + INDEX_HEADER_SIZE
         cdef int64_t slot
         with nogil:
-            for slot in range(self.shape.slot_count):
+            for slot in range(self.shape.slot_count + ENTRY_0_WORDS):
                 # a page that is right stays clean
                 if load_i32(slots + SLOT_SIZE * slot) != self.newest[slot]:
                     store_i32(slots + SLOT_SIZE * slot, self.newest[slot])

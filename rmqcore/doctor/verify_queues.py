@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.files.consume_queue import FILLER_SIZE
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.scan.audit import FILLER_UNIT_SIZE, AuditReport, QueueProblem, stretches_of
+from rmqcore.scan.audit import AuditReport, QueueProblem, stretches_of
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.rebuild_queues import queue_keys
 from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
@@ -58,7 +59,7 @@ def _lags(files: UnitFiles, problem: QueueProblem) -> bool:
         )
     end = files.end(key)
     units = np.frombuffer(files.units(key, problem.first, problem.count), UNITS)
-    empty = np.flatnonzero(units["size"] == 0)
+    empty = np.flatnonzero(np.isin(units["size"], (0, FILLER_SIZE)))
     return not len(empty) or problem.first + int(empty[0]) >= end
 
 
@@ -133,7 +134,7 @@ class _QueueCheck:
             zero = (units["phy_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
             good = zero & ends
             if used:
-                filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_UNIT_SIZE)
+                filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_SIZE)
                 end = units["phy_offset"].astype(np.int64) + units["size"]
                 expired = (
                     (units["phy_offset"] >= 0) & (units["size"] > 0) & (end <= self._log.start)

@@ -108,6 +108,7 @@ def harm(path, earlier, damage):
 
 
 @example([(0, 0, "old", 0)])
+@example([(8, 1, "byte", 40)])
 @given(damage=damages())
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

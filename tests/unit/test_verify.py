@@ -10,6 +10,7 @@ from golden.stores import packed_stores
 from rmqcore.config import load_config
 from rmqcore.doctor import Severity, verify
 from rmqcore.errors import ConfigError, StoreNotFoundError
+from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.store_dir import StoreDir
 
 INTACT = [store for store in packed_stores() if store[1] != "crashed"]
@@ -318,6 +319,8 @@ def test_what_lies_before_the_end_of_a_live_store_is_no_lag(lagging):
     with queue.open("r+b") as stream:
         stream.seek(100 * 20)
         stream.write(bytes(3 * 20))
+        stream.seek(200 * 20)
+        stream.write(FILLER)
     (index,) = (lagging / "index").iterdir()
     with index.open("r+b") as stream:
         stream.seek(HEADER + 4 * load_config(None).max_hash_slot_num + 20 * 500)
@@ -327,8 +330,10 @@ def test_what_lies_before_the_end_of_a_live_store_is_no_lag(lagging):
         (Severity.ERROR, "consume queue"),
         (Severity.ERROR, "index"),
     }
-    (missing,) = (finding for finding in found if finding.part == "consume queue")
-    assert missing.what == "3 units are missing from queue offset 100 on"
+    assert [finding.what for finding in found if finding.part == "consume queue"] == [
+        "3 units are missing from queue offset 100 on",
+        "1 units are missing from queue offset 200 on",
+    ]
     assert any("1 keys of records" in finding.what for finding in found)
 
 
