@@ -50,6 +50,10 @@ cdef struct Store:
     int64_t size             # bytes in values
     int64_t null_count
 
+ctypedef fused number_t:
+    int32_t
+    int64_t
+
 # A record that is to be a row.
 cdef struct Row:
     bytes_t at
@@ -70,22 +74,13 @@ cdef inline bint room(rmq_block* block, int64_t size) noexcept nogil:
     """Have `size` bytes in a block that may grow further; False without memory."""
     return size <= block.size or rmq_block_grow(block, size + size // 2 + 4096)
 
-cdef inline void put_int32s(
-    Store* store, int64_t first, const Row* rows, int count, int field
+cdef inline void put_numbers(
+    number_t* values, const Row* rows, int count, int field
 ) noexcept nogil:
     """The number that is `field` bytes behind the begin of each head."""
-    cdef int32_t* values = <int32_t*>store.values.at + first
     cdef int index
     for index in range(count):
-        values[index] = (<int32_t*>(<const char*>&rows[index].head + field))[0]
-
-cdef inline void put_int64s(
-    Store* store, int64_t first, const Row* rows, int count, int field
-) noexcept nogil:
-    cdef int64_t* values = <int64_t*>store.values.at + first
-    cdef int index
-    for index in range(count):
-        values[index] = (<int64_t*>(<const char*>&rows[index].head + field))[0]
+        values[index] = (<number_t*>(<const char*>&rows[index].head + field))[0]
 
 cdef inline void put_null(Store* store, int64_t row) noexcept nogil:
     (<uint8_t*>store.validity.at)[row >> 3] &= <uint8_t>~(1 << (row & 7))
@@ -98,7 +93,7 @@ cdef inline void put_times(
     cdef int64_t milliseconds_max = 9223372036854775
     cdef int64_t* values = <int64_t*>store.values.at + first
     cdef int index
-    put_int64s(store, first, rows, count, field)
+    put_numbers(values, rows, count, field)
     for index in range(count):
         if -milliseconds_max <= values[index] <= milliseconds_max:
             values[index] *= 1000

@@ -336,9 +336,9 @@ cdef class ColumnDecoder:
             if column == STORE_TIMESTAMP or column == BORN_TIMESTAMP:
                 put_times(store, first, self.rows, count, kind.field)
             elif kind.width == 4:
-                put_int32s(store, first, self.rows, count, kind.field)
+                put_numbers(<int32_t*>store.values.at + first, self.rows, count, kind.field)
             elif column != TAGS_CODE:
-                put_int64s(store, first, self.rows, count, kind.field)
+                put_numbers(<int64_t*>store.values.at + first, self.rows, count, kind.field)
             return True
         if column == KEYS or column == TAGS or column == UNIQUE_KEY:
             return put_slices(store, first, slices, count, True)

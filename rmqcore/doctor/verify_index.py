@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rmqcore._chains import ChainCheck
 from rmqcore._dispatch import DispatchBatch
 from rmqcore._index import HEADER_SIZE, index_file_size, read_header
-from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.index_file import IndexHeader
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import LogPlan
@@ -199,9 +199,6 @@ class _Keys:
             self.last = keys[-1][0]
             self.count += len(keys)
 
-    def __str__(self) -> str:
-        return f"{self.count} keys of records from {self.first} to {self.last}"
-
 
 class _Comparison:
     """Compares the keys of the log with the entries of the index."""
@@ -245,21 +242,11 @@ class _Comparison:
             self._report.add(
                 Severity.ERROR, "index", self._entries.path, int(rest[0]), what, _REBUILD
             )
-        if self._late.count:
-            self._report.add(
-                Severity.NOTE,
-                "index",
-                self._log.directory.index,
-                self._late.first,
-                f"{self._late} are not filed yet",
-                "verify again when the writer has caught up",
-            )
-        if self._missing.count:
-            self._report.add(
-                Severity.ERROR,
-                "index",
-                self._log.directory.index,
-                self._missing.first,
-                f"{self._missing} cannot be found",
-                f"open the store for writing, which derives what is missing, or {_REBUILD}",
-            )
+        self._report_keys(self._late, Severity.NOTE, "are not filed yet", VERIFY_AGAIN)
+        how = f"open the store for writing, which derives what is missing, or {_REBUILD}"
+        self._report_keys(self._missing, Severity.ERROR, "cannot be found", how)
+
+    def _report_keys(self, keys: _Keys, severity: Severity, state: str, how: str) -> None:
+        if keys.count:
+            what = f"{keys.count} keys of records from {keys.first} to {keys.last} {state}"
+            self._report.add(severity, "index", self._log.directory.index, keys.first, what, how)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.consume_queue import FILLER_SIZE
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.scan.audit import AuditReport, QueueProblem, stretches_of
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.rebuild_queues import queue_keys
-from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
+from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, QueueKey, UnitFiles, empty_units
 
-_LOOK_UNITS = 1 << 16
 _REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"
 _WORDS = {
     "late": "{count} units from queue offset {first} on are not dispatched yet",
@@ -57,10 +56,12 @@ def _lags(files: UnitFiles, problem: QueueProblem) -> bool:
             or problem.first > int(batches["base"][-1])
             or bool((batches["phy_offset"] == problem.phy_offset).any())
         )
-    end = files.end(key)
-    units = np.frombuffer(files.units(key, problem.first, problem.count), UNITS)
-    empty = np.flatnonzero(np.isin(units["size"], (0, FILLER_SIZE)))
-    return not len(empty) or problem.first + int(empty[0]) >= end
+    stop = min(problem.first + problem.count, files.end(key))
+    for at in range(problem.first, stop, LOOK_UNITS):
+        units = np.frombuffer(files.units(key, at, min(LOOK_UNITS, stop - at)), UNITS)
+        if empty_units(units).any():
+            return False
+    return True
 
 
 def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport) -> None:
@@ -68,7 +69,7 @@ def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport) -> N
     how = _REBUILD
     if kind == "late":
         severity = Severity.NOTE
-        how = "verify again when the writer has caught up"
+        how = VERIFY_AGAIN
     elif kind == "tags":
         severity = Severity.WARNING
         how = f"give messageDelayLevel if it is not RocketMQ's default, else {_REBUILD}"
@@ -129,7 +130,7 @@ class _QueueCheck:
             ends: the queue may end here: zeros are in order up to the last unit.
         """
         while start < stop:
-            count = min(_LOOK_UNITS, stop - start)
+            count = min(LOOK_UNITS, stop - start)
             units = np.frombuffer(self._files.units(self._key, start, count), UNITS)
             zero = (units["phy_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
             good = zero & ends

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore._dispatch import DispatchBatch
-from rmqcore.files.consume_queue import FILLER_SIZE, UNIT_SIZE
+from rmqcore.files.consume_queue import UNIT_SIZE
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
+from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles, empty_units
 
 PROBLEMS_MAX = 1000
 _LIVE_WAIT_S = 0.001
@@ -190,7 +190,7 @@ class _Comparison:
         want = np.frombuffer(units, UNITS)
         place = (have["phy_offset"] != want["phy_offset"]) | (have["size"] != want["size"])
         tags = (have["tags_code"] != want["tags_code"]) & (have["tags_code"] >= EXT_ADDRESS_BELOW)
-        empty = (have["phy_offset"] == 0) & np.isin(have["size"], (0, FILLER_SIZE))
+        empty = empty_units(have)
         missing = place & empty
         for kind, found in (
             ("missing", missing),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
-from rmqcore.files.consume_queue import UNIT_SIZE
+from rmqcore.files.consume_queue import FILLER_SIZE, UNIT_SIZE
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 
@@ -26,8 +26,16 @@ BATCH_UNITS = np.dtype(
         "itemsize": BATCH_UNIT_SIZE,
     }
 )
+#: units that are looked at together
+LOOK_UNITS = 1 << 16
 _FILES_OPEN_MAX = 512
 QueueKey = tuple[str, int]
+
+
+def empty_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which units stand for no message: zeros and fillers."""
+    empty: NDArray[np.bool_] = units["phy_offset"] == 0
+    return empty & np.isin(units["size"], (0, FILLER_SIZE))
 
 
 class UnitFiles:
@@ -125,12 +133,15 @@ class UnitFiles:
 
     def end(self, key: QueueKey) -> int:
         """Number behind the last unit of a size."""
-        for start in sorted(self._starts(key), reverse=True):
-            first, count = start // UNIT_SIZE, self._file_size // UNIT_SIZE
-            used = np.flatnonzero(np.frombuffer(self.units(key, first, count), UNITS)["size"])
+        first, behind = self.bounds(key)
+        while behind > first:
+            start = max(first, behind - LOOK_UNITS)
+            units = np.frombuffer(self.units(key, start, behind - start), UNITS)
+            used = np.flatnonzero(units["size"])
             if len(used):
-                return first + int(used[-1]) + 1
-        return 0
+                return start + int(used[-1]) + 1
+            behind = start
+        return first
 
     def close(self) -> None:
         """Let the files go."""
