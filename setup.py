@@ -1,6 +1,7 @@
 """The extension list and the compiler directives; everything else is in pyproject.toml."""
 
 import os
+from pathlib import Path
 
 from Cython.Build import cythonize
 from Cython.Compiler import Options
@@ -29,55 +30,22 @@ DIRECTIVES = {
     "auto_pickle": False,
 }
 
-LEAVES = [
-    "_arrow",
-    "_chains",
-    "_codec",
-    "_columns",
-    "_commit_group",
-    "_dispatch",
-    "_encoder",
-    "_entry_check",
-    "_get_result",
-    "_hold",
-    "_host",
-    "_index",
-    "_key_query",
-    "_log_end",
-    "_log_map",
-    "_mapped",
-    "_message",
-    "_plain_reads",
-    "_putter",
-    "_queue_offsets",
-    "_tail",
-    "_turn",
-    "metaq._message_set",
-    "metaq._segment_tail",
-]
+PACKAGE = Path("rmqcore")
+HEADERS = sorted(PACKAGE.rglob("*.h")) + sorted(PACKAGE.rglob("*.pxd"))
 
 setup(
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
         [
             Extension(
-                f"rmqcore.{leaf}",
-                [f"rmqcore/{leaf.replace('.', '/')}.pyx"],
-                include_dirs=["rmqcore"],
-                depends=[
-                    "rmqcore/_arrow.h",
-                    "rmqcore/_bytes.h",
-                    "rmqcore/_crc32.h",
-                    "rmqcore/_utf8.h",
-                    "rmqcore/_bytes.pxd",
-                    "rmqcore/_layout.pxd",
-                    "rmqcore/_record.pxd",
-                    "rmqcore/metaq/_record.pxd",
-                ],
+                ".".join(leaf.with_suffix("").parts),
+                [str(leaf)],
+                include_dirs=[str(PACKAGE / "native" / room) for room in ("format", "columns")],
+                depends=[str(header) for header in HEADERS],
                 extra_compile_args=compile_args,
                 extra_link_args=link_args,
             )
-            for leaf in LEAVES
+            for leaf in sorted(PACKAGE.rglob("*.pyx"))
         ],
         compiler_directives=DIRECTIVES,
         build_dir="build/cython",

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rmqcore._mapped import MappedRegion, reserve
+from rmqcore.native.base._mapped import MappedRegion, reserve
 
 SIZE = 64 << 20
 

@@ -8,7 +8,7 @@ import pytest
 from payload import BODY_SIZE, TOPIC, message
 
 from rmqcore import open_store
-from rmqcore._dispatch import DispatchBatch
+from rmqcore.native.derive._dispatch import DispatchBatch
 
 
 @pytest.mark.benchmark(group="dispatch")

@@ -60,7 +60,7 @@ def encode_record(count: int) -> Callable[[], None]:
 
 def tail_put(count: int) -> Callable[[], None]:
     """One message into a mapped log, receipt included: what `store.put` does."""
-    from rmqcore._tail import LogTail
+    from rmqcore.native.log._tail import LogTail
 
     tail = LogTail("127.0.0.1:10911", 4 << 20)
     tail.attach(bytearray(512 * _TURNS * (count + 1)), 0, 0)
@@ -78,7 +78,7 @@ def tail_put(count: int) -> Callable[[], None]:
 
 def scan_records(count: int) -> Callable[[], None]:
     """One record of the log to its consume-queue unit and keys, CRC checked."""
-    from rmqcore._dispatch import DispatchBatch
+    from rmqcore.native.derive._dispatch import DispatchBatch
 
     data, batch = _region(count), DispatchBatch(row_count_max=count + 1)
 
@@ -110,7 +110,7 @@ def put_keys(count: int) -> Callable[[], None]:
 
 def decode_columns(count: int) -> Callable[[], None]:
     """One record to the columns that most readers want."""
-    from rmqcore._columns import ColumnDecoder
+    from rmqcore.native.columns._columns import ColumnDecoder
     from rmqcore.scan import DEFAULT_COLUMNS
 
     data = _region(count)

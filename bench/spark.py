@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from payload import BODY_SIZE, message
 
-from rmqcore import Message, open_store, scan
+from rmqcore import Message, open_store, rebuild, scan, transfer
 from rmqcore import spark as jobs
-from rmqcore._columns import ColumnDecoder
 from rmqcore.doctor.verify import verify
+from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan import DEFAULT_COLUMNS, LIGHT_COLUMNS, LogWalk, Split
 from rmqcore.spark.runner import SparkRunner
 
@@ -165,10 +165,10 @@ DID = {
     "Parquet, light": "the same columns of the Parquet files, into the `noop` sink",
     "export": "`spark.export`: pyarrow writes the default columns inside the tasks (zstd)",
     "Parquet to Parquet": "`spark.read.parquet` of the same rows, `write.parquet`",
-    "export, two processes": "`scan.export_store` with `jobs=2`, without Spark",
+    "export, two processes": "`transfer.export_store` with `jobs=2`, without Spark",
     "rebuild": "`spark.rebuild_consume_queues`: units written, synced, compared, swapped in",
     "shuffle and sort": "`repartition` by integer key, `sortWithinPartitions`, a file a queue",
-    "rebuild, two processes": "`scan.rebuild_consume_queues` with `jobs=2`",
+    "rebuild, two processes": "`rebuild.rebuild_consume_queues` with `jobs=2`",
     "audit": "`spark.audit`: every record, every CRC, every consume-queue unit against the log",
     "audit, two processes": "`doctor.verify` with `jobs=2`: the same",
     "CRC": "the header walk, and the CRC of every body",
@@ -240,12 +240,12 @@ class Bench:
             "Parquet, light": lambda: self.noop(parquet().select(*_LIGHT)),
             "Parquet to Parquet": lambda: parquet().write.parquet(str(self.fresh("copy"))),
             "export": lambda: jobs.export(spark, store, self.fresh("export"), columns=columns),
-            "export, two processes": lambda: scan.export_store(
+            "export, two processes": lambda: transfer.export_store(
                 store, self.fresh("export"), columns=columns, jobs=2
             ),
             "shuffle and sort": lambda: shuffled(spark, store, self.fresh("units")),
             "rebuild": lambda: jobs.rebuild_consume_queues(spark, store),
-            "rebuild, two processes": lambda: scan.rebuild_consume_queues(store, jobs=2),
+            "rebuild, two processes": lambda: rebuild.rebuild_consume_queues(store, jobs=2),
             "audit, two processes": lambda: self.clean(verify(store, jobs=2)),
             "audit": lambda: self.clean(jobs.audit(spark, store)),
             "header walk": lambda: walk(verify_crc=False),

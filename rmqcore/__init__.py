@@ -30,11 +30,7 @@ from rmqcore.message import (
     PutMessageResult,
     QueryMessageResult,
 )
-from rmqcore.message_store import DefaultMessageStore
-from rmqcore.opening import open_store
-from rmqcore.read_only_store import ReadOnlyMessageStore
-from rmqcore.services.recovery import RecoveryProgress, RecoveryReport
-from rmqcore.services.store_reader import QueryExplanation
+from rmqcore.recovery.recovery import RecoveryProgress, RecoveryReport
 from rmqcore.status import (
     AppendMessageStatus,
     BoundaryType,
@@ -42,6 +38,10 @@ from rmqcore.status import (
     GetMessageStatus,
     PutMessageStatus,
 )
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.opening import open_store
+from rmqcore.store.read_only_store import ReadOnlyMessageStore
+from rmqcore.store.store_reader import QueryExplanation
 from rmqcore.version import __version__
 
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())

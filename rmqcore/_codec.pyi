@@ -3,7 +3,7 @@ from typing import Final
 
 from typing_extensions import Buffer
 
-from rmqcore._message import Message, MessageExt
+from rmqcore.native.format._message import Message, MessageExt
 
 LAYOUT: Final[dict[str, dict[str, tuple[int, int]]]]
 MESSAGE_MAGIC_V1: Final[int]

@@ -2,8 +2,6 @@
 
 Pure functions over buffers; nothing here knows a file. The hot paths that append or dispatch are
 in `_tail` and `_dispatch`; they share the kernels of `_record.pxd` with this module.
-
-Floor: F1; imports _host, _message, _encoder and errors.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -16,18 +14,18 @@ from cpython.bytes cimport (
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from rmqcore._bytes cimport load_i16, load_i32, store_i16, store_i32
-from rmqcore._encoder cimport NO_PROBLEM, RecordEncoder
-from rmqcore._layout cimport *
-from rmqcore._message cimport Message
-from rmqcore._record cimport (
+from rmqcore.native.format._bytes cimport load_i16, load_i32, store_i16, store_i32
+from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
+from rmqcore.native.format._layout cimport *
+from rmqcore.native.format._message cimport Message
+from rmqcore.native.format._record cimport (
     PropertyWalk, RecordFields, RecordHead, Slice, bytes_t, check_body_crc, check_crc_property,
     java_hash_step, next_property, read_head, record_size, rmq_crc32, rmq_crc32_by_table,
     rmq_crc32_init, rmq_crc32_name, walk_properties, write_crc_property, write_fields,
 )
 
-from rmqcore._host import decode_host, encode_host
-from rmqcore._message import message_from, status_text
+from rmqcore.native.format._host import decode_host, encode_host
+from rmqcore.native.format._message import message_from, status_text
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 
 rmq_crc32_init()

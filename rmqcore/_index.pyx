@@ -4,8 +4,6 @@ Works on the bytes of one index file; which file, and when to begin a new one, i
 writer and any number of readers: an entry is complete before its slot points at it, and the slot
 before the count rises. Every number read from the file is checked, and a walk ends after as many
 steps as the file has entries.
-
-Floor: F1; imports errors only.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -13,10 +11,12 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
-from rmqcore._bytes cimport load_i32, load_i64, observe_i32, publish_i32, store_i32, store_i64
-from rmqcore._chain cimport Geometry, Source, Walk, entry_at, time_diff, walk
-from rmqcore._layout cimport *
-from rmqcore._record cimport bytes_t, index_hash_of, java_hash_step
+from rmqcore.native.format._bytes cimport (
+    load_i32, load_i64, observe_i32, publish_i32, store_i32, store_i64,
+)
+from rmqcore.native.format._chain cimport Geometry, Source, Walk, entry_at, time_diff, walk
+from rmqcore.native.format._layout cimport *
+from rmqcore.native.format._record cimport bytes_t, index_hash_of, java_hash_step
 
 from rmqcore.errors import CorruptIndexError
 

@@ -2,8 +2,6 @@
 
 Expected outcomes (a full file, a missing queue) are values of `rmqcore.status`, never exceptions.
 Each exception keeps its facts as attributes and builds its message from them.
-
-Floor: F0; imports nothing of rmqcore.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""What is put and what is read: `Message`, `MessageExt` and the receipts.
-
-Floor: F1; imports _message, _get_result, _key_query, _codec.
-"""
+"""What is put and what is read: `Message`, `MessageExt` and the receipts."""
 
 from rmqcore._codec import decode_message_id, encode_message_id
-from rmqcore._get_result import GetMessageResult
-from rmqcore._key_query import QueryMessageResult
-from rmqcore._message import Message, MessageExt, PutMessageResult
+from rmqcore.native.format._message import Message, MessageExt, PutMessageResult
+from rmqcore.native.read._get_result import GetMessageResult
+from rmqcore.native.read._key_query import QueryMessageResult
 
 __all__ = [
     "GetMessageResult",

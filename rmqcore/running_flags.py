@@ -1,7 +1,4 @@
-"""Why a store can, or cannot, be read and written at this moment.
-
-Floor: F1; imports nothing of rmqcore.
-"""
+"""Why a store can, or cannot, be read and written at this moment."""
 
 from __future__ import annotations
 

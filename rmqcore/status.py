@@ -1,8 +1,6 @@
 """Outcomes that are values: put, append and get statuses, durability levels, offset boundaries.
 
 Member names keep RocketMQ's spelling. None of the numbers reaches the disk.
-
-Floor: F0; imports nothing of rmqcore.
 """
 
 from __future__ import annotations

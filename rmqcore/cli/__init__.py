@@ -1,1 +1,6 @@
-"""The ``rmqcore`` command; needs the extra ``[cli]``. Floor: F10."""
+"""The ``rmqcore`` command; needs the extra ``[cli]``.
+
+Never does what the library cannot: it parses, calls and prints.
+
+Floor: F10.
+"""

@@ -1,7 +1,4 @@
-"""The application: every command under its name.
-
-Floor: F10; imports the commands.
-"""
+"""The application: every command under its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``rmqcore verify`` and ``rmqcore dump``: is a store whole, and what is in its files.
-
-Floor: F10; imports doctor.*, cli.options, cli.output.
-"""
+"""``rmqcore verify`` and ``rmqcore dump``: is a store whole, and what is in its files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Exit codes, and how an error becomes one line and one of them.
-
-Floor: F10; imports errors and cli.output.
-"""
+"""Exit codes, and how an error becomes one line and one of them."""
 
 from __future__ import annotations
 

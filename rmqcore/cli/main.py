@@ -1,7 +1,4 @@
-"""The entry point ``rmqcore``: says what is missing when the extra is, else runs the application.
-
-Floor: F10; imports nothing of the extra, so that it can say that it is not there.
-"""
+"""The entry point ``rmqcore``: runs the application, or names the missing extra."""
 
 from __future__ import annotations
 

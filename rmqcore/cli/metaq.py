@@ -1,8 +1,6 @@
 """`rmqcore metaq`: look at, check, recover, serve, operate and migrate MetaQ stores.
 
 Exit codes: 0 done and clean, 1 findings or a refused operation, 2 a wrong argument.
-
-Floor: F10; needs the extras ``[cli]`` and ``[metaq]``.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ from rmqcore.metaq import (
     Verdict,
 )
 from rmqcore.metaq._message_set import scan_file
-from rmqcore.migration.metaq import migrate as migrate_partitions
-from rmqcore.migration.metaq import partitions
-from rmqcore.migration.metaq_demo import run_demo
+from rmqcore.transfer.metaq import migrate as migrate_partitions
+from rmqcore.transfer.metaq import partitions
+from rmqcore.transfer.metaq_demo import run_demo
 
 app = typer.Typer(no_args_is_help=True, help="MetaQ, the older store: open, serve, migrate.")
 

@@ -1,7 +1,4 @@
-"""Arguments and options that commands share, and opening a store as they say.
-
-Floor: F10; imports config, opening and cli.progress.
-"""
+"""Arguments and options that commands share, and opening a store as they say."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ import typer
 
 from rmqcore import DefaultMessageStore, ReadOnlyMessageStore, StoreConfig, open_store
 from rmqcore.cli.progress import Bars
+from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
-from rmqcore.services.wall_clock import wall_clock_ms
 
 StorePath = Annotated[
     Path, typer.Argument(metavar="STORE", help="the store's directory (storePathRootDir)")

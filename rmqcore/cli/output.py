@@ -1,8 +1,6 @@
 """What commands print: tables for people, JSON for machines, messages for both.
 
 Standard output carries the answer and nothing else; progress and notes go to standard error.
-
-Floor: F10; imports message, scan.export.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rmqcore.message import MessageExt
-from rmqcore.scan.export import body_fields, message_fields
+from rmqcore.transfer.export import body_fields, message_fields
 
 
 class _Console(Console):

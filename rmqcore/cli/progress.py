@@ -1,7 +1,4 @@
-"""Progress bars on standard error, where that is a terminal.
-
-Floor: F10; imports services.recovery and cli.output.
-"""
+"""Progress bars on standard error, where that is a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from rich.progress import (
 )
 
 from rmqcore.cli.output import NOTES
-from rmqcore.services.recovery import RecoveryProgress
+from rmqcore.recovery.recovery import RecoveryProgress
 
 Item = TypeVar("Item")
 _EVERY = 512

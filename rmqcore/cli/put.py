@@ -1,7 +1,4 @@
-"""``rmqcore put``: lines, JSON objects or whole files into a topic.
-
-Floor: F10; imports cli.options, cli.output, message.
-"""
+"""``rmqcore put``: lines, JSON objects or whole files into a topic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``rmqcore query``: where is message X, by key, time, id or physical offset.
-
-Floor: F10; imports cli.options, cli.output.
-"""
+"""``rmqcore query``: where is message X, by key, time, id or physical offset."""
 
 from __future__ import annotations
 

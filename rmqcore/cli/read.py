@@ -1,7 +1,4 @@
-"""``rmqcore cat`` and ``rmqcore tail``: messages in order, and as they come.
-
-Floor: F10; imports cli.options, cli.output, services.log_search.
-"""
+"""``rmqcore cat`` and ``rmqcore tail``: messages in order, and as they come."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from rmqcore.cli.options import (
     parse_time,
 )
 from rmqcore.cli.output import print_message
-from rmqcore.services.log_search import first_record
+from rmqcore.recovery.log_search import first_record
 
 Topic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")

@@ -1,7 +1,4 @@
-"""``rmqcore rebuild cq`` and ``rebuild index``: derived files of a cold store, from its log alone.
-
-Floor: F10; imports scan.rebuild_queues, scan.rebuild_index, cli.options.
-"""
+"""``rmqcore rebuild cq`` and ``rebuild index``: a cold store's, from its log alone."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from rmqcore.cli.failures import EXIT_CODES, StoreCommand
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import print_facts, print_json
 from rmqcore.cli.progress import Bars
-from rmqcore.scan.cold_store import RebuildReport
-from rmqcore.scan.rebuild_index import rebuild_index
-from rmqcore.scan.rebuild_queues import rebuild_consume_queues
+from rmqcore.rebuild.cold_store import RebuildReport
+from rmqcore.rebuild.consume_queues import rebuild_consume_queues
+from rmqcore.rebuild.index_files import rebuild_index
 
 app = typer.Typer(
     help="Write consume queues or index of a cold store anew, from its log alone.",

@@ -2,8 +2,6 @@
 
 ``spark-submit rmqcore/__main__.py spark audit STORE`` runs the same commands: the session is then
 the one that it has made.
-
-Floor: F10; imports rmqcore.spark, cli.check, cli.options, cli.output and cli.rebuild.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``rmqcore stat``: what a store holds, how big it is, how far dispatch is behind.
-
-Floor: F10; imports cli.options, cli.output, files.store_dir.
-"""
+"""``rmqcore stat``: what a store holds, how big it is, how far dispatch is behind."""
 
 from __future__ import annotations
 

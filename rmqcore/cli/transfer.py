@@ -1,7 +1,4 @@
-"""``rmqcore export`` and ``rmqcore import``: messages into files and back.
-
-Floor: F10; imports scan.export, scan.import_files, cli.options.
-"""
+"""``rmqcore export`` and ``rmqcore import``: messages into files and back."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from rmqcore.cli.options import (
 )
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
-from rmqcore.scan.export import export_store
-from rmqcore.scan.import_files import exported_files, import_files
+from rmqcore.transfer.export import export_store
+from rmqcore.transfer.import_files import exported_files, import_files
 
 
 class Format(StrEnum):

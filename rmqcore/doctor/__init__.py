@@ -1,5 +1,7 @@
 """Looking into stores that may be damaged: verify, dump.
 
+Never opens a store for writing, and never trusts a byte of it.
+
 Floor: F8.
 """
 

@@ -1,7 +1,4 @@
-"""Any file of a store, field by field, with offsets and bytes; whatever state it is in.
-
-Floor: F8; imports _codec, _index, _java_json, _message, errors and files.*.
-"""
+"""Any file of a store, field by field, with offsets and bytes; whatever state it is in."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore._codec import LAYOUT, check_record, decode_record
-from rmqcore._dispatch import find_head
 from rmqcore._index import HEADER_SIZE, index_file_size
-from rmqcore._java_json import parse_java_json
 from rmqcore.errors import ConfigError, CorruptRecordError
 from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
 from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
 from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE
+from rmqcore.java.json import parse_java_json
+from rmqcore.native.derive._dispatch import find_head
 
 KINDS = (
     "commitlog",

@@ -1,7 +1,4 @@
-"""What the doctor finds, and its report.
-
-Floor: F8; imports nothing of rmqcore.
-"""
+"""What the doctor finds, and its report."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Changes nothing, opens nothing for writing, and maps nothing: a file that is cut short meanwhile is
 a finding.
-
-Floor: F8; imports config, files.store_dir, scan.*, services.geometry and doctor.*.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from rmqcore.doctor.verify_index import check_index
 from rmqcore.doctor.verify_queues import check_queues
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.rebuild.cold_store import light_queues
+from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.audit import AuditReport, audit
-from rmqcore.scan.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner, run
-from rmqcore.services.geometry import fitted_config
 
 SPLIT_SIZE = 64 << 20
 _BLOCK = 1 << 20

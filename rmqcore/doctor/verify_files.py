@@ -1,7 +1,4 @@
-"""The small files of a store: checkpoint, configuration, markers, and what belongs to nobody.
-
-Floor: F8; imports _java_json, files.store_checkpoint, scan.* and doctor.findings.
-"""
+"""The small files of a store: checkpoint, configuration, markers, and what belongs to nobody."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rmqcore._java_json import parse_java_json
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from rmqcore.java.json import parse_java_json
 from rmqcore.scan.audit import AuditReport
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles

@@ -1,8 +1,6 @@
 """Index files: their header and chains, every entry against the log, every key of the log found.
 
 Entries are in log order, so entries and keys are compared as two sequences.
-
-Floor: F8; imports _chains, _dispatch, _index, scan.* and doctor.findings.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore._chains import ChainCheck
-from rmqcore._dispatch import DispatchBatch
 from rmqcore._index import HEADER_SIZE, index_file_size, read_header
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.index_file import IndexHeader
+from rmqcore.native.derive._chains import ChainCheck
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.rebuild.index_files import index_rule
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import LogPlan
-from rmqcore.scan.rebuild_index import index_rule
 
 ENTRIES = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("diff", ">i4"), ("previous", ">i4")])
 _REBUILD = "rebuild the index: rmqcore rebuild index STORE"

@@ -1,7 +1,4 @@
-"""Consume queues against the log, both ways: what is missing, and what no record stands behind.
-
-Floor: F8; imports scan.* and doctor.findings.
-"""
+"""Consume queues against the log, both ways: what is missing, and what no record stands behind."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ import numpy as np
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.consume_queue import FILLER_SIZE
 from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.audit import AuditReport, QueueProblem, stretches_of
 from rmqcore.scan.plan import LogPlan
-from rmqcore.scan.rebuild_queues import queue_keys
 from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, QueueKey, UnitFiles, empty_units
 
 _REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"

@@ -1,7 +1,4 @@
-"""The consume queue of a BatchCQ topic: one unit for each stored batch of messages.
-
-Floor: F4; imports files.consume_queue.
-"""
+"""The consume queue of a BatchCQ topic: one unit for each stored batch of messages."""
 
 from __future__ import annotations
 

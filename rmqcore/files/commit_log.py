@@ -2,8 +2,6 @@
 
 Appends through the native tail and reads slices; it does not recover, dispatch or decide when to
 flush. A `View` is a stretch of readable bytes of one file.
-
-Floor: F4.
 """
 
 from __future__ import annotations
@@ -11,21 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rmqcore._codec import RECORD_SIZE_LEAST, check_record
-from rmqcore._log_map import LogMap
-from rmqcore._message import MessageExt, find_message, status_text
-from rmqcore._turn import Turn, turns_held
-from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.native.base._turn import Turn, turns_held
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._message import MessageExt, find_message, status_text
+from rmqcore.native.read._log_map import LogMap
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from _typeshed import ReadableBuffer
 
-    from rmqcore._mapped import MappedRegion
-    from rmqcore._tail import LogTail
+    from rmqcore.native.base._mapped import MappedRegion
+    from rmqcore.native.log._tail import LogTail
 
 SIZE_AND_OFFSET = 36
 #: how long a put waits for the next log file

@@ -12,8 +12,6 @@ Crash table (state on disk after a power cut behind each step of `ConfigFile.sto
 4. directory synced: file new for good
 
 A file that cannot be parsed is never moved over a good ``.bak``: it is set aside as ``.damaged``.
-
-Floor: F2; imports only errors.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each table is read whole, changed in memory, and written whole in RocketMQ's own shape. Fields that
 this release does not know are kept and written back.
-
-Floor: F3.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from rmqcore._java_json import format_java_json, parse_java_json
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
+from rmqcore.java.json import format_java_json, parse_java_json
 
 TOPIC_NAME_MAX: Final = 127
 DERIVED_TOPIC_NAME_MAX: Final = 255

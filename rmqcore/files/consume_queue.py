@@ -2,8 +2,6 @@
 
 Unit n is 20 bytes at byte 20 n of the queue's files. It is written and read through descriptors,
 so ten thousand queues need no ten thousand mappings. Everything here can be derived from the log.
-
-Floor: F4.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
-from rmqcore._plain_reads import UnitQueue, good_units, message_units
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.native.read._plain_reads import UnitQueue, good_units, message_units
 
 if TYPE_CHECKING:
     from pathlib import Path

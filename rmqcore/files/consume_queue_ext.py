@@ -1,8 +1,6 @@
 """The extension file of a consume queue: what did not fit into the 8 bytes of a tags code.
 
 Written by brokers with ``enableConsumeQueueExt``; read here, never written.
-
-Floor: F3.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The bytes are changed by the native leaf `_index`; this class owns the file, its geometry and its
 header. A damaged index is derived from the log again, never trusted.
-
-Floor: F4; imports files.mapped_file, _entry_check, _index, _key_query and errors.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from rmqcore._entry_check import EntryCheck
 from rmqcore._index import (
     HEADER_SIZE,
     INDEX_ENTRY_SIZE,
@@ -21,9 +18,10 @@ from rmqcore._index import (
     read_header,
     walk_chain,
 )
-from rmqcore._key_query import MappedIndex
 from rmqcore.errors import CorruptIndexError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.native.derive._entry_check import EntryCheck
+from rmqcore.native.read._key_query import MappedIndex
 
 if TYPE_CHECKING:
     from pathlib import Path

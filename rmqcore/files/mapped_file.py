@@ -2,8 +2,6 @@
 
 Knows no record format. A buffer that was read keeps its mapping alive, whatever happens to the
 file meanwhile.
-
-Floor: F2; imports _mapped and errors.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqcore._mapped import MappedRegion, reserve, sync_data, zero_range
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
+from rmqcore.native.base._mapped import MappedRegion, reserve, sync_data, zero_range
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -1,8 +1,6 @@
 """Files in offset order that make one long sequence of bytes.
 
 Finds, rolls, truncates and removes files; knows no record format.
-
-Floor: F3; imports files.mapped_file, files.store_dir and errors.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqcore._turn import Turn
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.native.base._turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

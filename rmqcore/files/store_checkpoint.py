@@ -1,7 +1,4 @@
-"""The checkpoint: up to which store time log, consume queues and index are on disk.
-
-Floor: F4; imports files.store_dir and errors.
-"""
+"""The checkpoint: up to which store time log, consume queues and index are on disk."""
 
 from __future__ import annotations
 

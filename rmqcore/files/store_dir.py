@@ -1,8 +1,6 @@
 """The directory of a store: where each file lies, the lock, and the marker of an open store.
 
 Never reads or writes messages.
-
-Floor: F2; imports errors.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A partition is a directory of segment files; an offset is a byte position in them. `MessageStore`
 is one partition, `MessageStoreManager` all of a broker's, `MetaServer` speaks the text protocol.
-`rmqcore.migration.metaq` moves everything into a RocketMQ store. Guide: docs/metaq.md.
+`rmqcore.transfer.metaq` moves everything into a RocketMQ store. Guide: docs/metaq.md.
 
-Floor: beside the floors; needs the extra ``[metaq]`` for its schedules.
+Needs the extra ``[metaq]`` for its schedules.
 """
 
 from rmqcore.metaq._segment_tail import Location

@@ -16,7 +16,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from rmqcore._bytes cimport load_i32, load_i64
+from rmqcore.native.format._bytes cimport load_i32, load_i64
 from rmqcore.metaq._record cimport (
     CHECKSUM_AT,
     CHECKSUM_MASK,

@@ -2,7 +2,7 @@
 # Layout: docs/metaq.md, "Record". Pointers are checked by the caller.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from rmqcore._bytes cimport store_i32, store_i64
+from rmqcore.native.format._bytes cimport store_i32, store_i64
 
 cdef extern from "_crc32.h" nogil:
     void rmq_crc32_init() noexcept

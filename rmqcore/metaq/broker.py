@@ -1,6 +1,6 @@
 """What a MetaQ broker answers to put, get, offset, stats and version.
 
-Decides; `server.py` moves the bytes. Floor: beside F8.
+Decides; `server.py` moves the bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A small asyncio client of MetaQ's text protocol: one connection, one request at a time.
-
-Floor: beside F8.
-"""
+"""A small asyncio client of MetaQ's text protocol: one connection, one request at a time."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 No KeyboardInterrupt reaches it, so that no roll is ever left half done. Who waits for it waits in
 one system call, so that an interrupt there leaves nothing half done either.
-
-Floor: beside F4.
 """
 
 from __future__ import annotations

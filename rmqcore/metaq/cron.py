@@ -4,7 +4,7 @@ Quartz counts the days of the week from 1 (Sunday), writes ``?`` for "the other 
 and may end in a year. Not supported, and refused by name: ``15W``, ``L-3``, ranges that wrap
 around (``FRI-MON``), a year other than ``*``.
 
-Floor: beside F2; needs the extra ``[metaq]``.
+Needs the extra ``[metaq]``.
 """
 
 from __future__ import annotations

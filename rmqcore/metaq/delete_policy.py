@@ -1,7 +1,4 @@
-"""When an old segment may go, and what becomes of it: deleted, renamed, or packed.
-
-Floor: beside F4.
-"""
+"""When an old segment may go, and what becomes of it: deleted, renamed, or packed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Errors that only a MetaQ store knows; all of them are also errors of `rmqcore.errors`.
-
-Floor: beside F1; imports rmqcore.errors alone.
-"""
+"""Errors that only a MetaQ store knows; all of them are also errors of `rmqcore.errors`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Owns one file's bytes: append, flush, recovery, slices, positional reads, zero-copy transfer. It
 knows no other segment and never locks; `MessageStore` serialises the appends.
-
-Floor: beside F3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a store asks of the outside world, so that tests can cut the power and kill the process.
-
-Floor: beside F2; imports the native mapping leaf.
-"""
+"""What a store asks of the outside world, so that tests can cut the power and kill the process."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqcore._mapped import sync_data
+from rmqcore.native.base._mapped import sync_data
 
 
 def wall_clock_ms() -> int:

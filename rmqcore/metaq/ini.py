@@ -1,6 +1,6 @@
 """Reading MetaQ's ini file: sections, and numbers written as small expressions.
 
-Knows the syntax, not the keys. Floor: beside F2.
+Knows the syntax, not the keys.
 """
 
 from __future__ import annotations

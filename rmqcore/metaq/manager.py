@@ -3,8 +3,6 @@
 Invariants:
     - A partition is opened once; two threads that ask for a new one get the same store.
     - `stores` is replaced, never changed; readers take no lock.
-
-Floor: beside F7.
 """
 
 from __future__ import annotations

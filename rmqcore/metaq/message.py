@@ -1,8 +1,6 @@
 """A MetaQ message: the object, its attribute block, the walk over stored bytes, message ids.
 
 Owns what lies inside a record's data and how bytes become messages. Never opens a file.
-
-Floor: beside F2; imports errors and the native record leaf.
 """
 
 from __future__ import annotations

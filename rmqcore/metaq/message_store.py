@@ -5,8 +5,6 @@ Invariants:
     - An acknowledged append is in the log: on disk with group commit, in the page cache without.
     - After a failed sync the store takes no more appends; it never retries as if nothing happened.
     - Readers see bytes below the high-water mark only, and take no lock.
-
-Floor: beside F5.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Invariants:
     - A file is taken as a whole or not at all: after a failed `reload` everything is as before.
     - `topics` is replaced, never changed; a reader keeps what it looked at.
-
-Floor: beside F3.
 """
 
 from __future__ import annotations

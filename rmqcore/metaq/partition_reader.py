@@ -1,7 +1,4 @@
-"""Reading a partition: offsets, views, copies, iteration. Never writes, never locks.
-
-Floor: beside F4.
-"""
+"""Reading a partition: offsets, views, copies, iteration. Never writes, never locks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ r"""MetaQ's text protocol: one line of words a command, then the bytes that the 
     stats [<item>] [<opaque>]\r\n        version [<opaque>]\r\n        quit\r\n
     result <code> <size> <opaque>\r\n<text>        value <size> <opaque>\r\n<records>
 
-Knows lines and nothing of stores. Floor: beside F2.
+Knows lines and nothing of stores.
 """
 
 from __future__ import annotations

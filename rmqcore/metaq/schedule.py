@@ -1,7 +1,4 @@
-"""One thread that flushes topics in time and runs the delete jobs; it sleeps while nothing is due.
-
-Floor: beside F6.
-"""
+"""One thread that flushes topics in time and runs the delete jobs."""
 
 from __future__ import annotations
 

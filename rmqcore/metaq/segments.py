@@ -1,8 +1,6 @@
 """The segments of one partition directory: names, loading, look-up, the high-water mark file.
 
 Owns what a partition directory may hold and in which order it is read. Never appends.
-
-Floor: beside F4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The asyncio server of MetaQ's text protocol, and the socket of its operator.
 
-Moves bytes; `broker.py` decides. Floor: beside F8.
+Moves bytes; `broker.py` decides.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The values of MetaQ's ini file: system, zookeeper and topic sections as plain data.
 
 Every key of the original is here under its own name in words, a unit suffix where it has one.
-
-Floor: beside F2.
 """
 
 from __future__ import annotations

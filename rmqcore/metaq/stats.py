@@ -1,7 +1,4 @@
-"""What a MetaQ broker counts, and the text of its ``stats`` command.
-
-Floor: beside F8.
-"""
+"""What a MetaQ broker counts, and the text of its ``stats`` command."""
 
 from __future__ import annotations
 

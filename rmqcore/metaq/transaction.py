@@ -1,7 +1,4 @@
-"""Where the messages of a committed transaction lie: the journal entry, and its replay.
-
-Floor: beside F8.
-"""
+"""Where the messages of a committed transaction lie: the journal entry, and its replay."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Auditing a split: every record, and every consume-queue unit that it demands.
-
-Floor: F6; imports _dispatch, files.store_dir and scan.*.
-"""
+"""Auditing a split: every record, and every consume-queue unit that it demands."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore._dispatch import DispatchBatch
 from rmqcore.files.consume_queue import UNIT_SIZE
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles, empty_units

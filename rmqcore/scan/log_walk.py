@@ -2,8 +2,6 @@
 
 Files are read with ``pread``: one that is deleted or cut short meanwhile is an error with path and
 offset, never a signal.
-
-Floor: F6; imports _codec, _dispatch, dispatch, errors and scan.split.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from rmqcore._codec import BLANK_MAGIC, check_record
-from rmqcore._dispatch import find_head
-from rmqcore._message import status_text
-from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, RecordsGoneError
+from rmqcore.native.derive._dispatch import find_head
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._message import status_text
 from rmqcore.scan.split import Split
 
 CHUNK_SIZE = 512 << 10

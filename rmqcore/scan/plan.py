@@ -2,8 +2,6 @@
 
 A cut is where a record begins: the start of a file, or what a consume-queue unit points at and the
 log confirms. Nothing is guessed.
-
-Floor: F6; imports _codec, config, files.*, services.geometry and scan.*.
 """
 
 from __future__ import annotations
@@ -15,17 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 
 from rmqcore._codec import check_record
-from rmqcore._dispatch import DispatchBatch
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
-from rmqcore.services.geometry import fitted_config
 
 SPLIT_SIZE = 256 << 20
 #: how many of the longest consume queues are looked into for places to cut

@@ -1,7 +1,4 @@
-"""Reading splits as record batches.
-
-Floor: F6; imports _arrow, _columns, config, scan.log_walk and scan.split.
-"""
+"""Reading splits as record batches."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rmqcore._arrow import ColumnBatch, ColumnBatches
-from rmqcore._columns import COLUMNS, ColumnDecoder
 from rmqcore.config import StoreConfig
-from rmqcore.dispatch import ScanStatus
+from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
+from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
+from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import plan
 from rmqcore.scan.split import Split

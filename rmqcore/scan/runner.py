@@ -1,7 +1,4 @@
-"""Running one function over many splits, in this process or in several.
-
-Floor: F6; imports errors and scan.split.
-"""
+"""Running one function over many splits, in this process or in several."""
 
 from __future__ import annotations
 

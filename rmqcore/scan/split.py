@@ -1,7 +1,4 @@
-"""A split: a stretch of a commit log that one task works on.
-
-Floor: F6; imports nothing of rmqcore.
-"""
+"""A split: a stretch of a commit log that one task works on."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A table has the files that it is given, and nothing else of the directory. It is described afresh
 each time: a file of the same name may have grown since.
-
-Floor: F6; imports errors; deltalake and pyiceberg, each for its tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Consume-queue units as they lie on disk, whatever state the files are in.
-
-Floor: F6; imports files.* and nothing else of rmqcore.
-"""
+"""Consume-queue units as they lie on disk, whatever state the files are in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Log files made ahead of need, so that a roll does not wait for the disk.
-
-Floor: F3; imports services.service, files.mapped_file, _turn and errors.
-"""
+"""Log files made ahead of need, so that a roll does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from rmqcore._turn import Turn
 from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
+from rmqcore.native.base._turn import Turn
 from rmqcore.services.service import ServiceThread
 
 _log = logging.getLogger("rmqcore")

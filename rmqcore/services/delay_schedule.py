@@ -3,8 +3,6 @@
 A message with a delay level is stored in ``SCHEDULE_TOPIC_XXXX``, queue ``level - 1``; its
 consume-queue unit carries the delivery time in place of the tags code. `ScheduleMessageService`
 copies it to its real topic when that time has come.
-
-Floor: F6.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rmqcore._message import Message, MessageExt, PutMessageResult
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.native.format._message import Message, MessageExt, PutMessageResult
 from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
 

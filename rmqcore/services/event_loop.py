@@ -1,7 +1,4 @@
-"""The event loop of a caller that has one; asyncio is loaded with the first who asks.
-
-Floor: F2.
-"""
+"""The event loop of a caller that has one; asyncio is loaded with the first who asks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""When bytes go to the disk: group commit, real-time flush and commit, consume-queue flush.
-
-Floor: F5; imports files.commit_log, files.store_checkpoint, services.service and errors.
-"""
+"""When bytes go to the disk: group commit, real-time flush and commit, consume-queue flush."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from rmqcore._commit_group import CommitGroup
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.native.base._mapped import STORE_PAGE_SIZE
+from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.services.event_loop import running_loop
 from rmqcore.services.service import ServiceThread
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     import asyncio
 
 _log = logging.getLogger("rmqcore")
-STORE_PAGE_SIZE = 4096
 OnError = Callable[[BaseException], None]
 
 

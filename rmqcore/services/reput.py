@@ -1,7 +1,4 @@
-"""The reput service: reads the log behind the writers and feeds the dispatchers.
-
-Floor: F5.
-"""
+"""The reput service: reads the log behind the writers and feeds the dispatchers."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rmqcore._message import status_text
-from rmqcore.dispatch import CommitLogDispatcher, ScanStatus
 from rmqcore.errors import CorruptRecordError, DiskFullError
 from rmqcore.files.commit_log import CommitLog
+from rmqcore.native.derive.dispatch import CommitLogDispatcher, ScanStatus
+from rmqcore.native.format._message import status_text
 from rmqcore.services.service import ServiceThread
 
 if TYPE_CHECKING:
-    from rmqcore._dispatch import DispatchBatch
+    from rmqcore.native.derive._dispatch import DispatchBatch
 
 SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001

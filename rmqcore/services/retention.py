@@ -3,8 +3,6 @@
 `CleanCommitLogService` decides about log files, `CleanConsumeQueueService` follows with consume
 queues and index. Both decide only; the store's own objects delete. A store whose configuration
 names no retention has neither.
-
-Floor: F6.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A thread that works in rounds and stops the same way everywhere.
-
-Floor: F2; imports nothing of rmqcore.
-"""
+"""A thread that works in rounds and stops the same way everywhere."""
 
 from __future__ import annotations
 

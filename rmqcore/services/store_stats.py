@@ -2,8 +2,6 @@
 
 The path of a put costs nothing here: the log's tail counts puts and bytes itself, and
 `StoreStatsService` looks at the counters once a second.
-
-Floor: F3; imports services.service.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Names are imported when they are first used: Spark imports this package in each of its Python
 processes, which need only the data source.
-
-Floor: F8; needs the extra [spark].
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each is one Python stage that decodes only the columns it needs, and hands Spark what is left of
 them: a few groups, a few hits.
-
-Floor: F8; imports message, scan and the parts of spark/.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 What is done with a split, and with the results, is what `rmqcore.scan` does without Spark; tasks of
 Spark only take the place of processes.
-
-Floor: F8; imports config, doctor, scan and spark.runner.
 """
 
 from __future__ import annotations
@@ -14,13 +12,16 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmqcore import scan
+from rmqcore import rebuild as rebuilding
+from rmqcore import transfer
 from rmqcore.config import StoreConfig
 from rmqcore.doctor.findings import VerifyReport
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import ConfigError
-from rmqcore.scan import FULL_COLUMNS, ExportedPart, RebuildReport
+from rmqcore.rebuild import RebuildReport
+from rmqcore.scan import FULL_COLUMNS
 from rmqcore.spark.runner import SparkRunner
+from rmqcore.transfer import ExportedPart
 
 StorePath = str | os.PathLike[str]
 ConfigSource = StoreConfig | str | Path | None
@@ -34,9 +35,9 @@ def rebuild_consume_queues(
     """Derive every consume queue of a cold store from its log.
 
     Every task writes its units where they belong, so nothing is shuffled, and a task that is run
-    again writes the same bytes. See `rmqcore.scan.rebuild_consume_queues`.
+    again writes the same bytes. See `rmqcore.rebuild.rebuild_consume_queues`.
     """
-    return scan.rebuild_consume_queues(
+    return rebuilding.rebuild_consume_queues(
         store, config=config, jobs=SparkRunner(spark), skip_damage=skip_damage
     )
 
@@ -47,9 +48,9 @@ def rebuild_index(
     """Derive every index file of a cold store from its log.
 
     One walk counts keys, a second one writes; a file is written whole by one task, in its place, so
-    nothing is shuffled. See `rmqcore.scan.rebuild_index`.
+    nothing is shuffled. See `rmqcore.rebuild.index_files`.
     """
-    return scan.rebuild_index(
+    return rebuilding.rebuild_index(
         store, config=config, jobs=SparkRunner(spark), skip_damage=skip_damage
     )
 
@@ -85,7 +86,7 @@ def export(
     """Write the messages of a store as Parquet files, one a split, and make a table of them.
 
     Files are named by where their split begins, so the same export again writes the same files.
-    They are written in the tasks; only their names come back. See `rmqcore.scan.export_store`.
+    They are written in the tasks; only their names come back. See `rmqcore.transfer.export_store`.
 
     Args:
         spark: the session.
@@ -102,7 +103,7 @@ def export(
     """
     if table_format not in TABLE_FORMATS:
         raise ConfigError("table_format", table_format, f"one of {', '.join(TABLE_FORMATS)}")
-    return scan.export_store(
+    return transfer.export_store(
         store,
         target,
         file_format=table_format,

@@ -1,7 +1,4 @@
-"""Streams whose batches have a limit, and that can stop at what there is: Spark 4.2 and later.
-
-Floor: F8; imports scan, pyspark.sql.streaming.datasource and the parts of spark/.
-"""
+"""Streams whose batches have a limit, and that can stop at what there is: Spark 4.2 and later."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Before the first record is appended, a ledger below the store's directory says w
 appended, and where the log ended then. Whoever repeats the commit finds out there how far the first
 one came: the records behind that place are the staged ones, in the same order, up to the last that
 was appended.
-
-Floor: F8; imports _codec, config, errors, files.store_dir, message_store, opening, spark.staging.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rmqcore._codec import decode_batch, encode_batch
+from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
 from rmqcore.errors import PutMessageError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
 from rmqcore.message import Message, MessageExt
-from rmqcore.message_store import DefaultMessageStore
-from rmqcore.opening import open_store
-from rmqcore.services.wall_clock import wall_clock_ms
 from rmqcore.spark.staging import Frame, StagedFile
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.opening import open_store
 
 _STALE_S = 7 * 24 * 3600
 _APPENDING, _DONE = "appending", "done"

@@ -1,8 +1,6 @@
 """The options of ``format("rmq")``: their names, their grammar, and what was meant by a wrong one.
 
 Names are those of Spark's Kafka source where it has them.
-
-Floor: F8; imports errors.
 """
 
 from __future__ import annotations

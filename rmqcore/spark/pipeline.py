@@ -1,7 +1,4 @@
-"""A store through the whole pipeline, compared at every step: audit, rebuild, traffic, export, SQL.
-
-Floor: F8; imports scan and the parts of spark/.
-"""
+"""The whole pipeline, compared at every step: audit, rebuild, traffic, export, SQL."""
 
 from __future__ import annotations
 

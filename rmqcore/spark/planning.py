@@ -1,7 +1,4 @@
-"""From options to splits: what one batch, or one trigger of a stream, reads.
-
-Floor: F8; imports config, errors, files.store_dir, scan, services.geometry and spark.options.
-"""
+"""From options to splits: what one batch, or one trigger of a stream, reads."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from pyspark.sql.datasource import InputPartition
 from rmqcore.config import load_config
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan import LogPlan, Split
-from rmqcore.services.geometry import fitted_config
 from rmqcore.spark.options import ReadOptions
 
 SPLIT_SIZE = 256 << 20

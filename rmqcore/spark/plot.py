@@ -1,7 +1,4 @@
-"""A picture: messages by topic and time, and how late they came; HTML with SVG inside, or PNG.
-
-Floor: F8; imports errors; matplotlib for PNG.
-"""
+"""A picture: messages by topic and time, and how late they came; HTML with SVG inside, or PNG."""
 
 from __future__ import annotations
 

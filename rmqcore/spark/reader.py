@@ -1,7 +1,4 @@
-"""``rmqcore.spark.read``: a frame of a store's messages, with partitions that fit the session.
-
-Floor: F8; imports spark.runner, spark.schema and spark.options.
-"""
+"""``rmqcore.spark.read``: a frame of a store's messages, with partitions that fit the session."""
 
 from __future__ import annotations
 

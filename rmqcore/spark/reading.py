@@ -1,7 +1,4 @@
-"""What a task does: a split of a log as Arrow record batches, exactly as the schema says.
-
-Floor: F8; imports config, scan, spark.options, spark.planning, spark.row_filter and spark.runner.
-"""
+"""What a task does: a split of a log as Arrow record batches, exactly as the schema says."""
 
 from __future__ import annotations
 

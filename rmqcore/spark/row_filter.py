@@ -1,7 +1,4 @@
-"""Choosing rows by what the decoder itself cannot choose them by, on whole Arrow columns.
-
-Floor: F8; imports spark.options.
-"""
+"""Choosing rows by what the decoder itself cannot choose them by, on whole Arrow columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Running the functions of `rmqcore.scan` in the tasks of Spark: one Python stage, no shuffle.
-
-Floor: F8; imports scan.
-"""
+"""Running the functions of `rmqcore.scan` in the tasks of Spark: one Python stage, no shuffle."""
 
 from __future__ import annotations
 

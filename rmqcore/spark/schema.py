@@ -1,7 +1,4 @@
-"""Which columns a frame has, as Spark types and as Arrow types.
-
-Floor: F8; imports scan, errors and spark.options.
-"""
+"""Which columns a frame has, as Spark types and as Arrow types."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmqcore._columns import NULLABLE, ColumnDecoder
 from rmqcore.errors import ConfigError
+from rmqcore.native.columns._columns import NULLABLE, ColumnDecoder
 from rmqcore.scan import COLUMNS, DEFAULT_COLUMNS, FULL_COLUMNS, LIGHT_COLUMNS
 from rmqcore.spark.options import ReadOptions, unknown
 

@@ -1,7 +1,4 @@
-"""A Spark session on this machine, for commands, demonstrations and tests; and the Java it needs.
-
-Floor: F8; imports errors.
-"""
+"""A Spark session on this machine for commands, demonstrations and tests, and its Java."""
 
 from __future__ import annotations
 

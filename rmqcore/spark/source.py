@@ -1,7 +1,4 @@
-"""``format("rmq")``: a RocketMQ store as a Spark data source.
-
-Floor: F8; imports the parts of spark/.
-"""
+"""``format("rmq")``: a RocketMQ store as a Spark data source."""
 
 from __future__ import annotations
 

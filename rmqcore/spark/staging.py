@@ -2,8 +2,6 @@
 
 A file is a series of frames: a head (`_HEAD`, little-endian), the topic, and a batch body as
 docs/format/batch-body.md has it. It is complete and on disk before its task reports it.
-
-Floor: F8; imports _codec, errors, files.store_dir and message.
 """
 
 from __future__ import annotations

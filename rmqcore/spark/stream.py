@@ -2,8 +2,6 @@
 
 An offset of the stream is the physical offset up to which each log has been read. It never goes
 back, and never passes the last good record: a batch that Spark plans again is the same batch.
-
-Floor: F8; imports errors, scan and the parts of spark/.
 """
 
 from __future__ import annotations

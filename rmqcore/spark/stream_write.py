@@ -1,7 +1,4 @@
-"""Appending a stream to a store, each micro-batch once. Spark 4.1 and later.
-
-Floor: F8; imports the parts of spark/.
-"""
+"""Appending a stream to a store, each micro-batch once. Spark 4.1 and later."""
 
 from __future__ import annotations
 

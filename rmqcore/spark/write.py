@@ -1,7 +1,4 @@
-"""Appending frames to a store: tasks stage encoded rows, the driver's commit appends them.
-
-Floor: F8; imports config, errors, message, files.store_dir, services.geometry and spark/.
-"""
+"""Appending frames to a store: tasks stage encoded rows, the driver's commit appends them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import Message
-from rmqcore.services.geometry import fitted_config
+from rmqcore.recovery.geometry import fitted_config
 from rmqcore.spark.log_owner import (
     abort_staged,
     anonymous_name,

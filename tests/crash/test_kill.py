@@ -7,7 +7,7 @@ import pytest
 import rmqcore
 from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
-from rmqcore.services import recovery
+from rmqcore.recovery import recovery
 
 #: Where a process dies: a method of the engine, before, after or in the middle of its Nth call.
 FAILPOINTS = [
@@ -31,12 +31,12 @@ FAILPOINTS = [
     "files.store_checkpoint.StoreCheckpoint.flush",
     "files.store_dir.StoreDir.mark_running",
     "files.store_dir.StoreDir.clear_running",
-    "services.consume_queue_store.ConsumeQueueStore.dispatch",
-    "services.index_service.IndexService.dispatch",
-    "services.index_service.IndexService.load",
-    "services.recovery.Recovery._cut",
-    "services.recovery.Recovery._save_progress",
-    "services.recovery.Recovery._walk_file",
+    "derived.consume_queue_store.ConsumeQueueStore.dispatch",
+    "derived.index_service.IndexService.dispatch",
+    "derived.index_service.IndexService.load",
+    "recovery.recovery.Recovery._cut",
+    "recovery.recovery.Recovery._save_progress",
+    "recovery.recovery.Recovery._walk_file",
 ]
 
 
@@ -112,7 +112,7 @@ def test_a_recovery_that_is_killed_goes_on_where_it_was(store_path):
 
     def recover(_):
         recovery.SAVE_EVERY_S = 0
-        die_at("services.recovery.Recovery._walk_file", "before", 4)
+        die_at("recovery.recovery.Recovery._walk_file", "before", 4)
         rmqcore.open_store(store_path, open_check_bytes=0, **SETTINGS)
 
     openings = 1

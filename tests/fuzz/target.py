@@ -8,15 +8,15 @@ import pyarrow
 from fuzz.guard import GuardedMemory
 
 from rmqcore import _codec, _index
-from rmqcore._columns import COLUMNS, ColumnDecoder
-from rmqcore._dispatch import DispatchBatch
-from rmqcore._message import message_from
-from rmqcore._tail import END_OF_FILE, LogTail
-from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptStoreError, MessageIllegalError
 from rmqcore.metaq import decode_locations, decode_messages
 from rmqcore.metaq._message_set import checksum, scan
 from rmqcore.metaq.protocol import parse_command
+from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._message import message_from
+from rmqcore.native.log._tail import END_OF_FILE, LogTail
 
 INPUT_MAX = 64 * 1024
 SLOT_NUM, ENTRY_NUM = 10, 8

@@ -1,7 +1,7 @@
-"""The floors of rmqcore: one table, and the check that a file imports only from rows above its own.
+"""The floors of rmqcore: one row a room, and the check that a file imports only from rows above.
 
-Type-only imports and cimports count like any other. A room (a folder written with a slash) stands
-on one row as a whole; its files may import each other as long as there is no circle.
+Type-only imports and cimports count like any other. A room is a folder, written with a slash; its
+files may import each other as long as there is no circle.
 """
 
 import ast
@@ -13,45 +13,38 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
 ROWS = (
-    ("F0", "errors status version _arrow _bytes _hold _layout _turn"),
-    ("F0", "_compression _record"),
-    ("F0", "_host"),
-    ("F0", "_message"),
-    ("F0", "_encoder _log_end _tags _properties _batch _chain _column_store"),
-    ("F0", "_queue_offsets"),
-    ("F1", "_chains _columns _commit_group _entry_check"),
-    ("F1", "_codec _dispatch _index _mapped _tail running_flags services.wall_clock"),
-    ("F1", "_log_map"),
-    ("F1", "_get_result _key_query"),
-    ("F1", "_plain_reads"),
-    ("F1", "_java_json _java_properties _known_properties _setting"),
-    ("F1", "config dispatch message"),
-    ("F2", "files.mapped_file files.store_dir files.config_file"),
-    ("F2", "_putter services.service services.beside_thread services.event_loop"),
-    ("F3", "files.mapped_file_queue files.config_tables"),
-    ("F3", "files.consume_queue_ext services.allocate services.store_stats"),
-    ("F3", "services.transient_store_pool"),
-    ("F4", "files.commit_log files.consume_queue files.index_file files.store_checkpoint"),
-    ("F4", "files.batch_consume_queue"),
-    ("F5", "services.flush services.reput services.geometry services.log_search"),
-    ("F5", "services.consume_queue_store services.index_service"),
-    ("F6", "services.delay_schedule services.index_tags services.index_check"),
-    ("F6", "services.retention services.store_reader"),
-    ("F6", "services.message_puts services.message_reads services.retention_of_store"),
-    ("F6", "services.recovery scan/"),
-    ("F7", "message_store read_only_store"),
-    ("F8", "opening"),
-    ("F8", "__init__"),
+    ("F0", "errors status version clock running_flags"),
+    ("F0", "native.base/"),
+    ("F0", "native.format/"),
+    ("F1", "native.columns/"),
+    ("F1", "native.log/"),
+    ("F1", "native.read/"),
+    ("F1", "native.derive/"),
+    ("F1", "_codec _index"),
+    ("F1", "message"),
+    ("F1", "java/"),
+    ("F2", "config/"),
+    ("F3", "files/"),
+    ("F4", "derived/"),
+    ("F4", "services/"),
+    ("F5", "recovery/"),
+    ("F6", "store/"),
+    ("F6", "scan/"),
+    ("F7", "__init__"),
+    ("F7", "rebuild/"),
+    ("F7", "transfer/"),
     ("F8", "doctor/"),
-    ("F8", "migration/ spark/ broker/ namesrv/ ha/"),
+    ("F8", "spark/ broker/ ha/"),
     ("F9", "adapters/"),
     ("F10", "cli/"),
     ("F10", "__main__"),
 )
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
-    "metaq/": {"errors", "status", "version", "_bytes", "_codec", "_mapped"},
-    "remoting/": {"errors"},
+    "metaq/": {"errors", "status", "version", "_codec", "native.base", "native.format"},
+    "remoting/": {"errors", "java"},
+    "namesrv/": {"errors", "java", "remoting"},
+    "client/": {"errors", "status", "message", "java", "remoting"},
 }
 #: What may be imported inside a function: packages that only an extra brings.
 OPTIONAL = {
@@ -152,17 +145,18 @@ class Layers:
 
     def row_of(self, module: str) -> int | None:
         """Return the index of a module's row, or None when the table does not know it."""
-        room = module.partition(".")[0] + "/"
+        wanted = {module, self.room_of(module)}
         for index, (_, names) in enumerate(self.rows):
-            if {module, room} & set(names.split()):
+            if wanted & set(names.split()):
                 return index
         return None
 
     def room_of(self, module: str) -> str | None:
-        """Return the room (`scan/`) of a module, None for one that has a floor of its own."""
-        room = module.partition(".")[0] + "/"
-        rooms = {name for _, names in self.rows for name in names.split() if name.endswith("/")}
-        return room if room in rooms | self.beside.keys() else None
+        """Return the room (`scan/`, `native.log/`) of a module, None for one that has none."""
+        rooms = {name for _, names in self.rows for name in names.split()} | self.beside.keys()
+        parts = module.split(".")
+        prefixes = (".".join(parts[:count]) + "/" for count in range(len(parts), 0, -1))
+        return next((prefix for prefix in prefixes if prefix in rooms), None)
 
     def is_empty_package(self, module: str) -> bool:
         """Tell whether a module is the `__init__` of a folder whose files have their own floors."""
@@ -200,7 +194,8 @@ class Layers:
         if room is not None and room == self.room_of(target):
             return None
         if room in self.beside:
-            return None if target in self.beside[room] else f"{room} may import {self.beside[room]}"
+            known = {target, (self.room_of(target) or "").rstrip("/")}
+            return None if known & self.beside[room] else f"{room} may import {self.beside[room]}"
         here, there = self.row_of(module), self.row_of(target)
         if here is None or there is None or there < here:
             return None

@@ -13,7 +13,7 @@ from reference import metaq as reference
 from rmqcore import open_store
 from rmqcore.errors import CorruptStoreError, StoreNotFoundError
 from rmqcore.metaq import Hole, Message, MessageStoreManager, MetaConfig, SystemConfig
-from rmqcore.migration.metaq import MigrationError, migrate, target_topic, to_rocketmq, to_row
+from rmqcore.transfer.metaq import MigrationError, migrate, target_topic, to_rocketmq, to_row
 
 ATTRIBUTES = [None, "", "attr", "ümläut", "a\1b", "\2", "long " * 4000, "a=b;c", " "]
 
@@ -99,7 +99,7 @@ def test_again_moves_only_what_is_new(tmp_path):
 
 MIGRATOR = """
 import os, signal, sys
-from rmqcore.migration.metaq import migrate
+from rmqcore.transfer.metaq import migrate
 left = int(sys.argv[3])
 def progress(*_):
     global left

@@ -25,8 +25,8 @@ from reference.strategies import (
     record_of,
 )
 from rmqcore import _codec, _index
-from rmqcore._message import Message
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
+from rmqcore.native.format._message import Message
 
 RAW = st.binary(max_size=300)
 FILLED_IN = {"queue_offset": OFFSETS, "phy_offset": OFFSETS, "store_timestamp_ms": TIMES}

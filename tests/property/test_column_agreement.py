@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from reference.records import Record, encode_record
 from reference.values import decode_properties
-from rmqcore._columns import ColumnDecoder
-from rmqcore._dispatch import DispatchBatch
+from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.native.derive._dispatch import DispatchBatch
 
 NAMES = ["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "TAGT", "K", "WAIT"]
 PAIRS = st.lists(

@@ -7,10 +7,10 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqcore._java_json import format_java_json, parse_java_json
-from rmqcore._java_properties import format_property, parse_properties
 from rmqcore.config import StoreConfig, parse_broker_conf, to_broker_conf
 from rmqcore.errors import ConfigError
+from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.java.properties import format_property, parse_properties
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 NAMES = st.text(string.ascii_letters + string.digits, min_size=1)

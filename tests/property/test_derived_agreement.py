@@ -13,11 +13,11 @@ from reference.records import Record, encode_record
 from reference.recovery import walk_log
 from reference.store import ReferenceStore, Sizes, read_files
 from reference.values import DELAY_LEVELS, delay_ms, encode_properties
-from rmqcore._dispatch import DispatchBatch
+from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+from rmqcore.derived.index_service import IndexService
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.services.consume_queue_store import ConsumeQueueStore
-from rmqcore.services.index_service import IndexService
+from rmqcore.native.derive._dispatch import DispatchBatch
 
 DELAYS = [delay_ms(level) for level in range(1, len(DELAY_LEVELS.split()) + 1)]
 WHOLE = [store for store in packed_stores() if store[1] not in ("aged", "crashed")]

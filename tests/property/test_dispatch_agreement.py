@@ -16,7 +16,7 @@ from reference.recovery import own_record
 from reference.store import read_files
 from reference.strategies import damaged, messages, record_of
 from reference.values import DELAY_LEVELS, delay_ms, encode_properties, index_hash
-from rmqcore._dispatch import DispatchBatch
+from rmqcore.native.derive._dispatch import DispatchBatch
 
 DELAYS = [delay_ms(level) for level in range(1, len(DELAY_LEVELS.split()) + 1)]
 BASE = 1 << 40

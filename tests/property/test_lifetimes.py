@@ -5,9 +5,9 @@ import gc
 import pytest
 
 from rmqcore import _codec
-from rmqcore._dispatch import DispatchBatch
-from rmqcore._message import Message, message_from
-from rmqcore._tail import LogTail
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._message import Message, message_from
+from rmqcore.native.log._tail import LogTail
 
 
 def encoded(body=b"body"):

@@ -7,8 +7,8 @@ import pytest
 from golden.vectors import vector, vectors
 from reference.records import decode_batch, decode_record
 from rmqcore import _codec, _index
-from rmqcore._dispatch import DispatchBatch
-from rmqcore._message import Message
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._message import Message
 
 
 def message_of(record):

@@ -10,9 +10,9 @@ from reference import records
 from reference.records import BLANK_SIZE, BatchElement, Record
 from reference.strategies import BODIES, INT32, PROPERTIES, messages, record_of
 from reference.values import Host, encode_properties
-from rmqcore._message import Message
-from rmqcore._tail import END_OF_FILE, REFUSED, LogTail
 from rmqcore.errors import MessageIllegalError
+from rmqcore.native.format._message import Message
+from rmqcore.native.log._tail import END_OF_FILE, REFUSED, LogTail
 
 BASE = 1 << 41
 NOW = 1_795_219_234_933

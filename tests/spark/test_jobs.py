@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from rmqcore import open_store
-from rmqcore.scan import export_store
-from rmqcore.scan.digest import tree_digest
+from rmqcore.rebuild.digest import tree_digest
+from rmqcore.transfer import export_store
 
 pytest.importorskip("pyspark")
 
@@ -49,7 +49,7 @@ def test_consume_queues_are_rebuilt_byte_for_byte(spark, large_store, copy_of):
 
 @pytest.mark.parametrize("name", ["basic", "lmq", "batches", "transactions", "aged"])
 def test_stores_of_rocketmq_are_rebuilt(spark, golden_store, name):
-    from rmqcore import scan
+    from rmqcore import rebuild as rebuilding
     from rmqcore.spark import rebuild_consume_queues, rebuild_index
 
     one, other = (golden_store(release, name) for release in ("5.5.0", "4.9.7"))
@@ -57,8 +57,8 @@ def test_stores_of_rocketmq_are_rebuilt(spark, golden_store, name):
         copy = store.path.with_name("twin")
         shutil.copytree(store.path, copy)
         for ours, theirs in (
-            (rebuild_consume_queues, scan.rebuild_consume_queues),
-            (rebuild_index, scan.rebuild_index),
+            (rebuild_consume_queues, rebuilding.rebuild_consume_queues),
+            (rebuild_index, rebuilding.rebuild_index),
         ):
             found = ours(spark, store.path, config=str(store.conf)).as_dict()
             assert found == theirs(copy, config=str(store.conf)).as_dict()

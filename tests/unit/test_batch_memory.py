@@ -9,9 +9,9 @@ import time
 import pytest
 
 from reference.records import Record, encode_record
-from rmqcore._columns import COLUMNS, ColumnDecoder
-from rmqcore.dispatch import ScanStatus
 from rmqcore.errors import CorruptRecordError
+from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
+from rmqcore.native.derive.dispatch import ScanStatus
 
 pyarrow = pytest.importorskip("pyarrow")
 BODY_SIZE = 3000

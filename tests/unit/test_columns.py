@@ -9,9 +9,9 @@ import rmqcore
 from golden.stores import packed_stores
 from reference.records import Record, encode_record
 from reference.values import encode_properties
-from rmqcore._columns import COLUMNS, ColumnDecoder
-from rmqcore._message import message_from
-from rmqcore.dispatch import ScanStatus
+from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._message import message_from
 
 pyarrow = pytest.importorskip("pyarrow")
 TIMES = ("store_timestamp", "born_timestamp")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rmqcore._commit_group import CommitGroup
+from rmqcore.native.log._commit_group import CommitGroup
 
 
 class Disk:

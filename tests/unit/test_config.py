@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rmqcore._java_properties import format_property
-from rmqcore._known_properties import KNOWN_PROPERTIES
 from rmqcore.config import (
     DYNAMIC_SETTINGS,
     RETENTION_SETTINGS,
@@ -21,7 +19,9 @@ from rmqcore.config import (
     parse_broker_conf,
     to_broker_conf,
 )
+from rmqcore.config.known_properties import KNOWN_PROPERTIES
 from rmqcore.errors import ConfigError
+from rmqcore.java.properties import format_property
 
 JAVA_DEFAULTS = {
     "mappedFileSizeCommitLog": "1073741824",

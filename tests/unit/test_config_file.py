@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqcore._java_json import format_java_json, parse_java_json
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files import config_file
 from rmqcore.files.config_file import ConfigFile
+from rmqcore.java.json import format_java_json, parse_java_json
 
 
 class PowerCutError(Exception):

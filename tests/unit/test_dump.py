@@ -5,9 +5,9 @@ import json
 import pytest
 
 from golden.stores import packed_stores
-from rmqcore._message import message_from
 from rmqcore.doctor import dump
 from rmqcore.errors import ConfigError
+from rmqcore.native.format._message import message_from
 
 COVERED = ("commitlog", "consumequeue", "batchconsumequeue")
 

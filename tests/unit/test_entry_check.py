@@ -6,9 +6,9 @@ import struct
 import numpy as np
 import pytest
 
-from rmqcore._entry_check import EntryCheck
 from rmqcore._index import index_file_size, put_keys, read_header
 from rmqcore.errors import CorruptIndexError
+from rmqcore.native.derive._entry_check import EntryCheck
 
 SLOTS, ENTRIES = 7, 40
 SIZE = index_file_size(SLOTS, ENTRIES)

@@ -10,9 +10,9 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import StoreNotWritableError
-from rmqcore.services import retention_of_store
 from rmqcore.services.retention import DiskUsage
 from rmqcore.status import GetMessageStatus, PutMessageStatus
+from rmqcore.store import retention_of_store
 
 FILE_SIZE = 65_536
 SMALL = {

@@ -6,8 +6,9 @@ import pytest
 
 import rmqcore
 from golden.stores import packed_stores
-from rmqcore import scan
+from rmqcore import scan, transfer
 from rmqcore.errors import ConfigError, CorruptRecordError, MessageIllegalError, RmqCoreError
+from rmqcore.transfer import export_store
 
 STORES = [store for store in packed_stores() if store[1] not in ("crashed", "delayed")]
 FORMATS = ("jsonl", "parquet")
@@ -32,7 +33,7 @@ def content(message):
 
 
 def all_messages(path, **selection):
-    return [m for split in scan.plan(path) for m in scan.messages(split, **selection)]
+    return [m for split in scan.plan(path) for m in transfer.messages(split, **selection)]
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -42,11 +43,11 @@ def test_there_and_back(golden_store, tmp_path, store, file_format):
         pytest.importorskip("pyarrow")
     golden = golden_store(*store)
     target = tmp_path / "export"
-    parts = scan.export_store(
+    parts = export_store(
         golden.path, target, file_format=file_format, split_size=100_000, config=golden.conf
     )
     with rmqcore.open_store(tmp_path / "new") as opened:
-        report = scan.import_files(opened, target)
+        report = transfer.import_files(opened, target)
         assert report.messages == sum(part.rows for part in parts)
         assert report.files == len(parts)
     before, after = all_messages(golden.path), all_messages(tmp_path / "new")
@@ -56,8 +57,8 @@ def test_there_and_back(golden_store, tmp_path, store, file_format):
 
 def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
-    first = scan.export_store(golden.path, tmp_path / "a", file_format="jsonl", split_size=100_000)
-    again = scan.export_store(
+    first = export_store(golden.path, tmp_path / "a", file_format="jsonl", split_size=100_000)
+    again = export_store(
         golden.path, tmp_path / "a", file_format="jsonl", split_size=100_000, jobs=2
     )
     assert first == again
@@ -68,7 +69,7 @@ def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
 
 def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
-    scan.export_store(golden.path, tmp_path, file_format="jsonl")
+    export_store(golden.path, tmp_path, file_format="jsonl")
     lines = [
         json.loads(line)
         for path in sorted(tmp_path.glob("*.jsonl"))
@@ -83,12 +84,12 @@ def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
 
 def test_topics_and_transactions_are_selected(golden_store, tmp_path):
     golden = golden_store("5.5.0", "transactions")
-    queued = scan.export_store(golden.path, tmp_path / "q", file_format="jsonl")
-    whole = scan.export_store(golden.path, tmp_path / "w", file_format="jsonl", uncommitted=True)
+    queued = export_store(golden.path, tmp_path / "q", file_format="jsonl")
+    whole = export_store(golden.path, tmp_path / "w", file_format="jsonl", uncommitted=True)
     assert sum(part.rows for part in queued) == 124
     assert sum(part.rows for part in whole) == 240
     basic = golden_store("5.5.0", "basic")
-    parts = scan.export_store(basic.path, tmp_path / "t", file_format="jsonl", topics=["TopicA"])
+    parts = export_store(basic.path, tmp_path / "t", file_format="jsonl", topics=["TopicA"])
     expected = [m for m in all_messages(basic.path) if m.topic == "TopicA"]
     assert sum(part.rows for part in parts) == len(expected) > 0
 
@@ -101,19 +102,19 @@ def test_a_damaged_record_leaves_no_half_file(golden_store, tmp_path, file_forma
     data[4] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptRecordError) as caught:
-        scan.export_store(golden.path, tmp_path / "e", file_format=file_format)
+        export_store(golden.path, tmp_path / "e", file_format=file_format)
     assert caught.value.phy_offset == int(path.name)
     assert not [p.name for p in (tmp_path / "e").iterdir() if "131072" in p.name or "tmp" in p.name]
 
 
 def test_a_parked_message_is_parked_again(golden_store, tmp_path):
     golden = golden_store("5.5.0", "delayed")
-    scan.export_store(golden.path, tmp_path / "e", file_format="jsonl")
+    export_store(golden.path, tmp_path / "e", file_format="jsonl")
     with rmqcore.open_store(tmp_path / "plain") as store, pytest.raises(MessageIllegalError):
-        scan.import_files(store, tmp_path / "e")
+        transfer.import_files(store, tmp_path / "e")
     part = sorted((tmp_path / "e").glob("*.jsonl"))[0]
     row = json.loads(part.read_text("utf-8").splitlines()[0])
-    message = scan.message_of(row)
+    message = transfer.message_of(row)
     assert message.topic == row["properties"]["REAL_TOPIC"]
     assert message.queue_id == int(row["properties"]["REAL_QID"])
     assert message.properties["DELAY"] == row["properties"]["DELAY"]
@@ -138,20 +139,20 @@ def test_a_row_that_is_no_message_is_named(store_path, tmp_path, line, what):
     source.write_text('{"topic": "T", "body": "first"}\n' + line + "\n")
     with rmqcore.open_store(store_path) as store:
         with pytest.raises(MessageIllegalError, match=what) as caught:
-            scan.import_files(store, source)
+            transfer.import_files(store, source)
         assert "row 2" in str(caught.value)
         assert [message.body for message in store.messages()] == [b"first"]
 
 
 def test_a_part_that_the_manifest_names_must_be_there(golden_store, store_path, tmp_path):
     golden = golden_store("5.5.0", "basic")
-    parts = scan.export_store(golden.path, tmp_path / "e", file_format="jsonl", split_size=100_000)
+    parts = export_store(golden.path, tmp_path / "e", file_format="jsonl", split_size=100_000)
     (tmp_path / "e" / parts[1].file).unlink()
     with rmqcore.open_store(store_path) as store, pytest.raises(RmqCoreError, match="missing"):
-        scan.import_files(store, tmp_path / "e")
+        transfer.import_files(store, tmp_path / "e")
 
 
 def test_unknown_formats_are_refused(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
     with pytest.raises(ConfigError, match="one of"):
-        scan.export_store(golden.path, tmp_path, file_format="csv")
+        export_store(golden.path, tmp_path, file_format="csv")

@@ -196,7 +196,7 @@ def test_records_larger_than_a_piece_are_read_whole(store_path):
     data, starts = records(4, body=b"z" * 3000)
     log_store(store_path, data, 1 << 16)
     walk = scan.LogWalk(scan.plan(store_path)[0], chunk_size=1000)
-    decoder = rmqcore._columns.ColumnDecoder(["phy_offset"])
+    decoder = rmqcore.native.columns._columns.ColumnDecoder(["phy_offset"])
     for _ in walk.run(decoder.decode):
         pass
     assert decoder.take().numbers("phy_offset").tolist() == starts

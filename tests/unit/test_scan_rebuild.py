@@ -13,9 +13,9 @@ from golden.check import check_store, digest_tree
 from golden.stores import packed_stores
 from reference.records import Record, encode_record
 from reference.values import encode_properties
-from rmqcore import scan
+from rmqcore import rebuild as rebuilding
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, StoreLockedError
-from rmqcore.scan import cold_store
+from rmqcore.rebuild import cold_store
 
 STORES = packed_stores()
 INTACT = [store for store in STORES if store[1] != "crashed"]
@@ -36,7 +36,7 @@ def derived_files(path, root="consumequeue"):
 def test_rebuilt_consume_queues_are_rocketmqs(golden_store, store):
     golden = golden_store(*store)
     before = derived_files(golden.path)
-    report = scan.rebuild_consume_queues(golden.path, config=golden.conf, split_size=10_000)
+    report = rebuilding.rebuild_consume_queues(golden.path, config=golden.conf, split_size=10_000)
     assert derived_files(golden.path) == before
     assert report.identical
     assert report.digest_before == report.digest_after
@@ -48,7 +48,7 @@ def test_rebuilt_consume_queues_are_rocketmqs(golden_store, store):
 def test_a_rebuilt_index_is_rocketmqs_for_what_the_log_has(golden_store, store):
     golden = golden_store(*store)
     before = derived_files(golden.path, "index")
-    report = scan.rebuild_index(golden.path, config=golden.conf)
+    report = rebuilding.rebuild_index(golden.path, config=golden.conf)
     after = derived_files(golden.path, "index")
     # the log of `aged` has lost its oldest messages, and their entries go with them
     assert (after == before) == report.identical == (golden.name != "aged")
@@ -60,7 +60,7 @@ def test_a_rebuilt_index_is_rocketmqs_for_what_the_log_has(golden_store, store):
 @pytest.mark.parametrize("name", ["basic", "aged"])
 def test_several_processes_write_the_same_files(golden_store, release, name):
     golden = golden_store(release, name)
-    report = scan.rebuild_consume_queues(golden.path, jobs=2, split_size=100_000)
+    report = rebuilding.rebuild_consume_queues(golden.path, jobs=2, split_size=100_000)
     assert report.identical
 
 
@@ -70,8 +70,8 @@ def test_what_a_crash_took_comes_back_as_recovery_brings_it(golden_store, tmp_pa
     recovered = tmp_path / "recovered"
     shutil.copytree(golden.path, recovered)
     rmqcore.open_store(recovered, config=golden.conf).close()
-    assert not scan.rebuild_consume_queues(golden.path).identical
-    scan.rebuild_index(golden.path)
+    assert not rebuilding.rebuild_consume_queues(golden.path).identical
+    rebuilding.rebuild_index(golden.path)
     assert derived_files(golden.path) == derived_files(recovered)
     mine, theirs = derived_files(golden.path, "index"), derived_files(recovered, "index")
     assert list(mine.values()) == list(theirs.values())
@@ -92,7 +92,7 @@ def test_a_queue_whose_messages_have_all_expired_keeps_its_offsets(golden_store)
         for number in range(30)
     )
     files[0].write_bytes(units.ljust(1000, b"\0"))
-    report = scan.rebuild_consume_queues(golden.path, config=golden.conf)
+    report = rebuilding.rebuild_consume_queues(golden.path, config=golden.conf)
     first = int(files[0].name) // 20
     assert any(f"goes on at {first + 30}" in note for note in report.notes)
     assert files[0].read_bytes() == units.ljust(1000, b"\0")
@@ -103,7 +103,7 @@ def test_without_the_old_files_expired_messages_become_fillers(golden_store):
     with rmqcore.open_store(golden.path, mode="r") as store:
         bounds = {queue: store.max_queue_offset(*queue) for queue in store.queues()}
     shutil.rmtree(golden.path / "consumequeue")
-    scan.rebuild_consume_queues(golden.path, config=golden.conf)
+    rebuilding.rebuild_consume_queues(golden.path, config=golden.conf)
     with rmqcore.open_store(golden.path, mode="r") as store:
         assert {queue: store.max_queue_offset(*queue) for queue in store.queues()} == bounds
     assert not check_store(golden.path, golden.manifest, golden.conf, read_only=True).lines()
@@ -112,7 +112,7 @@ def test_without_the_old_files_expired_messages_become_fillers(golden_store):
 def test_a_store_that_is_open_is_left_alone(store_path):
     with rmqcore.open_store(store_path) as store:
         store.put("T", b"x")
-        for rebuild in (scan.rebuild_consume_queues, scan.rebuild_index):
+        for rebuild in (rebuilding.rebuild_consume_queues, rebuilding.rebuild_index):
             with pytest.raises(StoreLockedError):
                 rebuild(store_path)
 
@@ -130,7 +130,7 @@ def damaged(golden):
     return offset, size
 
 
-@pytest.mark.parametrize("rebuild", [scan.rebuild_consume_queues, scan.rebuild_index])
+@pytest.mark.parametrize("rebuild", [rebuilding.rebuild_consume_queues, rebuilding.rebuild_index])
 def test_a_damaged_log_changes_nothing_unless_damage_may_be_passed_over(golden_store, rebuild):
     golden = golden_store("5.5.0", "basic")
     offset, _ = damaged(golden)
@@ -156,7 +156,7 @@ def test_the_first_record_that_claims_a_place_has_it(store_path):
     offsets = [0, 1, 1, 0, 2, 5, 4]
     make_store(store_path, [{"queue_offset": offset} for offset in offsets])
     for jobs in (1, 2):
-        scan.rebuild_consume_queues(
+        rebuilding.rebuild_consume_queues(
             store_path, jobs=jobs, config={"mappedFileSizeConsumeQueue": 200}, split_size=1 << 20
         )
         data = (store_path / "consumequeue/T/0" / f"{0:020d}").read_bytes()
@@ -169,7 +169,7 @@ def test_the_first_record_that_claims_a_place_has_it(store_path):
 def test_a_queue_offset_that_jumps_too_far_is_refused(store_path):
     make_store(store_path, [{"queue_offset": 0}, {"queue_offset": 2**40}])
     with pytest.raises(CorruptConsumeQueueError, match="was expected"):
-        scan.rebuild_consume_queues(store_path)
+        rebuilding.rebuild_consume_queues(store_path)
     assert not (store_path / "consumequeue").exists()
 
 
@@ -177,7 +177,7 @@ def test_a_queue_offset_that_jumps_too_far_is_refused(store_path):
 def test_a_topic_that_is_a_path_writes_nothing_there(tmp_path, topic):
     store = make_store(tmp_path / "a" / "store", [{"topic": topic}, {"topic": "Good"}])
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    scan.rebuild_consume_queues(store)
+    rebuilding.rebuild_consume_queues(store)
     after = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     assert {path.relative_to(store).parts[:2] for path in after if path.name != "lock"} == {
         ("consumequeue", "Good")
@@ -196,8 +196,8 @@ def test_what_dispatch_writes_is_what_a_rebuild_writes(store_path, rng):
                 properties={"UNIQ_KEY": f"u{number}"} if number % 3 else None,
             )
     before = derived_files(store_path), derived_files(store_path, "index")
-    assert scan.rebuild_consume_queues(store_path, split_size=9000).identical
-    assert scan.rebuild_index(store_path).identical
+    assert rebuilding.rebuild_consume_queues(store_path, split_size=9000).identical
+    assert rebuilding.rebuild_index(store_path).identical
     assert (derived_files(store_path), derived_files(store_path, "index")) == before
 
 
@@ -238,7 +238,7 @@ def test_index_files_are_written_side_by_side(indexed, split_size):
         return iter([results[split.start] for split in found])
 
     done = []
-    report = scan.rebuild_index(
+    report = rebuilding.rebuild_index(
         indexed,
         config=config,
         jobs=side_by_side,
@@ -259,11 +259,11 @@ def test_several_processes_write_the_index(indexed):
     config = rmqcore.config.load_config(None, **SMALL_INDEX)
     before = derived_files(indexed, "index")
     shutil.rmtree(indexed / "index")
-    scan.rebuild_index(indexed, config=config, jobs=2, split_size=50_000)
+    rebuilding.rebuild_index(indexed, config=config, jobs=2, split_size=50_000)
     one = derived_files(indexed, "index")
     assert list(one.values()) == list(before.values())
     shutil.rmtree(indexed / "index")
-    scan.rebuild_index(indexed, config=config)
+    rebuilding.rebuild_index(indexed, config=config)
     assert derived_files(indexed, "index") == one
 
 
@@ -274,7 +274,7 @@ def test_what_a_killed_worker_left_is_no_index_file(indexed):
         (indexed / "index.rebuild" / ".3-left").write_bytes(b"half a file")
         return map(function, found)
 
-    assert scan.rebuild_index(indexed, config=config, jobs=leaving, split_size=9000).identical
+    assert rebuilding.rebuild_index(indexed, config=config, jobs=leaving, split_size=9000).identical
 
 
 def test_damage_is_passed_over_in_every_split(golden_store):
@@ -282,8 +282,8 @@ def test_damage_is_passed_over_in_every_split(golden_store):
     offset, _ = damaged(golden)
     twin = golden.path.with_name("twin")
     shutil.copytree(golden.path, twin)
-    found = scan.rebuild_index(golden.path, skip_damage=True, split_size=50_000)
-    also = scan.rebuild_index(twin, skip_damage=True, split_size=50_000, jobs=map)
+    found = rebuilding.rebuild_index(golden.path, skip_damage=True, split_size=50_000)
+    also = rebuilding.rebuild_index(twin, skip_damage=True, split_size=50_000, jobs=map)
     assert [place for place, _ in found.damaged] == [offset]
     assert also.as_dict() == found.as_dict()
 
@@ -291,9 +291,9 @@ def test_damage_is_passed_over_in_every_split(golden_store):
 def test_the_rule_of_the_existing_index_is_kept(store_path):
     properties = encode_properties({"KEYS": "k", "TAGS": "a"})
     make_store(store_path, [{"properties_data": properties, "queue_offset": n} for n in range(9)])
-    scan.rebuild_index(store_path)
+    rebuilding.rebuild_index(store_path)
     with_tags = sum(len(e) for e in entries(store_path))
-    golden_rule = scan.rebuild_index(store_path)
+    golden_rule = rebuilding.rebuild_index(store_path)
     assert golden_rule.identical
     assert with_tags == 18
 
@@ -307,8 +307,8 @@ def entries(path):
 
 KILLED = """
 import os, sys
-from rmqcore import scan
-from rmqcore.scan import cold_store
+from rmqcore import rebuild as rebuilding
+from rmqcore.rebuild import cold_store
 step, calls = int(sys.argv[2]), 0
 def count(name, real):
     def counted(*arguments, **settings):
@@ -322,7 +322,7 @@ cold_store.sync_directory = count("sync", cold_store.sync_directory)
 cold_store.shutil.rmtree = count("rmtree", cold_store.shutil.rmtree)
 exchange = cold_store.exchange_paths if sys.argv[3] == "exchange" else lambda *paths: False
 cold_store.exchange_paths = count("exchange", exchange)
-scan.rebuild_consume_queues(sys.argv[1])
+rebuilding.rebuild_consume_queues(sys.argv[1])
 """
 
 
@@ -345,14 +345,14 @@ def test_killed_between_any_two_steps_nothing_is_lost(golden_store, way):
         assert done.returncode == 9
         assert step < 100
     assert step > 5
-    scan.rebuild_consume_queues(golden.path)
+    rebuilding.rebuild_consume_queues(golden.path)
     assert derived_files(golden.path) == before
     left = {path.name for path in golden.path.iterdir()}
     assert not [name for name in left if name.endswith((cold_store._FRESH, cold_store._SET_ASIDE))]
 
 
 def test_digests_tell_content_not_holes(tmp_path):
-    from rmqcore.scan.digest import tree_digest
+    from rmqcore.rebuild.digest import tree_digest
 
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

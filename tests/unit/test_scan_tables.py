@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from rmqcore import open_store, scan
+from rmqcore import open_store, scan, transfer
 from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.scan import tables
 
@@ -55,7 +55,7 @@ def rows_in_log(path, **selection):
 def export(path, target, table_format, **settings):
     pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
     settings = {"columns": COLUMNS, "split_size": 64 << 10, **settings}
-    return scan.export_store(path, target, file_format=table_format, **settings)
+    return transfer.export_store(path, target, file_format=table_format, **settings)
 
 
 @pytest.mark.tables
@@ -101,11 +101,11 @@ def test_without_the_package_nothing_is_written(filled, tmp_path, monkeypatch, t
     package = {"delta": "deltalake", "iceberg": "pyiceberg.catalog.sql"}[table_format]
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(RmqCoreError, match=rf"rmqcore\[{table_format}\]"):
-        scan.export_store(filled, tmp_path / "lake", file_format=table_format)
+        transfer.export_store(filled, tmp_path / "lake", file_format=table_format)
     assert not (tmp_path / "lake").exists()
 
 
 def test_an_unknown_format_is_refused(filled, tmp_path):
     with pytest.raises(ConfigError, match="one of jsonl, parquet, delta, iceberg"):
-        scan.export_store(filled, tmp_path / "lake", file_format="hudi")
+        transfer.export_store(filled, tmp_path / "lake", file_format="hudi")
     assert not (tmp_path / "lake").exists()

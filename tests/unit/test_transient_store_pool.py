@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqcore import Durability, open_store
-from rmqcore.services.transient_store_pool import TransientStorePool
+from rmqcore.files.transient_store_pool import TransientStorePool
 
 SETTINGS = {
     "transient_store_pool_enable": True,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rmqcore._turn import Turn, turns_held
+from rmqcore.native.base._turn import Turn, turns_held
 
 
 def test_one_at_a_time():

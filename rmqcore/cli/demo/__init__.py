@@ -1,1 +1,1 @@
-"""``rmqcore demo``: real text through the whole engine, each byte compared. Floor: F10."""
+"""``rmqcore demo``: real text through the whole engine, each byte compared."""

@@ -1,7 +1,4 @@
-"""``rmqcore demo``: the steps, one after the other, and one table.
-
-Floor: F10; imports the steps, cli.options and cli.output.
-"""
+"""``rmqcore demo``: the steps, one after the other, and one table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """A text corpus that every machine has: licences, word lists, package documentation, Python itself.
 
 Reading it twice gives the same messages, so what a store hands out is compared with the files.
-
-Floor: F10; imports nothing of rmqcore.
 """
 
 from __future__ import annotations

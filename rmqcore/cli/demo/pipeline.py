@@ -1,8 +1,6 @@
 """The last part of the demonstration: the store that it wrote, through the pipeline on Spark.
 
 Runs as a command of its own, so that neither Java nor what it prints is in this process.
-
-Floor: F10; imports cli.failures, cli.output and the steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The steps of the demonstration; each does one thing, times it and says whether it held.
 
 A further step is a function ``(Demo) -> Step``, added to ``STEPS``.
-
-Floor: F10; imports the public names, cli.progress and the corpus.
 """
 
 from __future__ import annotations

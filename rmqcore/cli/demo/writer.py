@@ -1,8 +1,6 @@
 """The writer that the demonstration kills: ``python -m rmqcore.cli.demo.writer STORE SIZE``.
 
 Puts the corpus into queues of its own and says after every few puts how many have returned.
-
-Floor: F10; imports the public names and the corpus.
 """
 
 from __future__ import annotations

@@ -1,0 +1,30 @@
+"""Settings: what they are, how they are checked, and RocketMQ's names for them.
+
+Never opens a store's files; what they say of their sizes is recovery's business.
+
+Floor: F2.
+"""
+
+from rmqcore.config.store_config import (
+    DYNAMIC_SETTINGS,
+    RETENTION_SETTINGS,
+    BrokerRole,
+    FlushDiskType,
+    OnCorruption,
+    StoreConfig,
+    load_config,
+    parse_broker_conf,
+    to_broker_conf,
+)
+
+__all__ = [
+    "DYNAMIC_SETTINGS",
+    "RETENTION_SETTINGS",
+    "BrokerRole",
+    "FlushDiskType",
+    "OnCorruption",
+    "StoreConfig",
+    "load_config",
+    "parse_broker_conf",
+    "to_broker_conf",
+]

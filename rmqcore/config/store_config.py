@@ -1,0 +1,489 @@
+"""What can be set on a store: `StoreConfig`, and the ways to read and write it.
+
+Owns the names, defaults and checks of every setting. It opens no store and knows no file sizes
+of an existing one. Constants of the file formats are not settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Self
+
+from rmqcore._index import index_file_size
+from rmqcore.config.known_properties import KNOWN_PROPERTIES
+from rmqcore.config.setting import checked_value, parse_delay_levels, parse_delete_when, setting
+from rmqcore.errors import ConfigError
+from rmqcore.java.properties import format_property, parse_properties
+
+INT32_MAX: Final = 2**31 - 1
+_DEFAULT_MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
+_SMALLEST_RECORD_SIZE: Final = 92
+_BLANK_RECORD_SIZE: Final = 8
+_CONSUME_QUEUE_UNIT_SIZE: Final = 20
+_BATCH_CONSUME_QUEUE_UNIT_SIZE: Final = 46
+
+
+class FlushDiskType(StrEnum):
+    """When a put is answered: before or after its bytes are on disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class BrokerRole(StrEnum):
+    """What a store is in a pair of master and slave."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class OnCorruption(StrEnum):
+    """What opening a store does about damage in front of good records."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+    TRUNCATE = "truncate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Settings of one store. ``StoreConfig()`` has RocketMQ's defaults.
+
+    - Values are checked one by one and against each other when the object is made.
+    - ``explicit`` names what the caller set; a store refuses a contradiction between an explicit
+      size and its own files, and quietly takes its files' sizes over defaults.
+    - ``dataclasses.replace`` keeps ``explicit`` and adds what it changes.
+
+    Source: RocketMQ store/config/MessageStoreConfig.java.
+    """
+
+    # Affects behaviour.
+
+    #: which defaults hold for what is not set: "rocketmq" (1 GiB files) or "embedded" (64 MiB).
+    profile: str = setting("rocketmq")
+    #: bytes of a commit-log file; larger files roll less often and are deleted later.
+    mapped_file_size_commit_log: int = setting(
+        1 << 30, "mappedFileSizeCommitLog", least=256, most=INT32_MAX
+    )
+    #: bytes of a consume-queue file, rounded up to whole 20-byte units.
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000, "mappedFileSizeConsumeQueue", least=1, most=INT32_MAX - 20
+    )
+    #: bytes of a batch consume-queue file, rounded up to whole 46-byte units.
+    mapper_file_size_batch_consume_queue: int = setting(
+        13_800_000, "mapperFileSizeBatchConsumeQueue", least=1, most=INT32_MAX - 46
+    )
+    #: hash slots of an index file; fewer slots make longer chains.
+    max_hash_slot_num: int = setting(5_000_000, "maxHashSlotNum", least=1, most=INT32_MAX)
+    #: entries of an index file; entry 0 is never used.
+    max_index_num: int = setting(20_000_000, "maxIndexNum", least=2, most=INT32_MAX)
+    #: whether keys are indexed at all; without it a query by key finds nothing.
+    message_index_enable: bool = setting(True, "messageIndexEnable")
+    #: bytes of the largest body; None: 4 MiB, or what fits into a log file.
+    max_message_size: int | None = setting(
+        None, "maxMessageSize", kind=int, least=1, most=INT32_MAX, dynamic=True
+    )
+    #: SYNC_FLUSH answers a put when it is on disk, ASYNC_FLUSH when it is in the page cache.
+    flush_disk_type: FlushDiskType = setting(  # noqa: RUF009 - it makes a dataclass field
+        "ASYNC_FLUSH", "flushDiskType", kind=FlushDiskType
+    )
+    #: a SLAVE takes its log from its master and refuses puts.
+    broker_role: BrokerRole = setting(  # noqa: RUF009 - it makes a dataclass field
+        "ASYNC_MASTER", "brokerRole", kind=BrokerRole
+    )
+    #: milliseconds that a put under SYNC_FLUSH waits for the disk.
+    sync_flush_timeout_ms: int = setting(5000, "syncFlushTimeout", least=1, dynamic=True)
+    #: another place of the log than ``commitlog`` below the store.
+    store_path_commit_log: str | None = setting(None, "storePathCommitLog", kind=str)
+    #: what opening does about damage in front of good records: "raise" an error, "skip" what is
+    #: damaged, or "truncate" the log there, as RocketMQ does.
+    on_corruption: OnCorruption = setting(  # noqa: RUF009 - it makes a dataclass field
+        "raise", kind=OnCorruption
+    )
+    #: whether recovery checks the CRC of each body it walks over.
+    check_crc_on_recover: bool = setting(True, "checkCRCOnRecover")
+    #: each record ends in a property with the CRC of the whole record; costs 20 bytes a record.
+    enabled_append_prop_crc: bool = setting(False, "enabledAppendPropCRC")
+    #: recovery and reads refuse records without a right whole-record CRC.
+    force_verify_prop_crc: bool = setting(False, "forceVerifyPropCRC")
+    #: light message queues (``%LMQ%`` names) exist.
+    enable_lmq: bool = setting(False, "enableLmq")
+    #: one record is dispatched to every queue that its INNER_MULTI_DISPATCH property names.
+    enable_multi_dispatch: bool = setting(False, "enableMultiDispatch")
+    #: the delay of each level, first level first; units s, m, h, d.
+    message_delay_level: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "messageDelayLevel"
+    )
+    #: whether messages with a delay level are delivered when they are due.
+    deliver_delayed: bool = setting(False)
+    #: milliseconds between two writes of ``delayOffset.json``; a crash repeats at most so much.
+    flush_delay_offset_interval_ms: int = setting(10_000, "flushDelayOffsetInterval", least=1)
+    #: whether old files are deleted; becomes True when any setting of retention is given.
+    retention: bool = setting(False)
+    #: hours that a log file is kept after it was last written.
+    file_reserved_time_hours: int = setting(72, "fileReservedTime", least=0, dynamic=True)
+    #: hours of the day in which old files are deleted, separated by ``;``, local time.
+    delete_when: str = setting("04", "deleteWhen", dynamic=True)
+    #: percent of the disk in use above which old files are deleted at any hour; 10 to 95 count.
+    disk_max_used_space_ratio: int = setting(
+        75, "diskMaxUsedSpaceRatio", least=0, most=100, dynamic=True
+    )
+    #: percent above which also young files are deleted; 30 to 85 count.
+    disk_space_clean_forcibly_ratio: int = setting(
+        85, "diskSpaceCleanForciblyRatio", least=0, most=100, dynamic=True
+    )
+    #: percent above which puts are refused; 35 to 90 count.
+    disk_space_warning_level_ratio: int = setting(
+        90, "diskSpaceWarningLevelRatio", least=0, most=100, dynamic=True
+    )
+    #: whether a nearly full disk may delete files that are still young.
+    clean_file_forcibly_enable: bool = setting(True, "cleanFileForciblyEnable", dynamic=True)
+    #: bytes of log to keep at most; the oldest files above it are deleted at any hour.
+    retention_bytes: int | None = setting(None, kind=int, least=1, dynamic=True)
+    #: the address written into records as the store's own.
+    store_host: str = setting("127.0.0.1:10911")
+    #: queue type ("SimpleCQ" or "BatchCQ") of topics that are not simple: pairs (topic, type).
+    topic_queue_types: tuple[tuple[str, str], ...] = setting(())
+
+    # Affects performance.
+
+    #: milliseconds between two flushes of the log under ASYNC_FLUSH; what a power cut may take.
+    flush_interval_commit_log_ms: int = setting(
+        500, "flushIntervalCommitLog", least=1, dynamic=True
+    )
+    #: dirty 4 KiB pages below which a periodic flush of the log waits for more.
+    flush_commit_log_least_pages: int = setting(
+        4, "flushCommitLogLeastPages", least=0, dynamic=True
+    )
+    #: milliseconds after which the log is flushed however few its dirty pages.
+    flush_commit_log_thorough_interval_ms: int = setting(
+        10_000, "flushCommitLogThoroughInterval", least=1, dynamic=True
+    )
+    #: milliseconds between two commits of the transient pool.
+    commit_interval_commit_log_ms: int = setting(
+        200, "commitIntervalCommitLog", least=1, dynamic=True
+    )
+    #: milliseconds between two flushes of the consume queues.
+    flush_interval_consume_queue_ms: int = setting(
+        1000, "flushIntervalConsumeQueue", least=1, dynamic=True
+    )
+    #: milliseconds after which all consume queues are flushed.
+    flush_consume_queue_thorough_interval_ms: int = setting(
+        60_000, "flushConsumeQueueThoroughInterval", least=1, dynamic=True
+    )
+    #: messages go to memory first and to the page cache in batches; a killed process loses some.
+    transient_store_pool_enable: bool = setting(False, "transientStorePoolEnable")
+    #: buffers of the transient pool, each as large as a log file.
+    transient_store_pool_size: int = setting(5, "transientStorePoolSize", least=1)
+    #: new log files are touched page by page before use; smooth puts for earlier disk work.
+    warm_mapped_file_enable: bool = setting(False, "warmMapedFileEnable")
+    #: pages touched between two flushes while a file is warmed under SYNC_FLUSH.
+    flush_least_pages_when_warm_mapped_file: int = setting(
+        4096, "flushLeastPagesWhenWarmMapedFile", least=1
+    )
+    #: milliseconds between two looks at what can be deleted.
+    clean_resource_interval_ms: int = setting(10_000, "cleanResourceInterval", least=1)
+    #: milliseconds between the deletion of two log files, to spare the disk.
+    delete_commit_log_files_interval_ms: int = setting(
+        100, "deleteCommitLogFilesInterval", least=0, dynamic=True
+    )
+    #: log files that one round deletes at most.
+    delete_file_batch_max: int = setting(10, "deleteFileBatchMax", least=1, dynamic=True)
+    #: log files created ahead of need.
+    allocate_ahead: int = setting(2, least=0, most=64)
+    #: files mapped at once; the least recently used are unmapped.
+    max_mapped_files: int = setting(4096, least=8, most=65_000)
+    #: bytes of the log's end that a clean open compares with consume queues and index.
+    open_check_bytes: int = setting(1 << 30, least=0)
+    #: bytes of log files that may be locked into memory; 0 locks none.
+    lock_memory_bytes: int = setting(0, least=0)
+
+    # How the object came to be.
+
+    #: names that the caller set.
+    explicit: frozenset[str] = field(default=frozenset(), compare=False)
+    #: properties of RocketMQ that were given and have no meaning for a store.
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+    _given: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __new__(cls, **settings: object) -> Self:
+        """Note which names the caller gives; the generated constructor cannot tell."""
+        self = object.__new__(cls)
+        object.__setattr__(self, "_given", frozenset(settings))
+        return self
+
+    def __post_init__(self) -> None:
+        if self.profile not in _PROFILES:
+            raise ConfigError("profile", self.profile, f"one of {sorted(_PROFILES)}")
+        for name, value in _PROFILES[self.profile].items():
+            if name not in self._given:
+                object.__setattr__(self, name, value)
+        for name, item in _SETTINGS.items():
+            object.__setattr__(self, name, checked_value(item, getattr(self, name)))
+        object.__setattr__(self, "explicit", self._explicit_names())
+        self._round_sizes()
+        self._check_relations()
+
+    @classmethod
+    def embedded(cls, **settings: Any) -> Self:
+        """The small profile: 64 MiB log files, small index, files warmed before use."""
+        return cls(profile="embedded", **settings)
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, object], *, profile: str = "rocketmq"
+    ) -> Self:
+        """Make a configuration from RocketMQ's names, or from names of this class.
+
+        Args:
+            properties: values as text or typed. Known properties without meaning for a store are
+                collected in ``ignored``.
+            profile: defaults of what is not given.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest right one), a value of a wrong type or
+                out of range, one setting given twice with two values, a contradiction.
+        """
+        settings, ignored = _resolve(properties)
+        return cls(**{"profile": profile, **settings}, ignored=ignored)
+
+    def with_settings(self, settings: Mapping[str, object]) -> Self:
+        """A copy with some settings changed and noted as explicit; names as `from_properties`."""
+        resolved, ignored = _resolve(settings)
+        kept = {name: getattr(self, name) for name in self.explicit}
+        return type(self)(**(kept | resolved), ignored=self.ignored + ignored)
+
+    @property
+    def effective_max_message_size(self) -> int:
+        """Bytes of the largest body: ``max_message_size``, or 4 MiB clamped to a log file."""
+        if self.max_message_size is not None:
+            return self.max_message_size
+        return min(_DEFAULT_MAX_MESSAGE_SIZE, self._largest_body)
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Delay of each level in milliseconds; level 1 is element 0."""
+        return parse_delay_levels(self.message_delay_level)
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """Hours of the day, 0 to 23, in which old files are deleted."""
+        return parse_delete_when(self.delete_when)
+
+    @property
+    def transient_store_pool_effective(self) -> bool:
+        """Whether messages go through the transient pool: it is on, and this is no slave."""
+        return self.transient_store_pool_enable and self.broker_role is not BrokerRole.SLAVE
+
+    def queue_type(self, topic: str) -> str:
+        """``"SimpleCQ"`` or ``"BatchCQ"``: how the topic's consume queues are stored."""
+        return dict(self.topic_queue_types).get(topic, "SimpleCQ")
+
+    @property
+    def _largest_body(self) -> int:
+        return self.mapped_file_size_commit_log - _BLANK_RECORD_SIZE - _SMALLEST_RECORD_SIZE
+
+    def _explicit_names(self) -> frozenset[str]:
+        """What was given; after ``dataclasses.replace`` what was known plus what differs."""
+        if "explicit" not in self._given:
+            names = self._given & _SETTINGS.keys()
+        else:
+            usual = _PROFILES[self.profile]
+            changed = {
+                name
+                for name, setting in _SETTINGS.items()
+                if name not in ("profile", "retention")
+                and getattr(self, name) != usual.get(name, setting.default)
+            }
+            names = self.explicit | changed
+        if "retention" not in names and names & RETENTION_SETTINGS:
+            object.__setattr__(self, "retention", True)
+            names |= {"retention"}
+        return names
+
+    def _round_sizes(self) -> None:
+        for name, unit in (
+            ("mapped_file_size_consume_queue", _CONSUME_QUEUE_UNIT_SIZE),
+            ("mapper_file_size_batch_consume_queue", _BATCH_CONSUME_QUEUE_UNIT_SIZE),
+        ):
+            object.__setattr__(self, name, -(-getattr(self, name) // unit) * unit)
+
+    def _check_relations(self) -> None:
+        if self.max_message_size is not None and self.max_message_size > self._largest_body:
+            raise ConfigError(
+                "max_message_size",
+                self.max_message_size,
+                f"at most {self._largest_body}, so that a record fits into a log file of "
+                f"mapped_file_size_commit_log={self.mapped_file_size_commit_log} bytes",
+            )
+        index_size = index_file_size(self.max_hash_slot_num, self.max_index_num)
+        if index_size > INT32_MAX:
+            raise ConfigError(
+                "max_index_num",
+                self.max_index_num,
+                f"with max_hash_slot_num={self.max_hash_slot_num} an index file would take "
+                f"{index_size} bytes; RocketMQ's positions end at {INT32_MAX}",
+            )
+        ratios = {"disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"}
+        if (
+            ratios <= self.explicit
+            and self.disk_space_clean_forcibly_ratio > self.disk_space_warning_level_ratio
+        ):
+            raise ConfigError(
+                "disk_space_clean_forcibly_ratio",
+                self.disk_space_clean_forcibly_ratio,
+                "at most disk_space_warning_level_ratio="
+                f"{self.disk_space_warning_level_ratio}: deletion begins before puts are refused",
+            )
+
+
+_PROFILES: Final[dict[str, dict[str, object]]] = {
+    "rocketmq": {},
+    "embedded": {
+        "mapped_file_size_commit_log": 64 << 20,
+        "mapped_file_size_consume_queue": 6_000_000,
+        "max_hash_slot_num": 100_000,
+        "max_index_num": 400_000,
+        "warm_mapped_file_enable": True,
+    },
+}
+
+_SETTINGS: Final = {item.name: item for item in dataclasses.fields(StoreConfig) if item.metadata}
+_BY_JAVA_NAME: Final = {
+    item.metadata["java"]: name for name, item in _SETTINGS.items() if item.metadata["java"]
+}
+
+#: Settings that may change while the store is open.
+DYNAMIC_SETTINGS: Final = frozenset(
+    name for name, item in _SETTINGS.items() if item.metadata["dynamic"]
+)
+
+#: Settings whose explicit presence switches retention on.
+RETENTION_SETTINGS: Final = frozenset(
+    {
+        "file_reserved_time_hours",
+        "delete_when",
+        "disk_max_used_space_ratio",
+        "disk_space_clean_forcibly_ratio",
+        "disk_space_warning_level_ratio",
+        "clean_file_forcibly_enable",
+        "retention_bytes",
+    }
+)
+
+_GEOMETRY: Final = (
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+    "max_hash_slot_num",
+    "max_index_num",
+)
+
+
+def load_config(
+    config: StoreConfig | Mapping[str, object] | str | Path | None = None,
+    *,
+    profile: str | None = None,
+    **settings: object,
+) -> StoreConfig:
+    """Make the configuration that ``open_store`` was asked for.
+
+    Args:
+        config: a ready object, a path to a ``broker.conf``, a mapping of names, or None.
+        profile: defaults of what is not given; "embedded" unless ``config`` is an object, which
+            brings its own.
+        settings: single settings; they win over ``config``. Names as in `from_properties`.
+
+    Raises:
+        ConfigError: see `StoreConfig.from_properties`.
+        OSError: the file cannot be read.
+    """
+    if profile is not None:
+        settings = {"profile": profile, **settings}
+    if isinstance(config, StoreConfig):
+        return config.with_settings(settings) if settings else config
+    properties = parse_broker_conf(Path(config)) if isinstance(config, str | Path) else config
+    from_config, ignored = _resolve(properties or {})
+    from_settings, also_ignored = _resolve(settings)
+    return StoreConfig(
+        **({"profile": "embedded"} | from_config | from_settings), ignored=ignored + also_ignored
+    )
+
+
+def parse_broker_conf(source: str | Path) -> dict[str, str]:
+    """Read the properties of a ``broker.conf``: a `Path` names the file, a str is its text.
+
+    Raises:
+        ConfigError: the syntax is not that of a Java properties file.
+        OSError: the file cannot be read.
+    """
+    if isinstance(source, str):
+        return parse_properties(source)
+    raw = source.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    return parse_properties(text)
+
+
+def to_broker_conf(config: StoreConfig, *, path: str | Path | None = None) -> str:
+    """The lines with which RocketMQ opens a store of this configuration.
+
+    Args:
+        config: what to write: the file sizes, and what differs from RocketMQ's defaults.
+        path: the store's directory, when its place is to be written too.
+
+    Returns:
+        Properties text that `parse_broker_conf` reads back.
+    """
+    values: dict[str, object] = {}
+    if path is not None:
+        values["storePathRootDir"] = path
+        values["storePathCommitLog"] = Path(path) / "commitlog"
+    for name, item in _SETTINGS.items():
+        value = getattr(config, name)
+        if name == "max_message_size":
+            value = config.effective_max_message_size
+            usual = value == _DEFAULT_MAX_MESSAGE_SIZE
+        else:
+            usual = value == item.default and name not in _GEOMETRY
+        if item.metadata["java"] and not usual:
+            values[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else value
+    return "".join(format_property(name, str(value)) + "\n" for name, value in values.items())
+
+
+def _resolve(properties: Mapping[str, object]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Translate names to those of this class; the second part is what has no meaning here."""
+    settings: dict[str, Any] = {}
+    ignored: list[str] = []
+    for name, value in properties.items():
+        own = name if name in _SETTINGS else _BY_JAVA_NAME.get(name)
+        if own is None and name not in KNOWN_PROPERTIES:
+            raise ConfigError(name, value, f"no such setting{_suggestion(name)}")
+        if own is None or (own == "store_path_commit_log" and _usual_log(properties, value)):
+            ignored.append(name)
+            continue
+        checked = checked_value(_SETTINGS[own], value)
+        if settings.setdefault(own, checked) != checked:
+            raise ConfigError(name, value, f"contradicts {own}={settings[own]!r}: give it once")
+    return settings, tuple(ignored)
+
+
+def _usual_log(properties: Mapping[str, object], log: object) -> bool:
+    """Whether the log's place is the usual one below the store's own, wherever that was."""
+    root = properties.get("storePathRootDir")
+    return root is not None and Path(str(log)) == Path(str(root)) / "commitlog"
+
+
+def _suggestion(name: str) -> str:
+    """The nearest right name, as the end of a sentence."""
+    import difflib  # noqa: PLC0415 - for a mistake only
+
+    right = {known.lower(): known for known in (*KNOWN_PROPERTIES, *_SETTINGS)}
+    near = difflib.get_close_matches(str(name).lower(), right, n=1, cutoff=0.4)
+    return f"; did you mean {right[near[0]]}?" if near else ""

@@ -1,0 +1,287 @@
+"""The table of consume queues, and the dispatcher that fills them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import CorruptStoreError
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.consume_queue_ext import ConsumeQueueExt
+from rmqcore.files.store_dir import subdirectories, sync_directory
+
+if TYPE_CHECKING:
+    from rmqcore.files.mapped_file import OpenFiles
+    from rmqcore.files.store_dir import StoreDir
+    from rmqcore.native.derive._dispatch import DispatchBatch
+
+_log = logging.getLogger("rmqcore")
+
+
+class ConsumeQueueStore:
+    """Every consume queue of a store, by (topic, queue id).
+
+    - A queue comes into being with its first message; looking for one creates nothing.
+    - ``damaged`` lists queues whose files were found unusable: they have been dropped, and the
+      whole log has to be dispatched again.
+    - While recovery sets ``look_for_holes``, a queue that lacks units before the ones derived is
+      dropped and noted in ``holes``; the whole log has to be dispatched again for it.
+    - While recovery sets ``compare``, units that are there already are held against the log;
+      `mended` counts those that were wrong and written anew. With ``left_by_crash`` they are
+      flushed too: the process that wrote them may not have done it.
+
+    Args:
+        directory: where the store's files lie.
+        file_size, batch_file_size: bytes of a queue's files.
+        open_files: the bound on descriptors.
+        writable: False follows another process's files.
+
+    Threads: one dispatcher, any readers.
+    Source: RocketMQ store/queue/ConsumeQueueStore.java.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDir,
+        file_size: int,
+        batch_file_size: int,
+        open_files: OpenFiles,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self._directory = directory
+        self._file_size = file_size
+        self._batch_file_size = batch_file_size
+        self._open_files = open_files
+        self._writable = writable
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.damaged: list[CorruptStoreError] = []
+        self.dispatched_timestamp_ms = 0
+        self.holes: set[tuple[str, int]] = set()
+        self.look_for_holes = False
+        self.compare = False
+        self.left_by_crash = False
+        self.mended: Counter[tuple[str, int]] = Counter()
+
+    # ---- opening
+
+    def load(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Take in every queue directory; damaged files are dropped and noted in ``damaged``."""
+        found = list(self._queue_directories())
+        for number, (topic, queue_id, directory, kind) in enumerate(found):
+            queue = self._make(topic, queue_id, directory, kind)
+            try:
+                queue.load()
+            except CorruptStoreError as error:
+                if not self._writable:
+                    raise
+                _log.warning("consume queue %s/%d is derived again: %s", topic, queue_id, error)
+                self.damaged.append(error)
+                self._drop_from(queue, directory)
+            self._queues[topic, queue_id] = queue
+            if progress is not None:
+                progress(number + 1, len(found))
+
+    def _roots(self) -> tuple[tuple[Path, type[ConsumeQueue]], ...]:
+        return (
+            (self._directory.consume_queue, ConsumeQueue),
+            (self._directory.batch_consume_queue, BatchConsumeQueue),
+        )
+
+    def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[ConsumeQueue]]]:
+        for root, kind in self._roots():
+            for topic in subdirectories(root):
+                for name in subdirectories(root / topic):
+                    if name.isascii() and name.isdigit():
+                        yield topic, int(name), root / topic / name, kind
+
+    def _make(
+        self, topic: str, queue_id: int, directory: Path, kind: type[ConsumeQueue]
+    ) -> ConsumeQueue:
+        size = self._file_size if kind is ConsumeQueue else self._batch_file_size
+        queue = kind(directory, topic, queue_id, size, self._open_files, writable=self._writable)
+        ext = self._directory.consume_queue_ext / topic / str(queue_id)
+        if ext.is_dir():
+            queue.ext = ConsumeQueueExt(ext, self._open_files)
+        return queue
+
+    def _drop_from(self, queue: ConsumeQueue, directory: Path) -> None:
+        """Remove a damaged queue's files, so that it is derived again from its first message."""
+        for path in directory.iterdir():
+            if path.name.isdigit() and path.is_file():
+                path.unlink()
+        queue.load()
+
+    def follow(self) -> None:
+        """Take in what another process has written meanwhile, new queues too."""
+        for queue in self:
+            queue.follow()
+        for topic, queue_id, directory, kind in self._queue_directories():
+            if (topic, queue_id) not in self._queues:
+                queue = self._make(topic, queue_id, directory, kind)
+                queue.load()
+                self._queues[topic, queue_id] = queue
+
+    def follow_one(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Take in what another process has written to one queue; None when there is no such."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            queue.follow()
+            return queue
+        for root, kind in self._roots():
+            directory = root / topic / str(queue_id)
+            if "/" not in topic and directory.is_dir():
+                queue = self._make(topic, queue_id, directory, kind)
+                queue.load()
+                self._queues[topic, queue_id] = queue
+        return queue
+
+    # ---- looking
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None."""
+        return self._queues.get((topic, queue_id))
+
+    @property
+    def table(self) -> dict[tuple[str, int], ConsumeQueue]:
+        """Every queue by (topic, queue id); it changes as queues come and go."""
+        return self._queues
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self._queues.values()))
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def keys(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue, sorted."""
+        return sorted(self._queues)
+
+    # ---- dispatching
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Append each queue's units; what is there already stays.
+
+        Raises:
+            CorruptConsumeQueueError: a queue offset jumps too far to be true.
+            DiskFullError: no room.
+        """
+        for number in range(batch.group_count):
+            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
+            queue = self._queues.get((topic, queue_id))
+            if self.look_for_holes and self._has_hole(topic, queue_id, queue, first):
+                continue
+            if queue is None:
+                queue = self._create(topic, queue_id, inner_batch)
+            if isinstance(queue, BatchConsumeQueue):
+                queue.append_rows(batch.rows_of(number))
+            elif contiguous and not inner_batch:
+                self._append(queue, first, units)
+            else:
+                self._append_one_by_one(queue, batch, number, units)
+        if batch.unaddressable_count:
+            _log.warning(
+                "%d records before %d name a topic or queue that cannot be one; they have no "
+                "consume queue and are found by their physical offset only",
+                batch.unaddressable_count,
+                batch.end_offset,
+            )
+        if batch.record_count:
+            self.dispatched_timestamp_ms = batch.store_timestamp
+
+    def _append_one_by_one(
+        self, queue: ConsumeQueue, batch: DispatchBatch, number: int, units: memoryview
+    ) -> None:
+        size = queue.unit_size
+        for at, row in enumerate(batch.rows_of(number)):
+            self._append(queue, row[0], units[at * size : (at + 1) * size])
+
+    def _append(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
+        if self.compare and first < queue.max_offset:
+            mended = queue.mend_units(first, units)
+            if mended:
+                self.mended[queue.topic, queue.queue_id] += mended
+            if self.left_by_crash:
+                queue.mark_unsynced(first, len(units) // queue.unit_size)
+        queue.append_units(first, units)
+
+    def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:
+        """True when the queue lacks units before ``first``; it is dropped then."""
+        if (topic, queue_id) in self.holes:
+            return True
+        if queue is None or not queue.queue.files:
+            hole = first > 0
+        else:
+            hole = not queue.first_unit_offset <= first <= queue.max_offset
+        if hole:
+            _log.warning("consume queue %s/%d has a hole before %d", topic, queue_id, first)
+            self.drop(topic, queue_id)
+            self.holes.add((topic, queue_id))
+        return hole
+
+    def _create(self, topic: str, queue_id: int, inner_batch: bool) -> ConsumeQueue:
+        kind = BatchConsumeQueue if inner_batch else ConsumeQueue
+        root = self._directory.batch_consume_queue if inner_batch else self._directory.consume_queue
+        queue = self._make(topic, queue_id, root / topic / str(queue_id), kind)
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    # ---- maintaining
+
+    def flush(self) -> int:
+        """Write every queue through to the disk; the store time up to which they are complete.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        timestamp_ms = self.dispatched_timestamp_ms
+        names: dict[Path, None] = {}
+        for queue in self:
+            names.update(dict.fromkeys(queue.take_unsynced()))
+            queue.flush()
+        for directory in names:
+            if directory.is_dir():
+                sync_directory(directory)
+        return timestamp_ms
+
+    def end_phy_offset(self) -> int:
+        """Physical offset behind the last record that any queue knows."""
+        return max((queue.end_phy_offset for queue in self), default=0)
+
+    def truncate(self, end_phy_offset: int) -> int:
+        """Drop the units of messages behind the end of the log; how many were dropped."""
+        return sum(queue.truncate(end_phy_offset) for queue in self)
+
+    def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
+        """Put fillers in place of the units of a damaged stretch of the log; how many."""
+        return sum(queue.blank_between(start_phy_offset, stop_phy_offset) for queue in self)
+
+    def correct_min_offset(self, min_phy_offset: int) -> None:
+        """Hide the units of messages that the log no longer has."""
+        for queue in self:
+            queue.correct_min_offset(min_phy_offset)
+
+    def delete_before(self, min_phy_offset: int) -> int:
+        """Remove files all of whose messages are gone; how many went."""
+        return sum(queue.delete_before(min_phy_offset) for queue in self)
+
+    def drop(self, topic: str, queue_id: int) -> None:
+        """Remove one queue and its files, to be derived again or for good."""
+        queue = self._queues.pop((topic, queue_id), None)
+        if queue is not None:
+            queue.destroy()
+
+    def clear(self) -> None:
+        """Remove every queue and its files, so that all are derived again."""
+        for topic, queue_id in self.keys():
+            self.drop(topic, queue_id)
+        self.damaged.clear()
+
+    def close(self) -> None:
+        """Let the files go."""
+        for queue in self:
+            queue.close()

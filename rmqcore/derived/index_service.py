@@ -1,0 +1,401 @@
+"""The index files of a store in time order, and the dispatcher that fills them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqcore._index import index_hash
+from rmqcore.errors import CorruptIndexError, DiskFullError
+from rmqcore.files.index_file import IndexFile, file_name_at
+from rmqcore.files.store_dir import make_directory, sync_directory
+
+if TYPE_CHECKING:
+    from rmqcore.files.mapped_file import OpenFiles
+    from rmqcore.native.derive._dispatch import DispatchBatch
+    from rmqcore.native.derive._entry_check import EntryCheck
+
+_log = logging.getLogger("rmqcore")
+#: clocks of one store may step back by this much between two records
+CLOCK_SLACK_MS = 10_000
+#: a chain that another process is adding to may look broken; damage stays so
+_LOOKS = 3
+
+
+@dataclass(slots=True)
+class IndexQuery:
+    """What a look-up in the index did.
+
+    Attributes:
+        phy_offsets: candidates, newest first; the caller compares topic, key and time.
+        files: (file name, looked into, chain steps, candidates) for each index file.
+        key_hash: the hash that was looked for.
+    """
+
+    key_hash: int
+    phy_offsets: list[int] = field(default_factory=list)
+    files: list[tuple[str, bool, int, int]] = field(default_factory=list)
+
+
+def keys_filed(batch: DispatchBatch, resume_offset: int, resume_keys: int) -> int:
+    """How many of the first keys of a stretch of the log have entries.
+
+    Args:
+        batch: the stretch.
+        resume_offset: physical offset of the last record that has entries.
+        resume_keys: how many of its keys have one.
+    """
+    offsets, count = batch.key_offsets, batch.key_count
+    first = bisect_left(offsets, resume_offset, 0, count)
+    behind = bisect_right(offsets, resume_offset, first, count)
+    return min(first + resume_keys, behind)
+
+
+class IndexService:
+    """Index files, oldest first; keys go into the last one.
+
+    - Entries are in log order across the files; `resume_offset` is the last record that has any,
+      `resume_keys` how many of its keys are there, so that dispatching again doubles nothing.
+    - Files are derived: one that contradicts itself is removed and derived again.
+    - After an unclean end a file that may be partly on disk is taken over as far as it is, byte
+      for byte, what dispatching writes; dispatching finds its keys there instead of inserting them.
+
+    Args:
+        directory: where the files lie.
+        hash_slot_num, max_index_num: geometry of every file.
+        open_files: the bound on descriptors and mappings.
+        clock_ms: wall clock, for the names of new files.
+        writable: False follows another process's files.
+
+    Threads: one dispatcher, any readers.
+    Source: RocketMQ store/index/IndexService.java.
+    Differs: RocketMQ indexes the last record twice when it is dispatched again.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        hash_slot_num: int,
+        max_index_num: int,
+        open_files: OpenFiles,
+        *,
+        clock_ms: Callable[[], int],
+        writable: bool = True,
+    ) -> None:
+        self.directory = directory
+        self.files: list[IndexFile] = []
+        self._change = threading.Lock()
+        self.resume_offset = -1
+        self.resume_keys = 0
+        self._hash_slot_num = hash_slot_num
+        self._max_index_num = max_index_num
+        self._open_files = open_files
+        self._clock_ms = clock_ms
+        self._writable = writable
+        #: files that a crash has left, behind those in ``files``
+        self._left: list[IndexFile] = []
+        #: of the last file, while it is one of those
+        self._check: EntryCheck | None = None
+        self._dirty: set[IndexFile] = set()
+        self._unsynced: set[Path] = set()
+        self._dirty_lock = threading.Lock()
+
+    # ---- opening
+
+    def names(self) -> list[str]:
+        """Names of the index files on disk, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(
+            path.name
+            for path in self.directory.iterdir()
+            if path.name.isascii() and path.name.isdigit() and path.is_file()
+        )
+
+    def load(self, trusted_until_ms: int | None = None) -> list[CorruptIndexError]:
+        """Take in the files; those that contradict themselves are removed with all behind them.
+
+        Args:
+            trusted_until_ms: after an unclean end, the checkpoint's index time: a file that ends
+                later may be partly on disk, and has to be found again by dispatching.
+
+        Returns:
+            what was found wrong.
+        """
+        found: list[CorruptIndexError] = []
+        files: list[IndexFile] = []
+        left: list[IndexFile] = []
+        for name in self.names():
+            file = self._open(name)
+            try:
+                self._check_behind([*files, *left], file)
+            except CorruptIndexError as error:
+                if not self._writable:
+                    continue
+                found.append(error)
+            if found:
+                file.destroy()
+            elif left or (trusted_until_ms is not None and file.newer_than(trusted_until_ms)):
+                left.append(file)
+            else:
+                files.append(file)
+        self.files, self._left = files, left
+        self._find_resume()
+        return found
+
+    def _open(self, name: str) -> IndexFile:
+        return IndexFile(
+            self.directory / name,
+            self._hash_slot_num,
+            self._max_index_num,
+            self._open_files,
+            writable=self._writable,
+        )
+
+    @staticmethod
+    def _check_behind(files: list[IndexFile], file: IndexFile) -> None:
+        file.check()
+        if not files:
+            return
+        before, after = files[-1].header, file.header
+        if before.index_count < files[-1].max_index_num:
+            raise CorruptIndexError(
+                file.path, -1, f"the file before it, {files[-1].path.name}, is not full"
+            )
+        if after.index_count > 1 and after.begin_phy_offset < before.end_phy_offset:
+            raise CorruptIndexError(
+                file.path,
+                -1,
+                f"it begins with the record at {after.begin_phy_offset}, before the end of "
+                f"{files[-1].path.name}",
+            )
+
+    def _find_resume(self) -> None:
+        self.resume_offset, self.resume_keys = -1, 0
+        for file in reversed(self.files):
+            header = file.header
+            if header.index_count > 1:
+                count = file.entries_at_end()
+                if self.resume_offset < 0:
+                    self.resume_offset, self.resume_keys = header.end_phy_offset, count
+                elif header.end_phy_offset == self.resume_offset:
+                    self.resume_keys += count
+                if count < header.index_count - 1:
+                    return
+
+    def drop_from(self, number: int) -> None:
+        """Remove the files from a number on, so that they are derived again."""
+        dropped = self.files[number:] + self._left
+        self.files, self._left, self._check = self.files[:number], [], None
+        for file in dropped:
+            file.destroy()
+        if dropped:
+            self._names_changed(self.directory)
+        self._find_resume()
+
+    def truncate(self, end_phy_offset: int) -> None:
+        """Remove the files that know records behind the end of the log."""
+        for number, file in enumerate(self.files):
+            if file.header.index_count > 1 and file.header.end_phy_offset >= end_phy_offset:
+                self.drop_from(number)
+                return
+
+    def check_holes(self, keys_between: Callable[[int, int], Iterator[tuple[int, int]]]) -> None:
+        """Remove the files behind a hole, so that all from there on is derived again.
+
+        Args:
+            keys_between: (physical offset, number of keys) of each record with keys in a range of
+                the log.
+        """
+        end, keys = -1, 0
+        for number, file in enumerate(self.files):
+            header = file.header
+            if header.index_count <= 1:
+                continue
+            for offset, count in keys_between(max(end, 0), header.begin_phy_offset):
+                if count > (keys if offset == end else 0):
+                    _log.warning("%s: files before it are missing", file.path)
+                    self.drop_from(number)
+                    return
+            end, keys = header.end_phy_offset, file.entries_at_end()
+
+    def follow(self) -> None:
+        """Take in files that another process has created or removed meanwhile."""
+        names = self.names()
+        if names != [file.path.name for file in self.files]:
+            known = {file.path.name: file for file in self.files}
+            self.files = [known.get(name) or self._open(name) for name in names]
+
+    # ---- dispatching
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Insert the keys of one stretch of the log; those that are there already are left out.
+
+        Keys that a crash has left in their place are found there instead.
+
+        Raises:
+            DiskFullError: no room for a new file; the keys before it are in, and dispatching the
+                same stretch again goes on behind them.
+        """
+        start, stop = keys_filed(batch, self.resume_offset, self.resume_keys), batch.key_count
+        columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
+        while start < stop:
+            if self._check is None and self._left:
+                self._check_next()
+            if self._check is not None:
+                done = self._check.take(*columns, start, stop)
+            else:
+                file = self.files[-1] if self.files else None
+                if file is None or file.full:
+                    file = self._roll(file)
+                done = file.put_keys(*columns, start, stop)
+            if done:
+                with self._dirty_lock:
+                    self._dirty.add(self.files[-1])
+                start += done
+                self._note_resume(batch, start)
+            if self._check is not None and start < stop:
+                self._end_check()
+
+    def _check_next(self) -> None:
+        """Look for the next keys in the next file that a crash has left."""
+        file = self._left.pop(0)
+        self._check = file.check_bytes(self.files[-1].header if self.files else None)
+        self.files = [*self.files, file]
+
+    def _end_check(self) -> None:
+        """Go on behind the entries that are there, in the next file when this one is full."""
+        check, self._check = self._check, None
+        if check is None or check.next_entry == 1:
+            self.drop_from(len(self.files) - 1)
+            return
+        self.files[-1].mend(check)
+        if self._left and not self.files[-1].full:
+            self.drop_from(len(self.files))
+
+    def settle(self) -> None:
+        """After a crash, when every key has been dispatched: remove what it has left beyond."""
+        if self._check is not None:
+            self._end_check()
+        if self._left:
+            self.drop_from(len(self.files))
+        if self.files:
+            self.files[-1].zero_behind()
+
+    def _names_changed(self, directory: Path) -> None:
+        """Note that names in a directory are to reach the disk with the next flush."""
+        with self._dirty_lock:
+            self._unsynced.add(directory)
+
+    def _note_resume(self, batch: DispatchBatch, stop: int) -> None:
+        """Remember the last record that has entries, and how many of its keys are in."""
+        last = batch.key_offsets[stop - 1]
+        if last >= self.resume_offset:
+            self.resume_offset = last
+            self.resume_keys = stop - bisect_left(batch.key_offsets, last, 0, stop)
+
+    def _roll(self, full: IndexFile | None) -> IndexFile:
+        if not self.files:
+            make_directory(self.directory, synced=False)
+            self._names_changed(self.directory.parent)
+        timestamp_ms = self._clock_ms()
+        if full is not None:
+            full.flush()
+            with self._dirty_lock:
+                self._dirty.discard(full)
+        while (name := file_name_at(timestamp_ms)) <= (full.path.name if full else ""):
+            timestamp_ms += 1
+        file = self._open(name)
+        try:
+            file.create(None if full is None else full.header)
+        except DiskFullError:
+            _log.warning("no room for a new index file below %s", self.directory)
+            raise
+        self._names_changed(self.directory)
+        with self._change:
+            self.files = [*self.files, file]
+        return file
+
+    # ---- looking
+
+    def query(
+        self, topic: str, key: str, max_offsets: int, begin_ms: int, end_ms: int
+    ) -> IndexQuery:
+        """Candidates for a key, newest first, from the newest file to the oldest.
+
+        Source: RocketMQ store/index/IndexService.java, queryOffset.
+        Differs: files are left out by their own times only, whatever the order of the clock.
+        """
+        answer = IndexQuery(index_hash(f"{topic}#{key}"))
+        for file in reversed(self.files):
+            header = file.header
+            inside = (
+                header.index_count > 1
+                and header.begin_timestamp_ms - CLOCK_SLACK_MS <= end_ms
+                and header.end_timestamp_ms + CLOCK_SLACK_MS >= begin_ms
+            )
+            steps = 0
+            found: list[int] = []
+            if inside:
+                for _ in range(_LOOKS):
+                    found, steps, broken = file.select_phy_offsets(
+                        answer.key_hash, max_offsets - len(answer.phy_offsets), begin_ms, end_ms
+                    )
+                    if not broken:
+                        break
+                if broken:
+                    raise CorruptIndexError(
+                        file.path,
+                        -1,
+                        "a hash chain is broken, so hits may be missing; open the store for "
+                        "writing, which derives the file again, or rebuild the index",
+                    )
+            answer.files.append((file.path.name, inside, steps, len(found)))
+            answer.phy_offsets += found
+            if len(answer.phy_offsets) >= max_offsets:
+                break
+        return answer
+
+    # ---- maintaining
+
+    def flush(self) -> int:
+        """Write the changed files through to the disk; the time up to which the index is there.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self._check is not None:
+            self.files[-1].mend(self._check)
+        end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
+        with self._dirty_lock:
+            dirty, self._dirty = self._dirty, set()
+            unsynced, self._unsynced = self._unsynced, set()
+        for file in dirty:
+            file.flush()
+        for directory in unsynced:
+            sync_directory(directory)
+        return end_ms
+
+    def delete_before(self, min_phy_offset: int) -> int:
+        """Remove files all of whose records are gone, never the last; how many went."""
+        gone = 0
+        with self._change:
+            for file in self.files[:-1]:
+                if file.header.end_phy_offset >= min_phy_offset:
+                    break
+                gone += 1
+            expired, self.files = self.files[:gone], self.files[gone:]
+        for file in expired:
+            file.destroy()
+        return gone
+
+    def close(self) -> None:
+        """Let the files go."""
+        for file in (*self.files, *self._left):
+            file.close()
+        self.files, self._left = [], []

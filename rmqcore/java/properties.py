@@ -1,0 +1,104 @@
+"""Java's ``.properties`` syntax, as ``java.util.Properties.load`` reads a ``broker.conf``.
+
+Comments (``#``, ``!``), the separators ``=``, ``:`` and white space, continued lines, and escapes.
+It knows no property by name.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rmqcore.errors import ConfigError
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_WHITE = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_UNICODE_DIGITS = 4
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    r"""Read the entries of a properties text; of a name given twice the last value counts.
+
+    Values lose white space at both ends (RocketMQ's numbers fail on a trailing blank; here they
+    are what the writer meant).
+
+    Raises:
+        ConfigError: a ``\uXXXX`` escape without four hexadecimal digits.
+
+    Source: java.util.Properties, load.
+    """
+    entries: dict[str, str] = {}
+    for line in _logical_lines(text):
+        name, value = _split(line)
+        entries[_unescape(name)] = _unescape(value).strip()
+    return entries
+
+
+def format_property(name: str, value: str) -> str:
+    """One line ``name=value`` that `parse_properties` and Java read back, in ASCII."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    encoded = "".join(
+        chr(unit) if unit < 0x7F else f"\\u{unit:04X}" for unit in _utf16_units(escaped)
+    )
+    return f"{name}={encoded}"
+
+
+def _utf16_units(text: str) -> list[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Join continued lines; drop blank lines and comments."""
+    lines: list[str] = []
+    pending: str | None = None
+    for natural in _LINE_END.split(text):
+        line = natural.lstrip(_WHITE)
+        if pending is None and (not line or line[0] in "#!"):
+            continue
+        line = (pending or "") + line
+        pending = None
+        trailing = len(line) - len(line.rstrip("\\"))
+        if trailing % 2:
+            pending = line[:-1]
+        else:
+            lines.append(line)
+    if pending:
+        lines.append(pending)
+    return lines
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Cut at the first separator that is not escaped."""
+    at = 0
+    while at < len(line) and line[at] not in "=:" + _WHITE:
+        at += 2 if line[at] == "\\" else 1
+    name, rest = line[:at], line[at:].lstrip(_WHITE)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_WHITE)
+    return name, rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == "\\" and at < len(text):
+            char = text[at]
+            at += 1
+            if char == "u":
+                digits = text[at : at + _UNICODE_DIGITS]
+                if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+                    raise ConfigError("\\u", digits, "four hexadecimal digits after \\u")
+                char = chr(int(digits, 16))
+                at += _UNICODE_DIGITS
+            else:
+                char = _ESCAPES.get(char, char)
+        elif char == "\\":
+            continue
+        out.append(char)
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

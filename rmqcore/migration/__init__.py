@@ -1,1 +1,0 @@
-"""Moving other brokers' stores into a RocketMQ store."""

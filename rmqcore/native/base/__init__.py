@@ -1,0 +1,6 @@
+"""Memory and threads for native code: mapped regions, held buffers, turns.
+
+Never knows a record, or any other byte of the format.
+
+Floor: F0.
+"""

@@ -1,0 +1,478 @@
+"""The reput pipeline's kernel: a region of the commit log becomes consume-queue units and keys.
+
+`DispatchBatch.scan` walks whole records without the GIL and fills columns: per queue the 20-byte
+units in order, and for the index one (hash, offset, time) triple a key. Python then appends each
+queue's units in one copy and inserts the keys in one call; no loop over records runs in Python.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memchr, memcmp
+cimport cython
+
+from rmqcore.native.format._bytes cimport load_i32, load_i64, store_i32, store_i64
+from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.format._layout cimport *
+from rmqcore.native.format._properties cimport Layout, Properties, next_item, read_properties
+from rmqcore.native.format._record cimport (
+    RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, index_hash_of, java_hash_step,
+    read_head, rmq_crc32_init,
+)
+from rmqcore.native.format._tags cimport DelayLevels, decimal, tags_code_of
+
+rmq_crc32_init()
+
+# A record may carry 32,767 bytes of one-letter keys; its keys must fit into an empty batch.
+cdef int32_t KEYS_A_RECORD_MAX = 16390
+cdef int64_t INNER_BATCH_MAX = 32767
+# A stretch costs its caller 20 us for each queue, which so many units for each make small.
+cdef int32_t UNITS_A_QUEUE = 64
+# A unit has 20 bytes, and a position in a queue fits into an int64.
+cdef int64_t QUEUE_OFFSET_MAX = (1 << 58) - 1
+
+
+cdef struct Row:
+    int64_t phy_offset
+    int64_t tags_code
+    int64_t store_timestamp
+    int64_t queue_offset
+    int32_t size
+    int32_t group
+    int32_t message_count
+
+
+cdef struct Group:
+    bytes_t topic
+    int32_t topic_size
+    int32_t queue_id
+    uint32_t bucket
+    int32_t count
+    int32_t first_row        # position of the group's first unit among the sorted units
+    int64_t first_queue_offset
+    int64_t next_queue_offset
+    int64_t end_phy_offset
+    int64_t store_timestamp
+    bint contiguous
+    bint inner_batch
+
+
+cdef object new_column(Py_ssize_t count, str kind, void** first):
+    """A read-only view of ``count`` values that nothing has been written to yet.
+
+    Args:
+        kind: of the values, as `struct` names it.
+        first: where they lie; they live as long as the view.
+    """
+    cdef Py_ssize_t width = {"B": 1, "i": 4, "q": 8}[kind]
+    cdef bytearray data = PyByteArray_FromStringAndSize(NULL, count * width)
+    first[0] = PyByteArray_AS_STRING(data)
+    return memoryview(data).toreadonly().cast(kind)
+
+
+@cython.final
+cdef class DispatchBatch:
+    """What one stretch of the commit log adds to consume queues and index.
+
+    Args:
+        row_count_max: units a scan may produce before it stops with CAPACITY.
+        row_count_enough: units at which it stops when they belong to few queues: each one touches
+            130 bytes of the batch, and longer stretches are no quicker then.
+        delays_ms: delay of level 1, 2, … in milliseconds; decides the tags code of delayed
+            messages.
+        index_tags: also index ``topic#T#TAGS`` (RocketMQ 5.4 and later).
+        multi_dispatch: fan out to light queues (LMQ).
+        keys: gather keys; hashing them takes longer than all else.
+
+    Attributes:
+        row_count, group_count, key_count, record_count: units, queues, keys and records of the
+            last scan.
+        unaddressable_count: units left out because no queue can have their name or offset.
+        end_offset: physical offset where the last scan stopped.
+        store_timestamp: Unix time in milliseconds of its last record.
+        key_hashes: memoryview of int32[n], of which the first ``key_count`` count; as
+            `_index.index_hash`.
+        key_offsets, key_timestamps: memoryviews of int64[n]; physical offset, which never falls,
+            and store time of each key's record.
+
+    Memory that no scan has come to is not touched, so that a batch takes no more than the longest
+    stretch needs.
+
+    Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService.doReput and the
+    dispatchers; store/MultiDispatchUtils.java.
+    """
+
+    cdef Row* rows
+    cdef Group* groups
+    cdef int32_t* table
+    cdef uint32_t table_mask
+    cdef readonly int32_t row_count
+    cdef readonly int32_t group_count
+    cdef readonly int32_t key_count
+    cdef readonly int64_t record_count
+    cdef readonly int64_t unaddressable_count
+    cdef readonly int64_t end_offset
+    cdef readonly int64_t store_timestamp
+    cdef int32_t row_count_max
+    cdef int32_t row_count_enough
+    cdef int32_t key_count_max
+    cdef public bint index_tags
+    cdef bint multi_dispatch, keys
+    cdef readonly object key_hashes
+    cdef readonly object key_offsets
+    cdef readonly object key_timestamps
+    cdef int32_t* key_hash_at
+    cdef int64_t* key_offset_at
+    cdef int64_t* key_timestamp_at
+    cdef int64_t* delays
+    cdef Layout layout
+    cdef DelayLevels levels
+    cdef BufferHold hold
+    cdef object units
+    cdef uint8_t* unit_at
+
+    def __cinit__(self, *, int32_t row_count_max=32768, int32_t row_count_enough=0x7FFFFFFF,
+                  delays_ms=(), bint index_tags=True, bint multi_dispatch=False, bint keys=True):
+        cdef int32_t level
+        row_count_max = max(row_count_max, KEYS_A_RECORD_MAX)
+        self.row_count_max = row_count_max
+        self.row_count_enough = max(1, row_count_enough)
+        self.key_count_max = 4 * row_count_max
+        self.index_tags = index_tags
+        self.multi_dispatch = multi_dispatch
+        self.keys = keys
+        self.table_mask = 1
+        while self.table_mask < 2 * <uint32_t>row_count_max:
+            self.table_mask <<= 1
+        self.rows = <Row*>malloc(row_count_max * sizeof(Row))
+        self.groups = <Group*>malloc(row_count_max * sizeof(Group))
+        self.table = <int32_t*>calloc(self.table_mask, sizeof(int32_t))
+        self.delays = <int64_t*>malloc((len(delays_ms) + 1) * sizeof(int64_t))
+        if not self.rows or not self.groups or not self.table or not self.delays:
+            raise MemoryError
+        self.table_mask -= 1
+        for level in range(<int32_t>len(delays_ms)):
+            self.delays[level] = delays_ms[level]
+        self.levels.delays = self.delays
+        self.levels.count = <int32_t>len(delays_ms)
+        self.key_hashes = new_column(self.key_count_max, "i", <void**>&self.key_hash_at)
+        self.key_offsets = new_column(self.key_count_max, "q", <void**>&self.key_offset_at)
+        self.key_timestamps = new_column(self.key_count_max, "q", <void**>&self.key_timestamp_at)
+        self.units = new_column(UNIT_SIZE * row_count_max, "B", <void**>&self.unit_at)
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.groups)
+        free(self.table)
+        free(self.delays)
+
+    def clear(self) -> None:
+        """Forget the last scan and let its buffer go."""
+        cdef int32_t index
+        for index in range(self.group_count):
+            self.table[self.groups[index].bucket] = 0
+        self.row_count = self.group_count = self.key_count = 0
+        self.record_count = self.unaddressable_count = 0
+        self.hold = None
+
+    cdef uint32_t bucket_of(self, const Group* group) noexcept nogil:
+        """The table's place for a queue: its own, or the empty one where it belongs."""
+        cdef uint32_t bucket = <uint32_t>java_hash_of(group.topic, group.topic_size)
+        cdef const Group* other
+        bucket = (bucket * 31 + <uint32_t>group.queue_id) * 0x9E3779B1u
+        bucket = (bucket >> 7) & self.table_mask
+        while self.table[bucket]:
+            other = &self.groups[self.table[bucket] - 1]
+            if (
+                other.queue_id == group.queue_id and other.topic_size == group.topic_size
+                and memcmp(other.topic, group.topic, group.topic_size) == 0
+            ):
+                break
+            bucket = (bucket + 1) & self.table_mask
+        return bucket
+
+    def scan(
+        self, buffer, int64_t at, int64_t stop, *, int64_t base_offset, bint verify_crc=False,
+        bint verify_crc_property=False,
+    ) -> tuple:
+        """Walk the records that lie wholly between ``at`` and ``stop``.
+
+        Args:
+            buffer: bytes of the commit log; held until the next scan or `clear`.
+            at, stop: positions in the buffer.
+            base_offset: physical offset of the buffer's first byte.
+            verify_crc: compare each body with its CRC.
+            verify_crc_property: demand and check the ``__CRC32#`` property instead.
+
+        Returns:
+            (position where it stopped, why: `Status` of _layout.pxd). OK: reached ``stop``; BLANK:
+            at an end-of-file record; EMPTY: at zeros; CAPACITY: call again from there; negative:
+            no good record is there.
+        """
+        cdef int status = OK
+        cdef RecordHead head
+        cdef bytes_t base
+        self.clear()
+        self.hold = BufferHold(buffer, None, base_offset)
+        if at < 0 or stop < at or stop > self.hold.view.len:
+            raise IndexError(f"{at} to {stop} lie outside the buffer")
+        base = <bytes_t>self.hold.view.buf
+        with nogil:
+            while at < stop:
+                status = read_head(base + at, stop - at, &head)
+                if status != OK:
+                    break
+                if head.phy_offset != base_offset + at:
+                    status = BAD_OFFSET
+                    break
+                if verify_crc_property:
+                    status = OK if check_crc_property(base + at, &head) == OK else BAD_CRC
+                elif verify_crc:
+                    status = check_body_crc(base + at, &head)
+                if status == OK:
+                    status = self.take(base + at, &head)
+                if status != OK:
+                    break
+                self.record_count += 1
+                self.store_timestamp = head.store_timestamp
+                at += head.total_size
+            self.end_offset = base_offset + at
+            self.sort()
+        return at, status
+
+    cdef int take(self, bytes_t record, const RecordHead* head) noexcept nogil:
+        """Add one record's units and keys; CAPACITY when they do not fit any more."""
+        cdef Properties found
+        cdef int32_t transaction = head.sys_flag & TRANSACTION_MASK
+        cdef int64_t count = 1, base_offset = head.queue_offset
+        if (
+            self.row_count_max - self.row_count < KEYS_A_RECORD_MAX
+            or self.key_count_max - self.key_count < KEYS_A_RECORD_MAX
+        ) and (self.row_count > self.row_count_max - 1 - head.properties_size // 4
+               or self.key_count > self.key_count_max - 3 - head.properties_size // 2):
+            return CAPACITY
+        if self.row_count >= max(self.row_count_enough, UNITS_A_QUEUE * self.group_count):
+            return CAPACITY
+        read_properties(
+            &self.layout, record + head.properties_at, head.properties_size, &found
+        )
+        if self.keys and transaction != TRANSACTION_ROLLBACK:
+            self.add_keys(record, head, &found)
+        if transaction == 0 or transaction == TRANSACTION_COMMIT:
+            if head.sys_flag & INNER_BATCH and found.inner_num.at and found.inner_base.at:
+                count = decimal(&found.inner_num)
+                if count < 1 or count > INNER_BATCH_MAX:
+                    count = 1
+                base_offset = max(0, decimal(&found.inner_base))
+            self.add_row(
+                record + head.topic_at, head.topic_size, head.queue_id, base_offset,
+                tags_code_of(&self.levels, record, head, &found.tags, &found.delay), head,
+                <int32_t>count,
+            )
+            if (
+                self.multi_dispatch and found.light_queues.at and found.light_offsets.at
+                and dispatches_to_many(record + head.topic_at, head.topic_size)
+            ):
+                self.fan_out(record, head, &found)
+        return OK
+
+    cdef void add_row(
+        self, bytes_t topic, int32_t topic_size, int32_t queue_id, int64_t queue_offset,
+        int64_t tags_code, const RecordHead* head, int32_t message_count,
+    ) noexcept nogil:
+        cdef Group* group = &self.groups[self.group_count]
+        cdef Row* row = &self.rows[self.row_count]
+        cdef uint32_t bucket
+        if not addressable(topic, topic_size, queue_id, queue_offset):
+            self.unaddressable_count += 1
+            return
+        group.topic = topic
+        group.topic_size = topic_size
+        group.queue_id = queue_id
+        bucket = self.bucket_of(group)
+        if self.table[bucket] == 0:
+            self.group_count += 1
+            self.table[bucket] = self.group_count
+            group.bucket = bucket
+            group.count = 0
+            group.first_queue_offset = queue_offset
+            group.next_queue_offset = queue_offset
+            group.contiguous = True
+            group.inner_batch = False
+        group = &self.groups[self.table[bucket] - 1]
+        if queue_offset != group.next_queue_offset:
+            group.contiguous = False
+        if head.sys_flag & INNER_BATCH:
+            group.inner_batch = True
+        group.next_queue_offset = queue_offset + message_count
+        group.count += 1
+        group.end_phy_offset = head.phy_offset + head.total_size
+        group.store_timestamp = head.store_timestamp
+        row.phy_offset = head.phy_offset
+        row.size = head.total_size
+        row.tags_code = tags_code
+        row.store_timestamp = head.store_timestamp
+        row.queue_offset = queue_offset
+        row.group = self.table[bucket] - 1
+        row.message_count = message_count
+        self.row_count += 1
+
+    cdef void fan_out(
+        self, bytes_t record, const RecordHead* head, const Properties* found
+    ) noexcept nogil:
+        """One more unit for each light queue that the record names."""
+        cdef Slice names = found.light_queues, offsets = found.light_offsets, name, offset
+        cdef int64_t tags_code = tags_code_of(
+            &self.levels, record, head, &found.tags, &found.delay
+        )
+        cdef int64_t queue_offset
+        while next_item(&names, 44, &name):
+            if not next_item(&offsets, 44, &offset):
+                break
+            queue_offset = decimal(&offset)
+            if queue_offset < 0 or name.size == 0:
+                continue
+            self.add_row(
+                name.at, name.size,
+                0 if name.size >= 5 and memcmp(name.at, b"%LMQ%", 5) == 0 else head.queue_id,
+                queue_offset, tags_code, head, 1,
+            )
+
+    cdef void add_key(self, int32_t hash, const RecordHead* head) noexcept nogil:
+        self.key_hash_at[self.key_count] = index_hash_of(hash)
+        self.key_offset_at[self.key_count] = head.phy_offset
+        self.key_timestamp_at[self.key_count] = head.store_timestamp
+        self.key_count += 1
+
+    cdef void add_keys(
+        self, bytes_t record, const RecordHead* head, const Properties* found
+    ) noexcept nogil:
+        """UNIQ_KEY, each word of KEYS, then the tags, as RocketMQ's IndexService orders them."""
+        cdef int32_t prefix = java_hash_step(
+            java_hash_of(record + head.topic_at, head.topic_size), <bytes_t><const char*>b"#", 1
+        )
+        cdef Slice words = found.keys, word
+        if found.unique_key.at:
+            self.add_key(java_hash_step(prefix, found.unique_key.at, found.unique_key.size), head)
+        if words.at:
+            while next_item(&words, 32, &word):
+                if word.size:
+                    self.add_key(java_hash_step(prefix, word.at, word.size), head)
+        if self.index_tags and found.tags.at:
+            prefix = java_hash_step(prefix, <bytes_t><const char*>b"T#", 2)
+            self.add_key(java_hash_step(prefix, found.tags.at, found.tags.size), head)
+
+    cdef void sort(self) noexcept nogil:
+        """Encode the units grouped by queue, each queue's in log order."""
+        cdef int32_t index, place = 0
+        cdef uint8_t* unit
+        for index in range(self.group_count):
+            self.groups[index].first_row = place
+            place += self.groups[index].count
+        for index in range(self.row_count):
+            unit = self.unit_at + UNIT_SIZE * <int64_t>self.groups[self.rows[index].group].first_row
+            self.groups[self.rows[index].group].first_row += 1
+            store_i64(unit, self.rows[index].phy_offset)
+            store_i32(unit + UNIT_SIZE_AT, self.rows[index].size)
+            store_i64(unit + UNIT_TAGS_CODE_AT, self.rows[index].tags_code)
+        for index in range(self.group_count):
+            self.groups[index].first_row -= self.groups[index].count
+
+    def queue(self, int32_t index) -> tuple:
+        """One queue of the batch.
+
+        Returns:
+            (topic, queue_id, first_queue_offset, units: memoryview of 20 bytes a message,
+            contiguous: the queue offsets have no gap, inner_batch, end_phy_offset: behind the last
+            record, store_timestamp_ms of the last record).
+        """
+        cdef Group* group
+        if index < 0 or index >= self.group_count:
+            raise IndexError(f"queue {index} of {self.group_count}")
+        group = &self.groups[index]
+        return (
+            group.topic[:group.topic_size].decode("utf-8", "replace"), group.queue_id,
+            group.first_queue_offset,
+            self.units[
+                UNIT_SIZE * <int64_t>group.first_row:
+                UNIT_SIZE * <int64_t>(group.first_row + group.count)
+            ],
+            group.contiguous, group.inner_batch, group.end_phy_offset, group.store_timestamp,
+        )
+
+    def rows_of(self, int32_t index) -> list:
+        """The rows of one queue in log order: (queue_offset, phy_offset, size, tags_code,
+        store_timestamp_ms, message_count)."""
+        cdef int32_t row
+        found = []
+        for row in range(self.row_count):
+            if self.rows[row].group == index:
+                found.append((
+                    self.rows[row].queue_offset, self.rows[row].phy_offset, self.rows[row].size,
+                    self.rows[row].tags_code, self.rows[row].store_timestamp,
+                    self.rows[row].message_count,
+                ))
+        return found
+
+    def __len__(self):
+        return self.row_count
+
+
+def find_head(buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> int:
+    """Position from ``at`` on where a record's magic code and its own offset stand, -1 for none.
+
+    Where the chain of sizes is broken, this is where a record may begin; whether a good one does
+    is for the caller to check.
+
+    Args:
+        buffer: bytes of the commit log.
+        at, stop: positions in the buffer.
+        base_offset: physical offset of the buffer's first byte.
+    """
+    cdef BufferHold hold = BufferHold(buffer, None, base_offset)
+    cdef bytes_t base = <bytes_t>hold.view.buf
+    cdef bytes_t found
+    cdef int32_t magic
+    if at < 0 or stop > hold.view.len:
+        raise IndexError(f"{at} to {stop} lie outside the buffer")
+    with nogil:
+        while at + PHY_OFFSET_AT + 8 <= stop:
+            # both magic codes begin with the byte 0xDA
+            found = <bytes_t>memchr(base + at + MAGIC_AT, 0xDA, stop - at - PHY_OFFSET_AT - 7)
+            if found == NULL:
+                at = stop
+                break
+            at = found - base - MAGIC_AT
+            magic = load_i32(found)
+            if (magic == MAGIC_V1 or magic == MAGIC_V2) and (
+                load_i64(base + at + PHY_OFFSET_AT) == base_offset + at
+            ):
+                break
+            at += 1
+    return at if at + PHY_OFFSET_AT + 8 <= stop else -1
+
+
+cdef inline int32_t java_hash_of(bytes_t text, int32_t size) noexcept nogil:
+    return java_hash_step(0, text, size)
+
+
+cdef bint addressable(
+    bytes_t topic, int32_t topic_size, int32_t queue_id, int64_t queue_offset
+) noexcept nogil:
+    """True when a queue of this name can have a directory, and the offset a place in it."""
+    if topic_size < 1 or topic_size > TOPIC_SIZE_MAX or queue_id < 0:
+        return False
+    if memchr(topic, 0, topic_size) != NULL or memchr(topic, 47, topic_size) != NULL:
+        return False
+    if topic[0] == 46 and (topic_size == 1 or (topic_size == 2 and topic[1] == 46)):
+        return False
+    return 0 <= queue_offset <= QUEUE_OFFSET_MAX
+
+
+cdef bint dispatches_to_many(bytes_t topic, int32_t size) noexcept nogil:
+    """Source: RocketMQ store/MultiDispatchUtils.java, checkMultiDispatchQueue."""
+    return not (
+        (size >= 7 and memcmp(topic, b"%RETRY%", 7) == 0)
+        or (size >= 8 and memcmp(topic, b"rmq_sys_", 8) == 0)
+        or (size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0)
+    )

@@ -1,0 +1,58 @@
+# Message objects for the other native modules.
+from libc.stdint cimport int32_t, int64_t
+
+from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.format._record cimport RecordHead, Slice, bytes_t
+
+
+cdef class Message:
+    cdef public object topic
+    cdef public object body
+    cdef public object tags
+    cdef public object keys
+    cdef public dict properties
+    cdef public int32_t queue_id
+    cdef public int32_t flag
+    cdef public int32_t sys_flag
+    cdef public int64_t born_timestamp_ms
+    cdef public object born_host
+    cdef public object store_host
+    cdef public int32_t reconsume_times
+    cdef public int64_t prepared_transaction_offset
+    cdef public int32_t delay_level
+    cdef public bint wait_store_msg_ok
+
+
+cdef class MessageExt:
+    cdef BufferHold hold
+    cdef bytes_t record_at
+    cdef RecordHead head
+    cdef dict _properties
+    cdef object _topic
+    cdef object _body
+    cdef bint found
+    cdef Slice keys_slice
+    cdef Slice tags_slice
+    cdef Slice unique_key_slice
+    cdef void find_properties(self) noexcept
+    cdef object property_text(self, str name, const Slice* value)
+    cpdef bint has_key(self, str topic, str key) except -1
+    cdef bint is_of(self, bytes_t topic, int32_t size) noexcept
+    cdef bint has_word(self, bytes_t key, int32_t size) noexcept
+
+
+cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable, bint check_crc)
+cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
+
+
+cdef class PutMessageResult:
+    cdef readonly object status
+    cdef readonly object durability
+    cdef readonly int64_t phy_offset
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t store_size
+    cdef readonly int64_t store_timestamp_ms
+    cdef readonly int32_t message_count
+    cdef readonly str reason
+    cdef bytes store_host
+    cdef object phy_offsets              # int64 array of a batch, else None

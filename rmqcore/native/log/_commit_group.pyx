@@ -1,0 +1,299 @@
+"""Many callers wait for the disk, one of them flushes for all.
+
+A caller whose record is not on the disk yet leads when nobody does: it flushes what all have put so
+far. The others wait without the GIL, in the order they came. When a flush ends,
+
+- those whose record it covered go on one after the other: who has been told tells the next one as
+  soon as it has the GIL. All at once they would only queue for it.
+- whoever leads next waits a moment for them to come back, and the last to come leads. Otherwise two
+  groups would take turns, each flush for about half of the callers.
+
+The moment is no longer than what it can save, a flush. When fewer than half came back in it, the
+next flush begins at once, and more of them each time that happens again.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+cimport cython
+
+from rmqcore.native.format._bytes cimport observe_word, publish_word
+from rmqcore.native.log._log_end cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from rmqcore.native.base._turn cimport PyThread_acquire_lock_timed, Turn, monotonic_s
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+# Signals are looked for so often while a thread waits.
+cdef double SIGNALS_EVERY_S = 0.05
+cdef double MOMENT_MAX_S = 0.001
+# So many flushes at most begin at once after a moment that was in vain.
+cdef int PAUSE_MAX = 31
+# Giving way takes longer when the processor has other work; so many do not give way after that.
+cdef double GIVE_WAY_MAX_S = 0.0005
+cdef int HURRIED_COUNT = 1000
+
+
+@cython.final
+cdef class CommitGroup:
+    """Callers that wait until their record is on the disk.
+
+    Args:
+        lead: called with the caller's offset; flushes for all who have put by now and returns the
+            flushed offset. What it raises, its caller gets; the next in line leads then.
+
+    Threads: any. A signal handler or a finalizer that waits inside ``lead`` leads by itself.
+    """
+
+    def __cinit__(self, lead):
+        self.turn = Turn()
+        self.lead = lead
+        if pthread_mutex_init(&self.mutex, NULL) != 0:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef Caller* caller
+        while self.spare != NULL:
+            caller = self.spare
+            self.spare = caller.next
+            PyThread_free_lock(caller.woken)
+            free(caller)
+        pthread_mutex_destroy(&self.mutex)
+
+    cpdef bint wait(self, int64_t offset, double seconds) except -1:
+        """Return when everything below ``offset`` is on the disk.
+
+        Args:
+            offset: physical offset behind the caller's record.
+            seconds: how long to wait for others; one's own flush is always waited for.
+
+        Returns:
+            False when the disk did not confirm it in time.
+        """
+        cdef double end = monotonic_s() + seconds
+        cdef Caller* me
+        cdef Role role
+        while observe_word(&self.flushed) < offset:
+            if self.turn.held() or self.enter():
+                self.flush(offset)
+                continue
+            me = self.new_caller(offset)
+            with nogil:
+                role = self.join(me, min(end, monotonic_s() + SIGNALS_EVERY_S))
+            if role == TOLD:
+                self.tell()
+            elif role == LEADS:
+                self.flush(offset)
+            elif observe_word(&self.flushed) < offset:
+                PyErr_CheckSignals()
+                if monotonic_s() >= end:
+                    return False
+        return True
+
+    cdef int flush(self, int64_t offset) except -1:
+        """Lead, or flush once more inside of that."""
+        cdef bint inside = self.turn.held()
+        cdef double began = monotonic_s()
+        cdef double seconds = 0
+        cdef int64_t reached
+        self.turn.take()
+        try:
+            reached = self.lead(offset)
+            publish_word(&self.flushed, max(reached, self.flushed))
+            seconds = monotonic_s() - began
+        finally:
+            self.turn.give_back()
+            if not inside:
+                self.end(seconds)
+        return 0
+
+    cdef bint enter(self) noexcept nogil:
+        """True when one leads at once: nobody does, and there is nobody to wait for."""
+        cdef bint leads = False
+        pthread_mutex_lock(&self.mutex)
+        if not self.leading:
+            leads = self.all_came(self.waiting.count + 1) or monotonic_s() >= self.moment_ends
+            self.leading = leads
+        pthread_mutex_unlock(&self.mutex)
+        return leads
+
+    cdef bint all_came(self, int64_t callers) noexcept nogil:
+        """True when there is nobody left to wait for; a moment was not in vain then."""
+        if callers < self.expected:
+            return False
+        self.pause_next = 0
+        return True
+
+    cdef Caller* new_caller(self, int64_t offset) except NULL:
+        """A caller that waits; used again when it has left, for it may be woken once too often."""
+        cdef Caller* caller
+        pthread_mutex_lock(&self.mutex)
+        caller = self.spare
+        if caller != NULL:
+            self.spare = caller.next
+        pthread_mutex_unlock(&self.mutex)
+        if caller == NULL:
+            caller = <Caller*>calloc(1, sizeof(Caller))
+            if caller == NULL:
+                raise MemoryError
+            caller.woken = PyThread_allocate_lock()
+            if caller.woken == NULL:
+                free(caller)
+                raise MemoryError
+            PyThread_acquire_lock_timed(caller.woken, 0, 0)
+        caller.offset = offset
+        caller.role = WAITS
+        return caller
+
+    cdef Role join(self, Caller* me, double until) noexcept nogil:
+        """Wait to be told or to lead; another role: neither has come ``until`` then."""
+        cdef Role role
+        cdef bint hurried
+        pthread_mutex_lock(&self.mutex)
+        add(&self.waiting, me)
+        if observe_word(&self.flushed) >= me.offset:
+            self.cover(me)
+            until = 0
+        elif not self.leading:
+            if self.all_came(self.waiting.count):
+                self.take_lead(me)
+            elif self.waiting.count == 1:
+                me.role = GUARDS
+        while me.role < TOLD and self.sleep(me, until):
+            pass
+        role = me.role
+        if role == COVERED:
+            remove(&self.covered, me)
+        elif role < TOLD:
+            remove(&self.waiting, me)
+        me.next = self.spare
+        self.spare = me
+        hurried = self.hurried > 0
+        self.hurried -= hurried
+        pthread_mutex_unlock(&self.mutex)
+        if not hurried:
+            self.give_way()
+        return role
+
+    cdef bint sleep(self, Caller* me, double until) noexcept nogil:
+        """Sleep until woken, without the mutex; False when the time is over."""
+        cdef double now = monotonic_s()
+        cdef double due = until
+        if me.role != COVERED and not self.leading:
+            if me.role == GUARDS:
+                due = min(until, self.moment_ends)
+            if now >= due:
+                self.lead_late(me)
+                return True
+        if now >= due:
+            return False
+        pthread_mutex_unlock(&self.mutex)
+        PyThread_acquire_lock_timed(me.woken, <long long>((due - now) * 1e6) + 1, 0)
+        pthread_mutex_lock(&self.mutex)
+        return True
+
+    cdef void give_way(self) noexcept nogil:
+        """Let the one that woke this thread, often on this processor, go on and release the GIL."""
+        cdef double began = monotonic_s()
+        sched_yield()
+        if monotonic_s() - began > GIVE_WAY_MAX_S:
+            pthread_mutex_lock(&self.mutex)
+            self.hurried = HURRIED_COUNT
+            pthread_mutex_unlock(&self.mutex)
+
+    cdef void lead_late(self, Caller* caller) noexcept nogil:
+        """Lead without all who were expected."""
+        cdef int64_t came = self.waiting.count - (self.expected - self.missing)
+        if self.moment_ends > 0 and 2 * came < self.missing:
+            self.pause_next = min(2 * self.pause_next + 1, PAUSE_MAX)
+            self.pause = self.pause_next
+        self.take_lead(caller)
+
+    cdef void take_lead(self, Caller* caller) noexcept nogil:
+        remove(&self.waiting, caller)
+        caller.role = LEADS
+        self.leading = True
+
+    cdef void cover(self, Caller* caller) noexcept nogil:
+        remove(&self.waiting, caller)
+        caller.role = COVERED
+        add(&self.covered, caller)
+
+    cdef void tell(self) noexcept nogil:
+        """Tell the next one whose record is on the disk; who was told calls this."""
+        cdef Caller* told
+        pthread_mutex_lock(&self.mutex)
+        told = self.next_told()
+        pthread_mutex_unlock(&self.mutex)
+        if told != NULL:
+            PyThread_release_lock(told.woken)
+
+    cdef Caller* next_told(self) noexcept nogil:
+        cdef Caller* told = self.covered.first
+        self.telling = told != NULL
+        if told != NULL:
+            remove(&self.covered, told)
+            told.role = TOLD
+        return told
+
+    cdef void end(self, double seconds) noexcept nogil:
+        """Lead no more; the flush took ``seconds``, 0 when it failed."""
+        cdef double moment = min(seconds, MOMENT_MAX_S)
+        cdef int64_t flushed = observe_word(&self.flushed)
+        cdef Caller* told = NULL
+        cdef Caller* caller
+        cdef Caller* after
+        pthread_mutex_lock(&self.mutex)
+        self.leading = False
+        self.expected = 1 + self.waiting.count
+        caller = self.waiting.first
+        while caller != NULL:
+            after = caller.next
+            if caller.offset <= flushed:
+                self.cover(caller)
+            caller = after
+        self.missing = self.expected - self.waiting.count
+        if self.pause > 0:
+            self.pause -= 1
+            moment = 0
+        self.moment_ends = monotonic_s() + moment if moment > 0 else 0
+        caller = self.waiting.first
+        if caller != NULL:
+            if moment > 0:
+                caller.role = GUARDS
+            else:
+                self.take_lead(caller)
+        if not self.telling:
+            told = self.next_told()
+        pthread_mutex_unlock(&self.mutex)
+        if caller != NULL:
+            PyThread_release_lock(caller.woken)
+        if told != NULL:
+            PyThread_release_lock(told.woken)
+
+
+cdef void add(Callers* callers, Caller* caller) noexcept nogil:
+    caller.next = NULL
+    if callers.last == NULL:
+        callers.first = caller
+    else:
+        callers.last.next = caller
+    callers.last = caller
+    callers.count += 1
+
+
+cdef void remove(Callers* callers, Caller* caller) noexcept nogil:
+    cdef Caller* before = NULL
+    cdef Caller* at = callers.first
+    while at != caller:
+        before, at = at, at.next
+    if before == NULL:
+        callers.first = caller.next
+    else:
+        before.next = caller.next
+    if callers.last == caller:
+        callers.last = before
+    callers.count -= 1

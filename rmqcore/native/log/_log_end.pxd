@@ -1,0 +1,54 @@
+# The mapped end of the log, for the tail that puts messages there; what every put does is inlined.
+from libc.stdint cimport int64_t, uint8_t
+cimport cython
+
+from rmqcore.native.format._bytes cimport expect_write, publish_word
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* mutex, const void* attributes)
+    int pthread_mutex_destroy(pthread_mutex_t* mutex)
+    int pthread_mutex_trylock(pthread_mutex_t* mutex)
+    int pthread_mutex_lock(pthread_mutex_t* mutex)
+    int pthread_mutex_unlock(pthread_mutex_t* mutex)
+
+
+# Answers of a put that are not receipts.
+cdef enum:
+    ANSWER_END_OF_FILE = 1
+    ANSWER_REFUSED = 2
+
+
+cdef class LogEnd:
+    cdef pthread_mutex_t lock
+    cdef Py_buffer view
+    cdef uint8_t* base
+    cdef int64_t file_from_offset
+    cdef int64_t file_size
+    cdef int64_t wrote
+    cdef int64_t end
+    cdef int64_t last_timestamp
+    cdef public bint writable
+    cdef public int64_t fixed_time_ms
+    cdef int64_t put_count
+    cdef int64_t put_size
+    cdef int64_t timestamp(self) noexcept nogil
+
+    @cython.final
+    cdef inline void acquire(self) noexcept:
+        if pthread_mutex_trylock(&self.lock) != 0:
+            with nogil:
+                pthread_mutex_lock(&self.lock)
+
+    @cython.final
+    cdef inline void release(self) noexcept:
+        pthread_mutex_unlock(&self.lock)
+
+    @cython.final
+    cdef inline void advance(self, int64_t size, int64_t messages) noexcept:
+        self.wrote += size
+        self.put_count += messages
+        self.put_size += size
+        publish_word(&self.end, self.file_from_offset + self.wrote)
+        expect_write(self.base + self.wrote)

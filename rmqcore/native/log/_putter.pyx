@@ -1,0 +1,147 @@
+"""`put` and `put_message`, the methods of a store whose speed is a promise.
+
+The base class of the store that is open for writing. On the path of success a put is one native
+call: arguments, checks, record, receipt, and the wait for the disk. Everything else is Python's:
+`_put_slowly`, `_put_message_slowly`, `_not_on_disk`, `_raised`.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+
+from rmqcore.native.log._commit_group cimport CommitGroup
+from rmqcore.native.format._message cimport Message, PutMessageResult
+from rmqcore.native.format._record cimport RecordFields
+from rmqcore.native.log._tail cimport LogTail
+from rmqcore.native.base._turn cimport monotonic_s
+
+from rmqcore.status import Durability
+
+cdef object DISK = Durability.DISK
+
+
+cdef class MessagePutter:
+    """Puts one message through a log tail.
+
+    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk), ``_commits``,
+    ``_disk_timeout_s`` and ``_stats`` (which has ``put_took``, milliseconds). It has the methods
+
+    - ``_put_slowly`` and ``_put_message_slowly``, which take what `put` and `put_message` take and
+      answer for every case that is not plain;
+    - ``_not_on_disk``, which takes a receipt and the error's text ("": out of time) and gives the
+      receipt that says so;
+    - ``_raised``, which gives back the receipt of a good put and raises what any other says.
+    """
+
+    cdef public LogTail _tail
+    cdef public bint _waits
+    cdef public CommitGroup _commits
+    cdef public double _disk_timeout_s
+    cdef public object _stats
+
+    cpdef object _on_disk(self, PutMessageResult receipt):
+        """Wait for the disk; the receipt, which says how that ended."""
+        cdef double began = monotonic_s()
+        cdef bint done
+        try:
+            done = self._commits.wait(
+                receipt.phy_offset + receipt.store_size, self._disk_timeout_s
+            )
+        except OSError as error:
+            return self._not_on_disk(receipt, str(error))
+        if not done:
+            return self._not_on_disk(receipt, "")
+        self._stats.put_took(1000 * (monotonic_s() - began))
+        receipt.durability = DISK
+        return receipt
+
+    def put(
+        self, topic, body, *, int32_t queue_id=0, tags=None, keys=(), properties=None,
+        int32_t delay_level=0, int32_t flag=0, int32_t sys_flag=0, int64_t born_timestamp_ms=0,
+        born_host=None, store_host=None, int32_t reconsume_times=0,
+        int64_t prepared_transaction_offset=0, durability=None,
+    ):
+        """Store one message.
+
+        Args:
+            topic: 1 to 255 characters of letters, digits, ``%``, ``|``, ``_`` and ``-``.
+            body: bytes, at most ``max_message_size``.
+            queue_id: queue of the topic, 0 or more.
+            tags: filter tag.
+            keys: look-up keys; a str is one key.
+            properties: further pairs of str.
+            delay_level: deliver later; needs ``deliver_delayed``.
+            flag, sys_flag: application flag; RocketMQ's system flags.
+            born_timestamp_ms: 0 for the time of the put.
+            born_host, store_host: ``address:port``; None for the store's own.
+            reconsume_times, prepared_transaction_offset: stored as given.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            the receipt, always with status PUT_OK.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was stored.
+            StoreNotWritableError: the store takes no puts; the message says why.
+            DiskFullError: no room for the next log file.
+            FlushTimeoutError: stored, but not confirmed on disk in time.
+            StoreClosedError: the store is closed.
+
+        Durability: as the receipt says.
+        Source: RocketMQ store/DefaultMessageStore.java, putMessage.
+        """
+        cdef RecordFields fields
+        cdef object answer
+        if delay_level == 0 and durability is None and plain(properties):
+            fields.queue_id = queue_id
+            fields.flag = flag
+            fields.sys_flag = sys_flag
+            fields.born_timestamp = born_timestamp_ms
+            fields.reconsume_times = reconsume_times
+            fields.prepared_transaction_offset = prepared_transaction_offset
+            answer = self._tail.put_fields(
+                &fields, body, topic, tags, keys, properties, born_host, store_host
+            )
+            if type(answer) is PutMessageResult:
+                if self._waits:
+                    answer = self._raised(self._on_disk(answer))
+                return answer
+        return self._put_slowly(
+            topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
+            delay_level=delay_level, flag=flag, sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms, born_host=born_host, store_host=store_host,
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset, durability=durability,
+        )
+
+    def put_message(self, message, *, durability=None):
+        """Store one `Message`, or a copy of a `MessageExt`.
+
+        Args:
+            message: what to store; it is left as it is.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            the receipt; its status says what went wrong when it was not the caller's mistake.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was stored.
+            StoreClosedError: the store is closed.
+
+        Durability: as the receipt says.
+        Source: RocketMQ store/DefaultMessageStore.java, putMessage.
+        """
+        cdef object answer
+        if (
+            durability is None and isinstance(message, Message)
+            and (<Message>message).delay_level == 0 and plain((<Message>message).properties)
+        ):
+            answer = self._tail.put_one(<Message>message)
+            if type(answer) is PutMessageResult:
+                if self._waits:
+                    return self._await_disk(answer, None, (<Message>message).wait_store_msg_ok)
+                return answer
+        return self._put_message_slowly(message, durability=durability)
+
+
+cdef inline bint plain(object properties) except -1:
+    """True when the properties ask for no delayed delivery."""
+    return properties is None or "DELAY" not in properties

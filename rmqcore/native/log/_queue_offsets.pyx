@@ -1,0 +1,169 @@
+"""Which offset the next message of each queue gets, and how messages carry it themselves.
+
+A `TopicTable` has one `TopicEntry` for each topic of the log, light queues included; a `Numbering`
+is made for a message whose own properties name offsets.
+"""
+
+import re
+
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
+cimport cython
+
+from rmqcore.native.format._encoder cimport NO_PROBLEM, TOO_LONG, RecordEncoder
+from rmqcore.native.format._layout cimport INNER_BATCH, PROPERTIES_SIZE_MAX, TOPIC_SIZE_MAX
+from rmqcore.native.format._record cimport RecordFields
+
+from rmqcore.errors import MessageIllegalError
+
+cdef object TOPIC_GRAMMAR = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+@cython.final
+cdef class TopicEntry:
+    """One topic: its encoded name and the next offset of each of its queues."""
+
+    def __cinit__(self, bytes name):
+        self.name = name
+        self.far = {}
+
+    def __dealloc__(self):
+        free(self.near)
+
+    cdef int set_far(self, int32_t queue_id, int64_t offset) except -1:
+        cdef int64_t* grown
+        cdef int32_t count
+        if queue_id >= ARRAY_QUEUES:
+            self.far[queue_id] = offset
+            return 0
+        count = max(min(max(8, 2 * queue_id), ARRAY_QUEUES), queue_id + 1)
+        grown = <int64_t*>realloc(self.near, count * sizeof(int64_t))
+        if grown == NULL:
+            raise MemoryError
+        memset(grown + self.near_count, 0, (count - self.near_count) * sizeof(int64_t))
+        self.near = grown
+        self.near_count = count
+        self.near[queue_id] = offset
+        return 0
+
+
+@cython.final
+cdef class TopicTable:
+    """All topics of a log by name."""
+
+    def __cinit__(self):
+        self.entries = {}
+
+    cdef TopicEntry find(self, object topic):
+        cdef PyObject* found
+        if type(topic) is not str:
+            raise MessageIllegalError(f"topic {topic!r}: expected a str")
+        found = PyDict_GetItem(self.entries, topic)
+        if found != NULL:
+            self.last_name, self.last = topic, <TopicEntry><object>found
+            return self.last
+        if TOPIC_GRAMMAR.fullmatch(topic) is None:
+            raise MessageIllegalError(
+                f"topic {topic[:80]!r}: expected 1 to {TOPIC_SIZE_MAX} characters of "
+                "letters, digits, '%', '|', '_' and '-'"
+            )
+        if len(topic) > TOPIC_SIZE_MAX:
+            raise MessageIllegalError(
+                f"topic {topic[:80]!r}… has {len(topic)} characters, more than {TOPIC_SIZE_MAX}"
+            )
+        return self.entries.setdefault(topic, TopicEntry(topic.encode()))
+
+    cdef int forget(self, object topic) except -1:
+        self.entries.pop(topic, None)
+        self.last_name = self.last = None
+        return 0
+
+    cdef Numbering numbering_of(
+        self, RecordFields* fields, object topic, TopicEntry entry, dict properties,
+        bint multi_dispatch,
+    ):
+        cdef Numbering numbering = Numbering()
+        cdef TopicEntry light
+        numbering.properties = dict(properties)
+        numbering.message_count = 1
+        if fields.sys_flag & INNER_BATCH:
+            if not entry.batch_queue:
+                raise MessageIllegalError(
+                    f"topic {topic} has no batch consume queue, so it takes no inner batch"
+                )
+            numbering.inner_batch = True
+            numbering.message_count = inner_batch_size(properties)
+            numbering.properties.pop("INNER_BASE", None)
+        names = properties.get("INNER_MULTI_DISPATCH")
+        if multi_dispatch and names and dispatches_to_many(topic):
+            numbering.properties.pop("INNER_MULTI_QUEUE_OFFSET", None)
+            numbering.queues = []
+            for name in names.split(","):
+                if not name.startswith("%LMQ%"):
+                    raise MessageIllegalError(
+                        f"INNER_MULTI_DISPATCH names {name!r}: a light queue begins with '%LMQ%'"
+                    )
+                light = self.entry(name)
+                light.set_next(0, light.next_offset(0))
+                numbering.queues.append(light)
+            numbering.make_room()
+        return numbering
+
+
+@cython.final
+cdef class Numbering:
+    """Offsets that a message carries in its own properties, written while the tail is locked.
+
+    The text is made in C, so that nothing under the lock can run Python code.
+    """
+
+    def __dealloc__(self):
+        free(self.digits)
+
+    cdef make_room(self):
+        self.digits = <char*>calloc(len(self.queues), 24)
+        if self.digits == NULL:
+            raise MemoryError
+
+    cdef int add_to(self, RecordEncoder encoder, int64_t queue_offset) noexcept:
+        cdef Py_ssize_t index
+        cdef int size, problem = NO_PROBLEM
+        cdef bint last
+        if self.inner_batch:
+            size = snprintf(self.base_digits, 24, b"%lld", <long long>queue_offset)
+            encoder.add(<const char*>b"INNER_BASE", 10, 1)
+            problem = encoder.add(self.base_digits, size, 2)
+        if self.queues is not None:
+            encoder.add(<const char*>b"INNER_MULTI_QUEUE_OFFSET", 24, 1)
+            for index in range(len(self.queues)):
+                size = snprintf(
+                    self.digits + 24 * index, 24, b"%lld",
+                    <long long>(<TopicEntry>self.queues[index]).next_offset(0),
+                )
+                last = index == len(self.queues) - 1
+                problem = encoder.add(self.digits + 24 * index, size, 2 if last else 44)
+        if problem == NO_PROBLEM and encoder.properties_size > PROPERTIES_SIZE_MAX:
+            problem = TOO_LONG
+        return problem
+
+    cdef int advance(self) except -1:
+        cdef TopicEntry light
+        if self.queues is not None:
+            for light in self.queues:
+                light.set_next(0, light.next_offset(0) + 1)
+        return 0
+
+
+cdef int32_t inner_batch_size(dict properties) except -1:
+    text = properties.get("INNER_NUM", "")
+    if isinstance(text, str) and text.isascii() and text.isdigit() and 0 < int(text) <= 32767:
+        return int(text)
+    raise MessageIllegalError(f"INNER_NUM={text!r}: expected the number of messages, 1 to 32767")
+
+
+cdef bint dispatches_to_many(str topic):
+    return topic != "SCHEDULE_TOPIC_XXXX" and not topic.startswith(("%RETRY%", "rmq_sys_"))

@@ -1,0 +1,61 @@
+from collections.abc import Iterable, Mapping
+from typing import Final, Self, final
+
+from typing_extensions import Buffer
+
+from rmqcore.native.format._message import Message, PutMessageResult
+from rmqcore.native.log._log_end import LogEnd
+from rmqcore.status import Durability
+
+END_OF_FILE: Final[int]
+REFUSED: Final[int]
+
+@final
+class LogTail(LogEnd):
+    durability: Durability
+    def __new__(
+        cls,
+        store_host: str,
+        max_message_size: int,
+        *,
+        append_crc: bool = False,
+        multi_dispatch: bool = False,
+    ) -> Self: ...
+    @property
+    def max_message_size(self) -> int: ...
+    @property
+    def append_crc(self) -> bool: ...
+    @property
+    def multi_dispatch(self) -> bool: ...
+    def next_queue_offset(self, topic: str, queue_id: int) -> int: ...
+    def set_next_queue_offset(self, topic: str, queue_id: int, offset: int) -> None: ...
+    def set_batch_queue(self, topic: str, batch_queue: bool) -> None: ...
+    def forget_topic(self, topic: str) -> None: ...
+    def put(
+        self,
+        topic: str,
+        body: Buffer,
+        queue_id: int,
+        tags: str | None,
+        keys: str | Iterable[str] | None,
+        properties: Mapping[str, str] | None,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: str | None,
+        store_host: str | None,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+    ) -> PutMessageResult | int: ...
+    def put_message(self, message: Message) -> PutMessageResult | int: ...
+    def put_encoded(
+        self,
+        topic: str,
+        batch_body: Buffer,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: str | None,
+        store_host: str | None,
+        reconsume_times: int,
+    ) -> PutMessageResult | int: ...

@@ -1,0 +1,17 @@
+# The mapped part of the log, for leaves that read records in it.
+from libc.stdint cimport int64_t
+
+from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.format._record cimport bytes_t
+from rmqcore.native.log._tail cimport LogTail
+
+
+cdef class LogMap:
+    cdef LogTail tail
+    cdef readonly int64_t file_size
+    cdef int64_t first_base
+    cdef list holds
+    cdef Py_ssize_t held_count
+    cdef Py_ssize_t held_max
+    cdef BufferHold find(self, int64_t offset, bytes_t* at, int64_t* readable)
+    cdef object look_at(self, int64_t offset, bint check_crc)

@@ -1,0 +1,16 @@
+from pathlib import Path
+from typing import Literal, final
+
+from typing_extensions import Buffer
+
+from rmqcore.native.format._message import MessageExt
+from rmqcore.native.log._tail import LogTail
+
+@final
+class LogMap:
+    file_size: int
+    def __new__(cls, tail: LogTail, file_size: int, *, held_max: int = 1024) -> LogMap: ...
+    def clear(self) -> None: ...
+    def add(self, buffer: Buffer, path: Path, base_offset: int) -> None: ...
+    def delete_before(self, min_phy_offset: int) -> int: ...
+    def message_at(self, offset: int) -> MessageExt | int | Literal[False] | None: ...

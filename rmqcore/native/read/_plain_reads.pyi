@@ -1,0 +1,42 @@
+from collections.abc import Mapping
+from typing import final
+
+from typing_extensions import disjoint_base
+
+from rmqcore.native.log._tail import LogTail
+from rmqcore.native.read._get_result import GetMessageResult
+from rmqcore.native.read._key_query import QueryMessageResult
+from rmqcore.native.read._log_map import LogMap
+
+@disjoint_base
+class UnitQueue:
+    min_offset: int
+    max_offset: int
+    plain_files: object | None
+
+def good_units(units: bytes, unit_size: int, floor: int) -> tuple[int, bool, int]: ...
+def message_units(units: bytes, unit_size: int) -> tuple[int, int]: ...
+
+@final
+class PlainReads:
+    dispatched: object | None
+    def __init__(
+        self,
+        queues: Mapping[tuple[str, int], UnitQueue],
+        index: object | None,
+        log: LogMap,
+        log_files: object,
+        tail: LogTail,
+        *,
+        slack_ms: int,
+    ) -> None: ...
+    @property
+    def found_count(self) -> int: ...
+    @property
+    def transferred_count(self) -> int: ...
+    def get(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int, max_bytes: int
+    ) -> GetMessageResult | None: ...
+    def query(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int | None
+    ) -> QueryMessageResult | None: ...

@@ -1,0 +1,124 @@
+"""A store that nobody has open for writing, and how its derived directories are replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rmqcore.config import StoreConfig, load_config
+from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
+from rmqcore.native.base._mapped import exchange_paths
+from rmqcore.recovery.geometry import fitted_config
+from rmqcore.scan.plan import LogPlan
+
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+_FRESH = ".rebuild"
+_SET_ASIDE = ".before"
+
+
+@dataclass(slots=True)
+class RebuildReport:
+    """What a rebuild did.
+
+    Attributes:
+        kind: "consume queues" or "index".
+        records: records of the log that were walked.
+        files: files written.
+        digest_before, digest_after: SHA-256 of the old and the new files.
+        notes: what could not be derived, or was taken over.
+        damaged: (physical offset, reason) of damage that was passed over.
+    """
+
+    kind: str
+    records: int = 0
+    files: int = 0
+    digest_before: str = ""
+    digest_after: str = ""
+    notes: list[str] = field(default_factory=list)
+    damaged: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def identical(self) -> bool:
+        """True when the new files are the old ones byte for byte."""
+        return self.digest_before == self.digest_after
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as plain values, for JSON."""
+        return asdict(self) | {"identical": self.identical}
+
+
+@contextlib.contextmanager
+def cold(
+    store_path: str | os.PathLike[str], config: StoreConfig | str | Path | None
+) -> Iterator[LogPlan]:
+    """The plan of a store that nobody has open for writing, and nobody can open meanwhile."""
+    directory = StoreDir(store_path)
+    directory.require()
+    directory.lock()
+    try:
+        for path in (directory.consume_queue, directory.batch_consume_queue, directory.index):
+            settle(path)
+        yield LogPlan(directory, fitted_config(load_config(config), directory))
+    finally:
+        directory.unlock()
+
+
+def light_queues(plan: LogPlan) -> bool:
+    """True when records are fanned out to light queues: it is configured, or there are some."""
+    config, root = plan.config, plan.directory.consume_queue
+    if config.enable_lmq and config.enable_multi_dispatch:
+        return True
+    if not root.is_dir():
+        return False
+    with os.scandir(root) as entries:
+        return any(entry.name.startswith(LIGHT_QUEUE_PREFIX) for entry in entries)
+
+
+def fresh_beside(path: Path) -> Path:
+    """An empty directory beside ``path``, where its successor is made."""
+    fresh = path.with_name(path.name + _FRESH)
+    shutil.rmtree(fresh, ignore_errors=True)
+    make_directory(fresh)
+    return fresh
+
+
+def swap_in(fresh: Path, path: Path) -> None:
+    """Put a complete directory in the place of the one there is, and remove that.
+
+    Raises:
+        OSError: the disk refused; the old directory is in place.
+    """
+    for directory, _, names in os.walk(fresh):
+        for name in names:
+            fd = os.open(Path(directory) / name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_directory(Path(directory))
+    if not path.is_dir():
+        fresh.rename(path)
+        sync_directory(path.parent)
+        return
+    if exchange_paths(fresh, path):
+        sync_directory(path.parent)
+        shutil.rmtree(fresh)
+        return
+    aside = path.with_name(path.name + _SET_ASIDE)
+    path.rename(aside)
+    fresh.rename(path)
+    sync_directory(path.parent)
+    shutil.rmtree(aside)
+
+
+def settle(path: Path) -> None:
+    """Undo a swap that was killed between its two renames, where one step was not to be had."""
+    aside = path.with_name(path.name + _SET_ASIDE)
+    if aside.is_dir() and not path.is_dir():
+        aside.rename(path)
+        sync_directory(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,324 @@
+"""Consume queues of a cold store, derived from its log alone.
+
+What is there stays untouched until the new files are complete and on disk; then the two directories
+change places in one step. Killed at any moment, the store has the old files or the new ones, and
+running again works.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from rmqcore.config import StoreConfig
+from rmqcore.errors import CorruptStoreError
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
+from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.store_dir import make_directory, subdirectories
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
+from rmqcore.rebuild.digest import tree_digest, tree_digests
+from rmqcore.rebuild.queue_writer import QueueKey, QueuesWritten, QueueWriter
+from rmqcore.scan.log_walk import Damage, LogWalk
+from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
+from rmqcore.scan.runner import Runner, run
+from rmqcore.scan.split import Split
+
+_COPY_UNITS = 1 << 16
+
+
+def rebuild(
+    split: Split,
+    root: Path,
+    *,
+    file_size: int,
+    delays_ms: tuple[int, ...],
+    multi_dispatch: bool = False,
+    batch_queues: frozenset[QueueKey] = frozenset(),
+    skip_damage: bool = False,
+) -> tuple[QueuesWritten, list[Damage]]:
+    """Write the consume-queue units of one split into files below ``root``.
+
+    Splits may be worked on in any order and at the same time; `finish_queues` then closes the gaps
+    between them.
+
+    Args:
+        split: from `plan`.
+        root: a fresh directory that takes the place of ``consumequeue``.
+        file_size: bytes of a consume-queue file.
+        delays_ms: delay of level 1, 2, ...
+        multi_dispatch: fan out to light queues (LMQ).
+        batch_queues: queues that are stored as batches.
+        skip_damage: pass over damaged records instead of raising.
+
+    Returns:
+        what was written, and the damage passed over.
+    """
+    return _rebuild_splits(
+        [split], root, file_size, delays_ms, multi_dispatch, batch_queues, skip_damage
+    )
+
+
+def _rebuild_splits(
+    splits: list[Split],
+    root: Path,
+    file_size: int,
+    delays_ms: tuple[int, ...],
+    multi_dispatch: bool,
+    batch_queues: frozenset[QueueKey],
+    skip_damage: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[QueuesWritten, list[Damage]]:
+    damaged: list[Damage] = []
+    batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
+    writer = QueueWriter(root, file_size, batch_queues)
+    done, total = 0, sum(split.size for split in splits)
+    try:
+        for split in splits:
+            walk = LogWalk(split, on_damage=damaged.append if skip_damage else None)
+            for _ in walk.run(batch.scan):
+                writer.take(batch)
+                batch.clear()
+            done += split.size
+            if progress is not None:
+                progress(done, total)
+    finally:
+        batch.clear()
+        writer.close()
+    return writer.written, damaged
+
+
+def rebuild_consume_queues(
+    store_path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | str | Path | None = None,
+    jobs: int | Runner = 1,
+    split_size: int = SPLIT_SIZE,
+    skip_damage: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> RebuildReport:
+    """Derive every consume queue of a cold store from its log.
+
+    A queue keeps its offsets: units of messages that the log no longer has are taken over from the
+    old files, also those of a queue all of whose messages have expired.
+
+    Args:
+        store_path: the store's directory; its lock is taken.
+        config: settings of the store, as for `open_store`.
+        jobs: processes, or what else runs a function over splits.
+        split_size: bytes of log that one process works on at a time.
+        skip_damage: pass over damaged records; their messages are lost, and fillers stand in their
+            places.
+        progress: called with (bytes of log done, bytes in all).
+
+    Raises:
+        StoreLockedError: the store is open for writing.
+        CorruptRecordError: the log is damaged; nothing was changed.
+        CorruptConsumeQueueError: a queue offset jumps too far to be true; nothing was changed.
+        DiskFullError: no room; nothing was changed.
+    """
+    with cold(store_path, config) as log:
+        return _QueuesRebuild(log, jobs, split_size, skip_damage, progress).run()
+
+
+class _QueuesRebuild:
+    """One run of `rebuild_consume_queues`."""
+
+    def __init__(
+        self,
+        log: LogPlan,
+        jobs: int | Runner,
+        split_size: int,
+        skip_damage: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._log = log
+        self._jobs = jobs
+        self._progress = progress
+        self._split_size = split_size
+        self._directory = log.directory
+        self._fresh = fresh_beside(log.directory.consume_queue)
+        self._fresh_batches = fresh_beside(log.directory.batch_consume_queue)
+        self._work = partial(
+            rebuild,
+            root=self._fresh,
+            file_size=log.config.mapped_file_size_consume_queue,
+            delays_ms=log.config.delay_levels_ms,
+            multi_dispatch=light_queues(log),
+            batch_queues=frozenset(queue_keys(log.directory.batch_consume_queue)),
+            skip_damage=skip_damage,
+        )
+        self.report = RebuildReport("consume queues")
+
+    def run(self) -> RebuildReport:
+        report, directory = self.report, self._directory
+        runs, batches = self._write_units()
+        self._finish(runs, batches)
+        report.files = sum(
+            1
+            for root in (self._fresh, self._fresh_batches)
+            for path in root.rglob("*")
+            if path.is_file()
+        )
+        digests = tree_digests(
+            directory.consume_queue,
+            directory.batch_consume_queue,
+            self._fresh,
+            self._fresh_batches,
+        )
+        report.digest_before, report.digest_after = _joined(digests[:2]), _joined(digests[2:])
+        swap_in(self._fresh, directory.consume_queue)
+        if any(self._fresh_batches.iterdir()) or directory.batch_consume_queue.is_dir():
+            swap_in(self._fresh_batches, directory.batch_consume_queue)
+        else:
+            self._fresh_batches.rmdir()
+        return report
+
+    def _write_units(
+        self,
+    ) -> tuple[dict[QueueKey, list[tuple[int, int]]], dict[QueueKey, list[tuple[int, ...]]]]:
+        splits = self._log.splits(self._split_size)
+        if self._jobs != 1:
+            parts = list(run(self._work, splits, jobs=self._jobs, progress=self._progress))
+            runs = _merged(written for written, _ in parts)
+            if runs is not None:
+                return runs, self._noted(parts)
+            # two records claim one place in a queue: only the log's own order tells whose it is
+            shutil.rmtree(self._fresh)
+            make_directory(self._fresh)
+        part = _rebuild_splits(splits, **self._work.keywords, progress=self._progress)
+        return dict(part[0].runs), self._noted([part])
+
+    def _noted(
+        self, parts: list[tuple[QueuesWritten, list[Damage]]]
+    ) -> dict[QueueKey, list[tuple[int, ...]]]:
+        batches: dict[QueueKey, list[tuple[int, ...]]] = {}
+        for written, damaged in parts:
+            self.report.records += written.records
+            self.report.damaged += [(damage.phy_offset, damage.reason) for damage in damaged]
+            for key, rows in written.batches.items():
+                batches.setdefault(key, []).extend(rows)
+            if written.skipped:
+                self.report.notes.append(
+                    f"{written.skipped} records claim queue offsets that earlier records have"
+                )
+        return batches
+
+    # ---- what the single splits cannot know
+
+    def _finish(
+        self,
+        runs: dict[QueueKey, list[tuple[int, int]]],
+        batches: dict[QueueKey, list[tuple[int, ...]]],
+    ) -> None:
+        writer = QueueWriter(
+            self._fresh, self._log.config.mapped_file_size_consume_queue, frozenset()
+        )
+        try:
+            for key, stretches in runs.items():
+                self._begin(writer, key, stretches[0][0])
+                for before, after in pairwise(stretches):
+                    writer.fill(key, before[1], after[0])
+            for key in queue_keys(self._directory.consume_queue):
+                if key not in runs:
+                    self._keep_expired(writer, key)
+        finally:
+            writer.close()
+        for key in sorted(batches.keys() | set(queue_keys(self._directory.batch_consume_queue))):
+            self._write_batches(key, batches.get(key, []))
+
+    def _begin(self, writer: QueueWriter, key: QueueKey, first: int) -> None:
+        """What lies before the first message of a queue: expired units, else fillers."""
+        size = self._log.config.mapped_file_size_consume_queue // UNIT_SIZE
+        old = self._expired(key)
+        start, stop = first - first % size, first
+        if old is not None and old.first_unit_offset < old.min_offset <= first:
+            self._copy(writer, key, old, old.first_unit_offset, old.min_offset)
+            start = old.min_offset
+        if start < stop:
+            writer.fill(key, start, stop)
+
+    def _expired(self, key: QueueKey) -> ConsumeQueue | None:
+        """The old queue; its units below ``min_offset`` are of messages that the log had once."""
+        if not self._log.start:
+            return None
+        path = self._directory.consume_queue / key[0] / str(key[1])
+        queue = ConsumeQueue(
+            path,
+            *key,
+            self._log.config.mapped_file_size_consume_queue,
+            OpenFiles(),
+            writable=False,
+        )
+        try:
+            queue.load()
+        except CorruptStoreError as error:
+            self.report.notes.append(f"nothing was taken over from {path}: {error.reason}")
+            return None
+        queue.correct_min_offset(self._log.start)
+        return queue
+
+    @staticmethod
+    def _copy(writer: QueueWriter, key: QueueKey, old: ConsumeQueue, start: int, stop: int) -> None:
+        while start < stop:
+            units = old.read_units(start, min(_COPY_UNITS, stop - start))
+            if not units:
+                return
+            writer.write(key, start, units)
+            start += len(units) // UNIT_SIZE
+
+    def _keep_expired(self, writer: QueueWriter, key: QueueKey) -> None:
+        """A queue of which the log has nothing any more goes on at its old offsets."""
+        old = self._expired(key)
+        if old is None or old.min_offset <= old.first_unit_offset:
+            self.report.notes.append(f"the log has no message of {key[0]}/{key[1]}; it is gone")
+            return
+        self._copy(writer, key, old, old.first_unit_offset, old.min_offset)
+        self.report.notes.append(
+            f"every message of {key[0]}/{key[1]} has expired; it goes on at {old.min_offset}"
+        )
+
+    def _write_batches(self, key: QueueKey, rows: list[tuple[int, ...]]) -> None:
+        size = self._log.config.mapper_file_size_batch_consume_queue
+        queue = BatchConsumeQueue(
+            self._fresh_batches / key[0] / str(key[1]), *key, size, OpenFiles()
+        )
+        queue.load()
+        queue.append_rows(rows)  # type: ignore[arg-type]
+        queue.flush()
+        queue.close()
+
+
+def _merged(
+    parts: Iterator[QueuesWritten],
+) -> dict[QueueKey, list[tuple[int, int]]] | None:
+    """The stretches of each queue in log order; None when two of them overlap."""
+    runs: dict[QueueKey, list[tuple[int, int]]] = {}
+    for written in parts:
+        for key, stretches in written.runs.items():
+            known = runs.setdefault(key, [])
+            if known and stretches[0][0] < known[-1][1]:
+                return None
+            known.extend(stretches)
+    return runs
+
+
+def queue_keys(root: Path) -> list[QueueKey]:
+    """(topic, queue id) of each queue directory below ``root``."""
+    return sorted(
+        (topic, int(name))
+        for topic in subdirectories(root)
+        for name in subdirectories(root / topic)
+        if name.isascii() and name.isdigit()
+    )
+
+
+def _joined(digests: list[str]) -> str:
+    """The digest of the plain queues, and that of the batch queues where there are any."""
+    plain, batches = digests
+    return plain if batches == tree_digest(Path(os.devnull)) else f"{plain}-{batches}"

@@ -1,0 +1,157 @@
+"""File sizes of an existing store, taken from its files and compared with the configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
+from rmqcore.config import StoreConfig
+from rmqcore.errors import ConfigError, CorruptStoreError
+from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
+from rmqcore.files.store_dir import StoreDir
+
+_QUEUES_LOOKED_AT = 64
+_ENTRIES_A_SLOT = 4
+_SLOTS_CHECKED = 4096
+
+
+def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
+    """The configuration with the sizes that the store's files have.
+
+    Args:
+        config: sizes that are not explicit give way to those of the files.
+        directory: where the store's files lie.
+
+    Raises:
+        ConfigError: an explicit size contradicts the files, or the index's geometry can neither
+            be told from its length nor was given. The message says both sides.
+        CorruptStoreError: the files have sizes that no configuration has.
+    """
+    sizes: dict[str, object] = {}
+    log_files = numbered_files(directory.commit_log)
+    lengths = [size for _, _, size in log_files]
+    _take(config, sizes, "mapped_file_size_commit_log", lengths, log_files)
+    for field, root in (
+        ("mapped_file_size_consume_queue", directory.consume_queue),
+        ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
+    ):
+        queues = list(_some_queues(root))
+        lengths = [size for files in queues for _, _, size in files]
+        _take(config, sizes, field, lengths, max(queues, key=len, default=[]))
+    sizes |= _index_geometry(config, directory.index)
+    changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
+    try:
+        return config.with_settings(changed) if changed else config
+    except ConfigError as error:
+        reason = f"its files have sizes that no store's have: {error}"
+        raise CorruptStoreError(directory.path, -1, reason) from error
+
+
+def _take(
+    config: StoreConfig,
+    sizes: dict[str, object],
+    field: str,
+    lengths: list[int],
+    files: list[tuple[int, Path, int]],
+) -> None:
+    found = file_size_of(files)
+    if found is None or not any(lengths):
+        return
+    wanted = getattr(config, field)
+    if field in config.explicit:
+        if found != wanted and wanted not in lengths:
+            raise ConfigError(
+                field,
+                wanted,
+                f"the store's files have {found} bytes ({files[0][1].parent}); "
+                "leave the setting out, or open the store that it belongs to",
+            )
+        return
+    sizes[field] = found
+
+
+def _some_queues(root: Path) -> Iterator[list[tuple[int, Path, int]]]:
+    """The files of some queues below a directory of topics."""
+    looked = 0
+    if not root.is_dir():
+        return
+    for topic in root.iterdir():
+        for directory in topic.iterdir() if topic.is_dir() else ():
+            files = numbered_files(directory)
+            if files:
+                yield files
+                looked += 1
+            if looked >= _QUEUES_LOOKED_AT:
+                return
+
+
+def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
+    if not directory.is_dir():
+        return {}
+    lengths = Counter(
+        path.stat().st_size
+        for path in directory.iterdir()
+        if path.name.isascii() and path.name.isdigit() and path.is_file()
+    )
+    if not lengths:
+        return {}
+    length, _ = lengths.most_common(1)[0]
+    slots, entries = config.max_hash_slot_num, config.max_index_num
+    given = {"max_hash_slot_num", "max_index_num"} & config.explicit
+    if index_file_size(slots, entries) == length:
+        return {}
+    if len(given) == 2:
+        raise ConfigError(
+            "max_hash_slot_num, max_index_num",
+            (slots, entries),
+            f"they make index files of {index_file_size(slots, entries)} bytes; those in "
+            f"{directory} have {length}",
+        )
+    rest = length - HEADER_SIZE
+    if "max_hash_slot_num" in given:
+        entries = (rest - INDEX_SLOT_SIZE * slots) // INDEX_ENTRY_SIZE
+    elif "max_index_num" in given:
+        slots = (rest - INDEX_ENTRY_SIZE * entries) // INDEX_SLOT_SIZE
+    else:
+        slots = rest // (INDEX_SLOT_SIZE + INDEX_ENTRY_SIZE * _ENTRIES_A_SLOT)
+        entries = _ENTRIES_A_SLOT * slots
+    if slots < 1 or entries < 2 or index_file_size(slots, entries) != length:
+        raise _unknown_geometry(directory, length)
+    for path in directory.iterdir():
+        if path.name.isdigit() and path.stat().st_size == length:
+            if not _chains_fit(path, slots, entries):
+                raise _unknown_geometry(directory, length)
+            break
+    return {"max_hash_slot_num": slots, "max_index_num": entries}
+
+
+def _unknown_geometry(directory: Path, length: int) -> ConfigError:
+    return ConfigError(
+        "max_hash_slot_num, max_index_num",
+        None,
+        f"the geometry of the index files in {directory} ({length} bytes) cannot be told from "
+        "their length; give both, as maxHashSlotNum and maxIndexNum of the broker that wrote them",
+    )
+
+
+def _chains_fit(path: Path, slots: int, entries: int) -> bool:
+    """True when used slots lead to entries whose hash belongs to them."""
+    with path.open("rb") as stream:
+        head = stream.read(HEADER_SIZE + INDEX_SLOT_SIZE * min(slots, _SLOTS_CHECKED))
+        used = 0
+        for slot in range(min(slots, _SLOTS_CHECKED)):
+            at = HEADER_SIZE + INDEX_SLOT_SIZE * slot
+            number = int.from_bytes(head[at : at + INDEX_SLOT_SIZE], "big")
+            if not number:
+                continue
+            if number >= entries:
+                return False
+            stream.seek(HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * number)
+            if int.from_bytes(stream.read(4), "big") % slots != slot:
+                return False
+            used += 1
+            if used >= 64:
+                break
+    return True

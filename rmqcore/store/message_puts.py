@@ -1,0 +1,302 @@
+"""The writing half of a store's public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from rmqcore._codec import encode_batch, shares_queue
+from rmqcore.config import StoreConfig
+from rmqcore.errors import (
+    ConfigError,
+    DiskFullError,
+    FlushTimeoutError,
+    MessageIllegalError,
+    PutMessageError,
+    StoreNotWritableError,
+)
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.native.format._message import Message, MessageExt, PutMessageResult
+from rmqcore.native.log._putter import MessagePutter
+from rmqcore.native.log._tail import END_OF_FILE
+from rmqcore.services.delay_schedule import park, requested_delay_level
+from rmqcore.services.event_loop import running_loop
+from rmqcore.services.flush import GroupCommitService
+from rmqcore.services.store_stats import StoreStatsService
+from rmqcore.status import Durability, PutMessageStatus
+
+_HOST_FLAGS = 0x30
+_TRANSACTION_MASK = 0xC
+_BUFFERS = (bytes, bytearray, memoryview)
+
+
+class MessagePuts(MessagePutter):
+    """Puts into a store, each answered with a receipt that names its durability.
+
+    A subclass sets the attributes below, and says in `_check_open` whether it is open.
+
+    Attributes:
+        unwaited: True once something was put without waiting for a disk that others wait for; reads
+            flush before they look, so that they see it.
+    """
+
+    config: StoreConfig
+    log: CommitLog
+    unwaited: bool
+    _group_commit: GroupCommitService
+    _stats: StoreStatsService
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def _room_again(self) -> bool:
+        """Try once more what a full disk has stopped; True when it went on."""
+        raise NotImplementedError
+
+    def why_not_writable(self) -> str | None:
+        """Why puts are refused at this moment; None when they are not."""
+        raise NotImplementedError
+
+    def _put_slowly(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        durability: Durability | str | None = None,
+        **settings: Any,
+    ) -> PutMessageResult:
+        """What `put` does when the message is delayed, the file full, or the disk waited for."""
+        message = Message(topic, body, **settings)
+        return self._raised(self.put_message(message, durability=durability))
+
+    def _put_message_slowly(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    ) -> PutMessageResult:
+        """What `put_message` does when the message is not plain, or the file full."""
+        ready = self._prepared(message)
+        answer = self._append(self._tail.put_message, ready)
+        return self._await_disk(answer, durability, ready.wait_store_msg_ok)
+
+    def put_messages(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        topic: str | None = None,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        durability: Durability | str | None = None,
+    ) -> PutMessageResult:
+        """Store several messages of one queue back to back, all or none.
+
+        Args:
+            messages: `Message` objects of one topic and queue, or an encoded batch body, which
+                needs ``topic``.
+            topic: of an encoded batch body; `Message` objects name it themselves.
+            queue_id: of an encoded batch body, or of `Message` objects that name queue 0.
+            sys_flag: of the whole batch, as all that follows; what the single messages say is
+                not looked at, as in RocketMQ.
+            born_timestamp_ms: Unix time of the producer, 0 for the store time.
+            born_host: ``address:port`` of the producer, None for 127.0.0.1:0.
+            store_host: ``address:port`` of the broker, None as configured.
+            reconsume_times: how often the messages were delivered before.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            one receipt: offsets of the first, ids of all.
+
+        Raises:
+            MessageIllegalError: a limit, mixed queues, a transactional or delayed message.
+
+        Source: RocketMQ store/DefaultMessageStore.java, putMessages.
+        """
+        if isinstance(messages, _BUFFERS):
+            body: Any = messages
+        else:
+            body, topic, queue_id = _encoded(list(messages), topic, queue_id)
+        if topic is None:
+            raise MessageIllegalError("an encoded batch body needs topic=")
+        self._check_open()
+        answer = self._append(
+            self._tail.put_encoded,
+            topic,
+            body,
+            queue_id,
+            sys_flag,
+            born_timestamp_ms,
+            born_host,
+            store_host,
+            reconsume_times,
+        )
+        return self._await_disk(answer, durability, True)
+
+    def _prepared(self, message: Message | MessageExt) -> Message:
+        self._check_open()
+        if isinstance(message, MessageExt):
+            message = _as_message(message)
+        level = requested_delay_level(message)
+        if level > 0:
+            if not self.config.deliver_delayed:
+                raise MessageIllegalError(
+                    f"delay level {level}: this store was opened without deliver_delayed=True, so "
+                    "the message would never be delivered"
+                )
+            return park(message, level, self.config.delay_levels_ms)
+        return message
+
+    def _append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
+        """Append, rolling to the next file when the current one is full."""
+        while True:
+            full_at = self.log.attached_offset
+            answer = put(*what)
+            if isinstance(answer, PutMessageResult):
+                return answer
+            if answer != END_OF_FILE:
+                self._check_open()
+                if self._room_again():
+                    continue
+                reason = self.why_not_writable() or "the store is being opened or closed"
+                self._stats.put_failed()
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=reason)
+            try:
+                self.log.roll(full_at)
+            except DiskFullError as error:
+                self._stats.put_failed()
+                return PutMessageResult(
+                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error)
+                )
+            except StoreNotWritableError as error:
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
+
+    def _wants_disk(self, durability: Durability | str | None, wait: bool) -> bool:
+        if durability is None:
+            return self._waits and wait
+        if durability not in (Durability.DISK, Durability.PAGE_CACHE, Durability.MEMORY):
+            raise ConfigError("durability", durability, '"disk", "page_cache" or None')
+        return durability == Durability.DISK
+
+    def _await_disk(
+        self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
+    ) -> PutMessageResult:
+        if not receipt.ok or not self._wants_disk(durability, wait):
+            self.unwaited = self.unwaited or receipt.ok
+            return receipt
+        return self._on_disk(receipt)
+
+    def _not_on_disk(self, receipt: PutMessageResult, failure: str) -> PutMessageResult:
+        """The receipt after the disk has refused; with ``failure`` "" it did not answer in time."""
+        timeout_ms = self.config.sync_flush_timeout_ms
+        reason = failure or f"the disk did not confirm within {timeout_ms} ms"
+        status = PutMessageStatus.UNKNOWN_ERROR if failure else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        return receipt.with_flush(status, receipt.durability, reason)
+
+    @staticmethod
+    def _raised(receipt: PutMessageResult) -> PutMessageResult:
+        """The receipt of a good put; any other becomes the exception that says what happened."""
+        if receipt.ok:
+            return receipt
+        if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            raise FlushTimeoutError(receipt.phy_offset, receipt.reason)
+        if receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            raise StoreNotWritableError(receipt.reason)
+        if receipt.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
+            raise DiskFullError("commit log", receipt.reason)
+        raise PutMessageError(receipt.status, receipt.reason)
+
+    # ---- putting without blocking the event loop
+
+    async def put_async(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        durability: Durability | str | None = None,
+        **settings: Any,
+    ) -> PutMessageResult:
+        """As `put`, without blocking the event loop."""
+        message = Message(topic, body, **settings)
+        return self._raised(await self.put_message_async(message, durability=durability))
+
+    async def put_message_async(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    ) -> PutMessageResult:
+        """As `put_message`, without blocking the event loop."""
+        ready = self._prepared(message)
+        answer = self._tail.put_message(ready)
+        if not isinstance(answer, PutMessageResult):
+            call = partial(self._append, self._tail.put_message, ready)
+            answer = await running_loop().run_in_executor(None, call)
+        return await self._await_disk_async(answer, durability, ready.wait_store_msg_ok)
+
+    async def put_messages_async(
+        self, messages: Iterable[Message] | bytes, **settings: Any
+    ) -> PutMessageResult:
+        """As `put_messages`, without blocking the event loop."""
+        durability = settings.pop("durability", None)
+        call = partial(self.put_messages, messages, durability=Durability.PAGE_CACHE, **settings)
+        receipt = await running_loop().run_in_executor(None, call)
+        return await self._await_disk_async(receipt, durability, True)
+
+    async def _await_disk_async(
+        self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
+    ) -> PutMessageResult:
+        if not receipt.ok or not self._wants_disk(durability, wait):
+            self.unwaited = self.unwaited or receipt.ok
+            return receipt
+        end = receipt.phy_offset + receipt.store_size
+        try:
+            done = await self._group_commit.wait_async(end, self.config.sync_flush_timeout_ms)
+        except OSError as error:
+            return self._not_on_disk(receipt, str(error))
+        if not done:
+            return self._not_on_disk(receipt, "")
+        return receipt.with_flush(PutMessageStatus.PUT_OK, Durability.DISK)
+
+
+def _as_message(stored: MessageExt) -> Message:
+    """What would have to be put to store a copy of a stored message."""
+    return Message(
+        stored.topic,
+        stored.body,
+        queue_id=stored.queue_id,
+        properties=stored.properties,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+        born_timestamp_ms=stored.born_timestamp_ms,
+        born_host=stored.born_host,
+        reconsume_times=stored.reconsume_times,
+        prepared_transaction_offset=stored.prepared_transaction_offset,
+    )
+
+
+def _encoded(
+    messages: list[Message], topic: str | None, queue_id: int
+) -> tuple[bytes, str | None, int]:
+    """A list of messages as a batch body, with the queue that they share."""
+    if not messages:
+        raise MessageIllegalError("a batch has one message or more")
+    if not shares_queue(messages):
+        _check_batch(messages)
+    first = messages[0]
+    if topic not in (None, first.topic):
+        raise MessageIllegalError(f"topic={topic!r}, but the messages go to {first.topic!r}")
+    return encode_batch(messages), first.topic, queue_id or first.queue_id
+
+
+def _check_batch(messages: list[Message]) -> None:
+    """Refuse what cannot be put as one batch, naming the message."""
+    first = messages[0]
+    for number, message in enumerate(messages):
+        if (message.topic, message.queue_id) != (first.topic, first.queue_id):
+            raise MessageIllegalError(
+                f"message {number} of the batch goes to {message.topic}/{message.queue_id}, the "
+                f"first to {first.topic}/{first.queue_id}; a batch has one queue"
+            )
+        if requested_delay_level(message) > 0 or message.sys_flag & _TRANSACTION_MASK:
+            raise MessageIllegalError(
+                f"message {number} of the batch is delayed or transactional; put it by itself"
+            )

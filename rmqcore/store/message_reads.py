@@ -1,0 +1,303 @@
+"""The reading half of a store's public interface, shared by both kinds of store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rmqcore._codec import BLANK_MAGIC, BLANK_SIZE
+from rmqcore.config import StoreConfig, to_broker_conf
+from rmqcore.errors import CorruptRecordError
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._message import status_text
+from rmqcore.services.event_loop import running_loop
+from rmqcore.status import GetMessageStatus
+from rmqcore.store.store_reader import StoreReader
+
+if TYPE_CHECKING:
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.derived.index_service import IndexService
+    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.read._get_result import GetMessageResult
+    from rmqcore.native.read._key_query import QueryMessageResult
+
+_MAX_BYTES = 128 << 20
+_BATCH = 256
+
+
+class MessageReads:
+    """Reads of a store; every one sees what had been put when it began.
+
+    A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_reader``,
+    and says in `_see_new` how to come level with the writers; where that is dear, in `_see_queue`
+    and `_see_log` how to do no more than a read needs.
+    """
+
+    path: Path
+    config: StoreConfig
+    log: CommitLog
+    consume_queues: ConsumeQueueStore
+    index: IndexService | None
+    _reader: StoreReader
+
+    def _see_new(self) -> None:
+        """Come level with what has been put; raises when the store is closed."""
+        raise NotImplementedError
+
+    def _see_queue(self, topic: str, queue_id: int) -> None:
+        """Come level as far as one queue is concerned."""
+        self._see_new()
+
+    def _see_log(self) -> None:
+        """Come level as far as the log and the index are concerned."""
+        self._see_new()
+
+    def close(self) -> None:
+        """Let the store go; idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await running_loop().run_in_executor(None, self.close)
+
+    def broker_conf(self) -> str:
+        """The ``broker.conf`` lines with which RocketMQ opens this store."""
+        return to_broker_conf(self.config, path=self.path.resolve())
+
+    # ---- by queue
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int = _MAX_BYTES,
+        tags: str | None = None,
+    ) -> GetMessageResult:
+        """Messages of one queue from an offset on.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+            queue_offset: number of the first message wanted.
+            max_messages: at most so many; nothing else caps the number.
+            max_bytes: at most so many bytes of records; the first message always comes.
+            tags: ``a``, ``a || b``, or None and ``*`` for all. Tags are compared by their hash, as
+                RocketMQ's broker does; a consumer compares the text.
+
+        Returns:
+            `GetMessageResult`; its status says why it is empty when it is.
+
+        Raises:
+            CorruptRecordError: a record contradicts its queue, or (when decoded) its CRC.
+            StoreClosedError: the store is closed.
+
+        Source: RocketMQ store/DefaultMessageStore.java, getMessage.
+        """
+        plain = self._reader.plain
+        if plain is not None and tags is None:
+            result = plain.get(topic, queue_id, queue_offset, max_messages, max_bytes)
+            if result is not None:
+                return result
+        self._see_queue(topic, queue_id)
+        return self._reader.get_message(
+            topic, queue_id, queue_offset, max(1, max_messages), max_bytes, tags
+        )
+
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue, sorted."""
+        self._see_new()
+        return self.consume_queues.keys()
+
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Number of the oldest message of a queue; 0 when the queue is unknown."""
+        self._see_queue(topic, queue_id)
+        queue = self.consume_queues.find(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Number that the next message of a queue gets; 0 when the queue is unknown."""
+        self._see_queue(topic, queue_id)
+        queue = self.consume_queues.find(topic, queue_id)
+        return queue.max_offset if queue else 0
+
+    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
+        self._see_queue(topic, queue_id)
+        queue = self.consume_queues.find(topic, queue_id)
+        if queue is None or queue_offset < queue.min_offset:
+            return b""
+        return queue.read_units(queue_offset, count)
+
+    # ---- by key, time, offset and id
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        page: int | None = None,
+        explain: bool = False,
+    ) -> QueryMessageResult:
+        """The newest messages of a topic that carry a key; a UNIQ_KEY is a key too.
+
+        Args:
+            topic: the messages' topic.
+            key: one of their keys, or their UNIQ_KEY.
+            max_messages: at most so many, the newest.
+            begin_ms: earliest store time.
+            end_ms: latest store time, included; None has no end.
+            page: ``next_page`` of the result before, for older hits.
+            explain: also say what was looked at and why candidates were dropped.
+
+        Returns:
+            true hits only, each once, ascending by physical offset.
+
+        Source: RocketMQ store/DefaultMessageStore.java, queryMessage.
+        """
+        plain = self._reader.plain
+        if plain is not None and page is None and not explain:
+            result = plain.query(topic, key, max_messages, begin_ms, end_ms)
+            if result is not None:
+                return result
+        self._see_log()
+        return self._reader.query_message(
+            topic, key, max(1, max_messages), begin_ms, end_ms, page, explain
+        )
+
+    def queue_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, boundary: str = "lower"
+    ) -> int:
+        """Queue offset that belongs to a store time.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+            timestamp_ms: Unix time.
+            boundary: "lower": the first message stored at or after the time, else the maximum;
+                "upper": the last one stored at or before it, else the minimum.
+
+        Returns:
+            a queue offset; 0 when the queue is unknown.
+
+        Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
+        """
+        self._see_queue(topic, queue_id)
+        return self._reader.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def message_at(self, phy_offset: int) -> MessageExt | None:
+        """The message whose record begins at a physical offset, None when none does.
+
+        Raises:
+            CorruptRecordError: one begins there, but its bytes contradict each other.
+        """
+        self._see_log()
+        return self._reader.message_at(phy_offset)
+
+    def message_by_id(self, message_id: str) -> MessageExt | None:
+        """The message with an offset message id, None when none has it."""
+        self._see_log()
+        return self._reader.message_by_id(message_id)
+
+    # ---- the log
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Physical offset of the first byte of the log."""
+        self._see_log()
+        return self.log.min_offset
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Physical offset behind the last byte of the log."""
+        self._see_log()
+        return self.log.max_offset
+
+    def messages(
+        self,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> Iterator[MessageExt]:
+        """Every message there is when the iteration comes to it.
+
+        Args:
+            topic: None for the whole log in log order.
+            queue_id: one queue, in queue order; None for all of the topic, one after the other.
+            start: first queue offset, or the physical offset of a record when ``topic`` is None.
+            stop: end before this offset; None ends with the last message.
+
+        Raises:
+            CorruptRecordError: the iteration came to a damaged record.
+        """
+        if topic is None:
+            yield from self._log_messages(start, stop)
+            return
+        for name, number in self.queues():
+            if name == topic and queue_id in (None, number):
+                yield from self._queue_messages(name, number, start, stop)
+
+    def _queue_messages(
+        self, topic: str, queue_id: int, start: int | None, stop: int | None
+    ) -> Iterator[MessageExt]:
+        offset = max(start or 0, self.min_queue_offset(topic, queue_id))
+        while stop is None or offset < stop:
+            count = _BATCH if stop is None else min(_BATCH, stop - offset)
+            result = self.get_message(topic, queue_id, offset, max_messages=count)
+            yield from result.messages
+            offset, before = result.next_queue_offset, offset
+            if offset == before or (
+                result.status is not GetMessageStatus.FOUND and offset >= result.max_queue_offset
+            ):
+                return
+
+    def _log_messages(self, start: int | None, stop: int | None) -> Iterator[MessageExt]:
+        offset = self.min_phy_offset if start is None else start
+        end = self.max_phy_offset if stop is None else stop
+        while offset < end:
+            message = self.log.message_at(offset)
+            if message is None:
+                offset = self._behind_blank(offset)
+            else:
+                yield message
+                offset += message.store_size
+            if offset >= end and stop is None:
+                end = self.max_phy_offset
+
+    def _behind_blank(self, offset: int) -> int:
+        file_size = self.log.queue.file_size
+        head = self.log.read(offset, BLANK_SIZE)
+        if head is not None and int.from_bytes(head[4:], "big", signed=True) == BLANK_MAGIC:
+            return offset - offset % file_size + file_size
+        file = self.log.queue.find(offset)
+        raise CorruptRecordError(
+            file.path if file else self.path, offset, status_text(ScanStatus.BAD_MAGIC)
+        )

@@ -1,0 +1,516 @@
+"""The store that is open for writing: wires files and services together."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.config import FlushDiskType, StoreConfig
+from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+from rmqcore.derived.index_service import IndexService
+from rmqcore.errors import (
+    DiskFullError,
+    MessageIllegalError,
+    StoreClosedError,
+    StoreForkedError,
+)
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.transient_store_pool import TransientStorePool
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.log._tail import LogTail
+from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.recovery import Recovery, RecoveryProgress, RecoveryReport
+from rmqcore.running_flags import RunningFlag, RunningFlags
+from rmqcore.services.allocate import AllocateMappedFileService
+from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
+from rmqcore.services.flush import (
+    CommitRealTimeService,
+    FlushConsumeQueueService,
+    FlushRealTimeService,
+    GroupCommitService,
+    LogFlusher,
+)
+from rmqcore.services.reput import ReputMessageService
+from rmqcore.services.service import ServiceThread
+from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
+from rmqcore.status import Durability
+from rmqcore.store.message_puts import MessagePuts
+from rmqcore.store.message_reads import MessageReads
+from rmqcore.store.retention_of_store import retention_of
+from rmqcore.store.store_reader import StoreReader
+
+_log = logging.getLogger("rmqcore")
+_PREPARE_AT = 4
+#: units that are dispatched at a time, more where there are many queues
+_STRETCH_UNITS = 1 << 13
+_open_stores: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
+
+
+class DefaultMessageStore(MessageReads, MessagePuts):
+    """A store that is open for writing; made by `rmqcore.open_store`.
+
+    - One handle at a time: the lock excludes other processes, Java brokers and other handles.
+    - A receipt names the durability that was reached; docs/durability.md says what that means.
+    - After the disk has refused a write the store takes no more puts, and says why.
+    - Consume queues and index are derived from the log; a read that begins after a put returned
+      sees that message.
+
+    Threads: any.
+    Source: RocketMQ store/DefaultMessageStore.java.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: StoreConfig,
+        *,
+        progress: Callable[[RecoveryProgress], None] | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.path = Path(path)
+        self._closed = False
+        self._forked = False
+        self.unwaited = False
+        self._clock_ms = clock_ms
+        self._directory = StoreDir(self.path, config.store_path_commit_log)
+        self._directory.create()
+        self._directory.lock()
+        try:
+            self.config = fitted_config(config, self._directory)
+            self._assemble()
+            self.recovery_report = self._recover(progress)
+            self._start()
+        except BaseException:
+            self._abandon()
+            raise
+        _open_stores.add(self)
+
+    # ---- opening
+
+    def _assemble(self) -> None:
+        config, directory = self.config, self._directory
+        self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        queue = MappedFileQueue(
+            directory.commit_log, config.mapped_file_size_commit_log, self._open_files
+        )
+        self._tail = LogTail(
+            config.store_host,
+            config.effective_max_message_size,
+            append_crc=config.enabled_append_prop_crc,
+            multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
+        )
+        self.flags = RunningFlags(self._flags_changed)
+        self._allocate = self._allocate_service()
+        pool = None
+        if config.transient_store_pool_effective:
+            pool = TransientStorePool(
+                config.transient_store_pool_size, config.mapped_file_size_commit_log
+            )
+            self._tail.durability = Durability.MEMORY
+        self._waits = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.log = CommitLog(
+            queue,
+            self._tail,
+            self._allocate,
+            pool,
+            large_folios=not self._waits,
+            demand_crc=config.force_verify_prop_crc,
+        )
+        self.consume_queues = ConsumeQueueStore(
+            directory,
+            config.mapped_file_size_consume_queue,
+            config.mapper_file_size_batch_consume_queue,
+            self._open_files,
+        )
+        self.index = self._index_service() if config.message_index_enable else None
+        self._checkpoint = StoreCheckpoint(directory.checkpoint)
+        self._batch = self._new_batch()
+        self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
+        self.consumer_offsets = ConsumerOffsetTable(directory.config, clock=self._clock_ms)
+        self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        self._stats = StoreStatsService(
+            clock=self._clock_ms,
+            put_counts=lambda: self._tail.counts,
+            get_counts=lambda: self._reader.counts,
+        )
+
+    def _allocate_service(self) -> AllocateMappedFileService:
+        config = self.config
+        sync_every = 0
+        if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            sync_every = config.flush_least_pages_when_warm_mapped_file * 4096
+
+        def make(path: Path, offset: int) -> MappedFile:
+            return self.log.make_file(path, offset)
+
+        return AllocateMappedFileService(
+            make,
+            config.mapped_file_size_commit_log,
+            ahead=config.allocate_ahead,
+            warm=config.warm_mapped_file_enable,
+            sync_every=sync_every,
+            lock_budget=config.lock_memory_bytes,
+            on_error=self._service_failed,
+        )
+
+    def _index_service(self) -> IndexService:
+        return IndexService(
+            self._directory.index,
+            self.config.max_hash_slot_num,
+            self.config.max_index_num,
+            self._open_files,
+            clock_ms=self._clock_ms,
+        )
+
+    def _recover(self, progress: Callable[[RecoveryProgress], None] | None) -> RecoveryReport:
+        clean = not self._directory.was_aborted
+        self._directory.mark_running()
+        self._checkpoint.load()
+        self.log.queue.load(lengthen=self.config.on_corruption != "raise")
+        recovery = Recovery(
+            self.log,
+            self.consume_queues,
+            self.index,
+            self._checkpoint,
+            self.config,
+            (self._batch, self._new_batch()),
+            progress,
+        )
+        try:
+            report = recovery.run(clean_shutdown=clean)
+        except BaseException:
+            if clean:
+                self._directory.clear_running()
+            raise
+        for queue in self.consume_queues:
+            # a topic that no put may name needs no next offset; it can still be read
+            with suppress(MessageIllegalError):
+                self._tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
+        for topic, kind in self._queue_types():
+            self._tail.set_batch_queue(topic, kind == "BatchCQ")
+        return report
+
+    def _new_batch(self) -> DispatchBatch:
+        config = self.config
+        return DispatchBatch(
+            row_count_enough=_STRETCH_UNITS,
+            delays_ms=config.delay_levels_ms,
+            multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
+        )
+
+    def _queue_types(self) -> Iterable[tuple[str, str]]:
+        yield from self.config.topic_queue_types
+        for topic in self.topics:
+            yield topic.topic_name, topic.attributes.get("queue.type", "SimpleCQ")
+
+    def _start(self) -> None:
+        config = self.config
+        self._flusher = LogFlusher(self.log, self._checkpoint)
+        self._group_commit = GroupCommitService(self._flusher, self._service_failed)
+        self._commits = self._group_commit.group
+        self._disk_timeout_s = config.sync_flush_timeout_ms / 1000
+        self._reput = ReputMessageService(
+            self.log,
+            [part for part in (self.consume_queues, self.index) if part is not None],
+            self._batch,
+            self._confirm_offset,
+            on_progress=self._progressed,
+            on_full=self._dispatch_full,
+            on_error=self._service_failed,
+        )
+        self._reput.offset = self.recovery_report.end_offset
+        self._flush_queues = FlushConsumeQueueService(
+            self.consume_queues,
+            self.index,
+            self._checkpoint,
+            interval_ms=config.flush_interval_consume_queue_ms,
+            thorough_interval_ms=config.flush_consume_queue_thorough_interval_ms,
+            on_error=self._service_failed,
+        )
+        self._services: list[ServiceThread] = [
+            SampleStatsService(self._stats, self._clock_ms, self._service_failed),
+            self._allocate,
+            self._group_commit,
+            self._flush_queues,
+            self._log_flush_service(),
+            self._reput,
+        ]
+        if config.transient_store_pool_effective:
+            self._services.append(
+                CommitRealTimeService(
+                    self.log,
+                    interval_ms=config.commit_interval_commit_log_ms,
+                    on_error=self._service_failed,
+                )
+            )
+        self.log.attach()
+        self._retention = retention_of(
+            self,
+            self._clock_ms,
+            self._service_failed,
+            needed_from=lambda: min(self._reput.offset, self.log.flushed_offset),
+            keep_from=self._oldest_parked,
+        )
+        if config.retention:
+            self._services.append(self._retention)
+        self._delayed: DeliverDelayedMessageService | None = None
+        if config.deliver_delayed:
+            self._delayed = self._deliver_service()
+            self._services.append(self._delayed)
+        self._tail.writable = True
+        for service in self._services:
+            service.start()
+        if self._reader.plain is not None:
+            self._reader.plain.dispatched = self._reput
+
+    def _log_flush_service(self) -> FlushRealTimeService:
+        return FlushRealTimeService(
+            self._flusher,
+            interval_ms=self.config.flush_interval_commit_log_ms,
+            least_pages=self.config.flush_commit_log_least_pages,
+            thorough_interval_ms=self.config.flush_commit_log_thorough_interval_ms,
+            on_error=self._service_failed,
+        )
+
+    def _deliver_service(self) -> DeliverDelayedMessageService:
+        schedule = ScheduleMessageService(
+            self,
+            DelayOffsetTable(self._directory.config, clock=self._clock_ms),
+            self.config.delay_levels_ms,
+            flush_interval_ms=self.config.flush_delay_offset_interval_ms,
+            parked_queue_ids=[
+                queue.queue_id for queue in self.consume_queues if queue.topic == SCHEDULE_TOPIC
+            ],
+        )
+        return DeliverDelayedMessageService(
+            schedule, clock=self._clock_ms, on_error=self._service_failed
+        )
+
+    def _oldest_parked(self) -> int | None:
+        """Physical offset of the oldest message that has still to be delivered."""
+        return None if self._delayed is None else self._delayed.schedule.pending_from()
+
+    def _end_plain_reads(self) -> None:
+        """Let every later read come through `_see_new`, which says why there is none."""
+        if self._reader.plain is not None:
+            self._reader.plain.dispatched = None
+
+    def _abandon(self) -> None:
+        """Let go of everything after opening has failed."""
+        self._closed = True
+        for service in getattr(self, "_services", ()):
+            service.stop()
+        for part in ("log", "consume_queues", "index"):
+            opened = getattr(self, part, None)
+            if opened is not None:
+                opened.close()
+        self._directory.unlock()
+
+    # ---- what services report
+
+    def _confirm_offset(self) -> int:
+        if self._waits:
+            return self.log.flushed_offset
+        return self.log.commit()
+
+    def _progressed(self, offset: int) -> None:
+        """Make the next log file ready once a part of the current one is used."""
+        file_size, end = self.log.queue.file_size, self._tail.max_offset
+        self._stats.dispatch_lagged(end - offset)
+        if end % file_size > file_size // _PREPARE_AT:
+            behind = end - end % file_size + file_size
+            self._allocate.prepare(self.log.queue.path_of(behind), behind)
+
+    def _service_failed(self, error: BaseException) -> None:
+        self.flags.raise_flag(
+            RunningFlag.NOT_WRITEABLE,
+            f"a background service ended: {type(error).__name__}: {error}; close the store, mend "
+            "the cause and open it again",
+        )
+
+    def _dispatch_full(self, error: DiskFullError | None) -> None:
+        """Refuse puts while what is derived from them has no room; what was put stays."""
+        reason = f"no room for consume queues or index: {error}; puts resume when there is"
+        self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, error is not None, reason)
+
+    def _room_again(self) -> bool:
+        if RunningFlag.LOGIC_DISK_FULL not in self.flags:
+            return False
+        self._see_new()
+        return RunningFlag.LOGIC_DISK_FULL not in self.flags
+
+    def _flags_changed(self, flags: RunningFlags) -> None:
+        self._tail.writable = flags.writeable and not (self._closed or self._forked)
+
+    def after_fork_in_child(self) -> None:
+        """Make this handle, which the parent owns, refuse everything in a forked child."""
+        self._forked = True
+        self._end_plain_reads()
+        self._tail.writable = False
+        self._directory.unlock()
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise StoreForkedError(
+                f"{self.path}: this handle belongs to the parent process; open the store again"
+            )
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store has been closed")
+
+    def _see_new(self) -> None:
+        if self._closed or self._forked:
+            self._check_open()
+        if self._reput.offset < self._tail.max_offset:
+            if self._waits and self.unwaited and self.flags.writeable:
+                with suppress(OSError):
+                    self._group_commit.wait(
+                        self._tail.max_offset, self.config.sync_flush_timeout_ms
+                    )
+            # on a full disk what has been dispatched is still served; `flags` say what is not
+            with suppress(DiskFullError):
+                self._reput.catch_up()
+
+    # ---- what the store says of itself
+
+    def why_not_writable(self) -> str | None:
+        """Why puts are refused at this moment; None when they are not."""
+        if self._forked:
+            return "this handle belongs to the parent process"
+        return "the store has been closed" if self._closed else self.flags.why_not_writable()
+
+    def why_will_be_deleted(self, file: str | Path) -> str | None:
+        """Why retention will delete a log file, and when; None when it will not.
+
+        Args:
+            file: name or path of a file of the commit log.
+        """
+        if not self.config.retention:
+            return None
+        return self._retention.clean_log.why_will_be_deleted(file)
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that consume queues and index do not have yet."""
+        return self._reput.behind
+
+    def stats(self) -> dict[str, str]:
+        """Counters and rates under RocketMQ's runtime-info names."""
+        info = self._stats.runtime_info()
+        info["dispatchBehindBytes"] = str(self.dispatch_behind_bytes)
+        info["commitLogMinOffset"] = str(self.log.min_offset)
+        info["commitLogMaxOffset"] = str(self.log.max_offset)
+        info["remainHowManyDataToFlush"] = str(self._flusher.pending)
+        if self._delayed is not None:
+            info |= self._delayed.schedule.runtime_info()
+        return info
+
+    # ---- flushing and closing
+
+    def flush(self) -> int:
+        """Write everything put so far through to the disk, derived files included.
+
+        Returns:
+            the flushed physical offset.
+
+        Raises:
+            OSError: the disk refused; the store takes no puts any more.
+        """
+        self._check_open()
+        try:
+            flushed = self._flusher.flush()
+            self._see_new()
+            self._flush_queues.flush()
+        except OSError as error:
+            self._service_failed(error)
+            raise
+        return flushed
+
+    def delete_expired_files(self) -> None:
+        """Delete what retention would delete now, whatever the hour.
+
+        Source: RocketMQ store/DefaultMessageStore.java, executeDeleteFilesManually.
+        """
+        self.flush()
+        self._retention.clean_log.request_deletion()
+        self._retention.run_once()
+
+    def close(self) -> None:
+        """Write everything through to the disk and let the store go; idempotent.
+
+        Raises:
+            OSError: the disk refused; the abort marker stays, and the next open recovers.
+        """
+        if self._closed:
+            return
+        if not self._forked:
+            self._stop_callers()
+        self._closed = True
+        self._end_plain_reads()
+        _open_stores.discard(self)
+        if self._forked:
+            return
+        clean = False
+        try:
+            self.log.end_puts()
+            for service in reversed(self._services):
+                service.stop()
+            clean = self._write_through()
+        finally:
+            self._abandon_files(clean=clean)
+
+    def _stop_callers(self) -> None:
+        """Stop the services that use the store as any caller does, while it is still open."""
+        if self._delayed is not None:
+            self._delayed.stop()
+        self._retention.stop()
+
+    def _write_through(self) -> bool:
+        """Flush all; True when nothing is left to be done at the next open."""
+        self._flusher.flush()
+        self._reput.catch_up()
+        self._flush_queues.flush()
+        self.topics.persist()
+        self.consumer_offsets.persist()
+        return self._reput.behind == 0
+
+    def _abandon_files(self, *, clean: bool) -> None:
+        self.log.close()
+        self.consume_queues.close()
+        if self.index is not None:
+            self.index.close()
+        if clean:
+            self._directory.clear_running()
+        self._directory.unlock()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.log.min_offset} to {self.log.max_offset}"
+        return f"DefaultMessageStore({str(self.path)!r}, {state})"
+
+
+def _close_open_stores() -> None:
+    for store in list(_open_stores):
+        try:
+            store.close()
+        except OSError:
+            _log.exception("%s: could not be closed in order", store.path)
+
+
+def _forget_parents_stores() -> None:
+    for store in list(_open_stores):
+        store.after_fork_in_child()
+
+
+atexit.register(_close_open_stores)
+os.register_at_fork(after_in_child=_forget_parents_stores)

@@ -1,0 +1,76 @@
+"""`open_store`: the way in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from rmqcore.config import StoreConfig, load_config
+from rmqcore.errors import ConfigError
+from rmqcore.recovery.recovery import RecoveryProgress
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.read_only_store import ReadOnlyMessageStore
+
+ConfigSource = StoreConfig | Mapping[str, object] | str | Path | None
+
+
+@overload
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    mode: Literal["a"] = "a",
+    config: ConfigSource = None,
+    profile: str | None = None,
+    progress: Callable[[RecoveryProgress], None] | None = None,
+    **settings: Any,
+) -> DefaultMessageStore: ...
+
+
+@overload
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    mode: Literal["r"],
+    config: ConfigSource = None,
+    profile: str | None = None,
+    progress: Callable[[RecoveryProgress], None] | None = None,
+    **settings: Any,
+) -> ReadOnlyMessageStore: ...
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    mode: str = "a",
+    config: ConfigSource = None,
+    profile: str | None = None,
+    progress: Callable[[RecoveryProgress], None] | None = None,
+    **settings: Any,
+) -> DefaultMessageStore | ReadOnlyMessageStore:
+    """Open the RocketMQ message store in a directory.
+
+    Args:
+        path: the store's directory.
+        mode: "a" creates a missing store, takes the lock and recovers; "r" reads a store, live or
+            not, without a lock and without writing anything.
+        config: a `StoreConfig`, the path of a ``broker.conf``, a mapping of settings, or None.
+        profile: "embedded" (64 MiB log files, a small index) or "rocketmq" (RocketMQ's sizes) for
+            a new store; an existing store's own sizes win.
+        progress: called with `RecoveryProgress` while a store is being recovered.
+        settings: single settings by name, RocketMQ's or rmqcore's; they win over ``config``.
+
+    Raises:
+        ConfigError: an unknown or contradictory setting, or one that contradicts the files.
+        StoreLockedError: the store is open for writing elsewhere.
+        StoreNotFoundError: mode "r" and no store there.
+        CorruptStoreError: the log is damaged; nothing was changed.
+        OSError: the system refused.
+    """
+    loaded = load_config(config, profile=profile, **settings)
+    if mode == "a":
+        return DefaultMessageStore(path, loaded, progress=progress)
+    if mode == "r":
+        return ReadOnlyMessageStore(path, loaded)
+    raise ConfigError("mode", mode, '"a" to write, "r" to read')

@@ -1,0 +1,283 @@
+"""A store that another process writes, opened for reading."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from rmqcore._codec import BLANK_MAGIC
+from rmqcore.clock import wall_clock_ms
+from rmqcore.config import StoreConfig
+from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+from rmqcore.derived.index_service import IndexService
+from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.log._tail import LogTail
+from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.log_search import good_record_at
+from rmqcore.store.message_reads import MessageReads
+from rmqcore.store.store_reader import StoreReader
+
+_HEAD = struct.Struct(">ii")
+_FIRST_LOOK = 4096
+_LOOK = 1 << 20
+#: bytes of log that are walked before all consume queues are asked where it ends
+_WALK_MAX = 16 << 20
+
+
+class _NoFiles:
+    def take(self, path: Path, offset: int) -> MappedFile:
+        """Never called: a store opened for reading creates nothing."""
+        raise CorruptStoreError(path, offset, "a store opened for reading creates no file")
+
+
+class ReadOnlyMessageStore(MessageReads):
+    """A store opened with ``mode="r"``: takes no lock, writes nothing, follows its writer.
+
+    - Every read looks for what the writer, rmqcore or a Java broker, has added since.
+    - The end of the log is found record by record; one that is not whole yet is not handed out.
+    - Bytes are read, not mapped, so a file that its writer cuts short is an error, no crash.
+
+    Threads: any; reads take turns only where files have to be looked at anew.
+    """
+
+    index: IndexService
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
+        self.path = Path(path)
+        directory = StoreDir(self.path, config.store_path_commit_log)
+        directory.require()
+        self._directory = directory
+        self._asked = config
+        self._closed = False
+        self.config = fitted_config(config, directory)
+        self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        #: True when the first queue and the first index file have said how large they are
+        self._settled = False
+        self._open_log()
+        self._open_derived()
+        self._following = threading.Lock()
+        self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
+        #: physical offset behind the last whole record that was seen
+        self._end = 0
+        self.refresh()
+
+    def _open_log(self) -> None:
+        config = self.config
+        queue = MappedFileQueue(
+            self._directory.commit_log,
+            config.mapped_file_size_commit_log,
+            self._open_files,
+            writable=False,
+        )
+        queue.load()
+        tail = LogTail(config.store_host, config.effective_max_message_size)
+        self.log = CommitLog(queue, tail, _NoFiles(), demand_crc=config.force_verify_prop_crc)
+
+    def _open_derived(self) -> None:
+        config = self.config
+        self.consume_queues = ConsumeQueueStore(
+            self._directory,
+            config.mapped_file_size_consume_queue,
+            config.mapper_file_size_batch_consume_queue,
+            self._open_files,
+            writable=False,
+        )
+        self.index = IndexService(
+            self._directory.index,
+            config.max_hash_slot_num,
+            config.max_index_num,
+            self._open_files,
+            clock_ms=wall_clock_ms,
+            writable=False,
+        )
+        self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        #: where the log began when a queue was fitted to it
+        self._begins: dict[ConsumeQueue, int] = {}
+
+    # ---- following the writer
+
+    def refresh(self) -> None:
+        """Look for what the writer has added or removed; every read does so by itself."""
+        self._check_open()
+        with self._following:
+            self._follow_all()
+
+    def _follow_all(self) -> None:
+        self._follow_derived()
+        self.log.queue.follow()
+        self._find_end(self.consume_queues)
+        for queue in self.consume_queues:
+            self._fit(queue)
+
+    def _see_queue(self, topic: str, queue_id: int) -> None:
+        self._check_open()
+        with self._following:
+            if not self._settled:
+                self._follow_all()
+                return
+            queue = self.consume_queues.follow_one(topic, queue_id)
+            self.log.queue.follow()
+            if not self._find_end([] if queue is None else [queue], walk_max=_WALK_MAX):
+                self._follow_all()
+            elif queue is not None:
+                self._fit(queue)
+
+    def _see_log(self) -> None:
+        self._check_open()
+        with self._following:
+            if self._settled:
+                self.index.follow()
+                self.log.queue.follow()
+                if self._find_end([], walk_max=_WALK_MAX):
+                    return
+            self._follow_all()
+
+    def _follow_derived(self) -> None:
+        """Take in new queues and index files; the first of their kind say how large all are."""
+        while True:
+            try:
+                self.consume_queues.follow()
+                self.index.follow()
+            except CorruptStoreError:
+                if self._sizes_fit():
+                    raise
+            else:
+                if self._sizes_fit():
+                    return
+            self._open_derived()
+
+    def _sizes_fit(self) -> bool:
+        """True when the files that were seen have the sizes that they were opened with."""
+        if self._settled:
+            return True
+        config = fitted_config(self._asked, self._directory)
+        if config == self.config:
+            self._settled = len(self.consume_queues) > 0 and bool(self.index.files)
+            return True
+        if config.mapped_file_size_commit_log != self.config.mapped_file_size_commit_log:
+            self.config = config
+            self._open_log()
+        self.config = config
+        return False
+
+    def _fit(self, queue: ConsumeQueue) -> None:
+        """Let a queue show exactly what the log has; a writer may have gone on meanwhile."""
+        begin, end = self.log.min_offset, self.log.max_offset
+        if queue.end_phy_offset > end:
+            self._check_last_unit(queue, end)
+            queue.truncate(end)
+        if self._begins.get(queue) != begin:
+            queue.correct_min_offset(begin)
+            self._begins[queue] = begin
+
+    @staticmethod
+    def _check_last_unit(queue: ConsumeQueue, end: int) -> None:
+        unit = queue.unit_at(queue.max_offset - 1)
+        if unit is not None and unit[0] < end:
+            raise CorruptConsumeQueueError(
+                queue.queue.directory,
+                unit[0],
+                f"the last unit says {unit[1]} bytes, the log ends at {end}; open the store for "
+                "writing, which derives it again",
+            )
+
+    def _see_new(self) -> None:
+        self.refresh()
+
+    def _find_end(self, queues: Iterable[ConsumeQueue], walk_max: int | None = None) -> bool:
+        """Move the end of the log over the whole records that follow it.
+
+        Args:
+            queues: what may know of an end further on.
+            walk_max: bytes to walk at most.
+
+        Returns:
+            False when there was more to walk; all that was walked counts.
+        """
+        files = [
+            file for file in self.log.queue.files if file.file_from_offset + file.size > self._end
+        ]
+        end = max(self._end, self._known_end(queues), self.log.min_offset)
+        for file in files:
+            file.set_positions(max(0, min(end - file.file_from_offset, file.size)))
+        whole = True
+        for file in files:
+            if file.file_from_offset + file.size <= end:
+                continue
+            stop = file.size
+            if walk_max is not None:
+                stop = min(stop, end + walk_max - file.file_from_offset)
+            if not self._walk(file, stop):
+                whole = stop == file.size or file.wrote_position < stop
+                break
+        self._end = self.log.max_offset
+        return whole
+
+    def _known_end(self, queues: Iterable[ConsumeQueue]) -> int:
+        """The end of the newest record that a queue knows and the log has."""
+        for queue in sorted(queues, key=lambda queue: -queue.end_phy_offset):
+            if queue.end_phy_offset <= self._end:
+                break
+            unit = queue.unit_at(queue.max_offset - 1)
+            file = self.log.queue.find(unit[0]) if unit else None
+            if unit is None or file is None:
+                continue
+            record = good_record_at(file, unit[0] - file.file_from_offset)
+            if record is not None and record.end_offset == queue.end_phy_offset:
+                return record.end_offset
+        return self._end
+
+    def _walk(self, file: MappedFile, stop: int) -> bool:
+        """Walk one file up to ``stop`` or a little further; True when all of it holds records."""
+        at, look = file.wrote_position, _FIRST_LOOK
+        while at < min(stop, file.size - _HEAD.size + 1):
+            data = file.read_bytes(at, min(look, file.size - at))
+            reached, code = self._decoder.decode(
+                data, 0, len(data), base_offset=file.file_from_offset + at
+            )
+            at, look, status = at + reached, min(look * 16, _LOOK), ScanStatus(code)
+            if status is ScanStatus.CAPACITY:
+                self._decoder.take()
+                continue
+            size, magic = _HEAD.unpack((data + bytes(_HEAD.size))[reached : reached + _HEAD.size])
+            if magic == BLANK_MAGIC and size == file.size - at:
+                at = file.size
+            elif status is ScanStatus.TRUNCATED and len(data) - reached < size <= file.size - at:
+                # cut off by the end of what was read, not of the file
+                look = max(look, size)
+            elif status is ScanStatus.TRUNCATED and reached + _HEAD.size > len(data):
+                continue
+            elif status is not ScanStatus.OK:
+                break
+        file.set_positions(at)
+        return at == file.size
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store has been closed")
+
+    # ---- what the store says of itself
+
+    def why_not_writable(self) -> str:
+        """Why puts are refused: always, here."""
+        return 'the store was opened with mode="r"'
+
+    def close(self) -> None:
+        """Let the files go; idempotent."""
+        self._closed = True
+        self.log.close()
+        self.consume_queues.close()
+        self.index.close()
+
+    def __repr__(self) -> str:
+        return f"ReadOnlyMessageStore({str(self.path)!r})"

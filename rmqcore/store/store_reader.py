@@ -1,0 +1,413 @@
+"""Every read of a store: by queue, key, time, physical offset and message id.
+
+The same code reads a store that is open for writing and one that another process writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rmqcore._codec import decode_message_id, tags_code
+from rmqcore.derived.index_service import CLOCK_SLACK_MS
+from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
+from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
+from rmqcore.native.read._get_result import GetMessageResult
+from rmqcore.native.read._key_query import QueryMessageResult
+from rmqcore.native.read._plain_reads import PlainReads
+from rmqcore.status import BoundaryType, GetMessageStatus
+
+if TYPE_CHECKING:
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.derived.index_service import IndexQuery, IndexService
+    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.consume_queue import ConsumeQueue
+    from rmqcore.native.format._message import MessageExt
+
+END_OF_TIME_MS = 2**63 - 1
+_HEAD = struct.Struct(">qi")
+_LIGHT_QUEUE = "%LMQ%"
+_FILTER_UNITS = 800
+_READ_AHEAD = 1 << 20
+_ENOUGH, _ELSEWHERE, _MISMATCH = 1, 2, 3
+_STORE_TIMESTAMP_AT = 48
+_BORN_HOST_V6 = 0x10
+_PAGE_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class QueryExplanation:
+    """Why a key query answered as it did.
+
+    Attributes:
+        index_key: what was hashed; ``key_hash`` its hash.
+        begin_ms, end_ms: the time window that was used.
+        files: (index file, looked into, chain steps, candidates) newest first.
+        candidates: physical offsets with the right hash.
+        dropped: (physical offset, reason) of the candidates that are no hits.
+    """
+
+    index_key: str
+    key_hash: int
+    begin_ms: int
+    end_ms: int
+    files: list[tuple[str, bool, int, int]]
+    candidates: list[int]
+    dropped: list[tuple[int, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"key {self.index_key!r} has hash {self.key_hash}"]
+        lines.append(f"store time from {self.begin_ms} to {self.end_ms} ms")
+        for name, inside, steps, found in self.files:
+            what = f"{steps} chain steps, {found} candidates" if inside else "outside the time"
+            lines.append(f"index file {name}: {what}")
+        lines += [f"record at {offset} is no hit: {reason}" for offset, reason in self.dropped]
+        if not self.candidates:
+            lines.append("no entry has this hash in this time: never put, expired, or not indexed")
+        return "\n".join(lines)
+
+
+class StoreReader:
+    """Reads over the parts of one store.
+
+    Source: RocketMQ store/DefaultMessageStore.java.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueStore, index: IndexService | None
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        #: gets in one native call; None where bytes are not read from mappings
+        self.plain: PlainReads | None = None
+        if log.mapped is not None:
+            self.plain = PlainReads(
+                queues.table, index, log.mapped, log.queue, log.tail, slack_ms=CLOCK_SLACK_MS
+            )
+        self._found_count = 0
+        self._missed_count = 0
+        self._transferred_count = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Gets that found messages, gets that found none, messages handed out."""
+        plain = self.plain
+        return (
+            self._found_count + (plain.found_count if plain else 0),
+            self._missed_count,
+            self._transferred_count + (plain.transferred_count if plain else 0),
+        )
+
+    # ---- by queue
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags: str | None,
+    ) -> GetMessageResult:
+        """Messages of one queue from an offset on.
+
+        Source: RocketMQ store/DefaultMessageStore.java, getMessage.
+        Differs: no more is held back than the caller asked for, a filter looks to the end of the
+            queue, and an unknown queue is answered as such and not created.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if queue_offset < low:
+            return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+        if queue_offset == high:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+        if queue_offset > high:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+        if not topic.startswith(_LIGHT_QUEUE):
+            # a batch holds the offset that was asked for, and begins before it
+            least = 0 if queue.unit_size != UNIT_SIZE else queue_offset
+            result.expect(topic, queue_id, least, self._log.demand_crc)
+        codes = None if tags is None else packed_tags(tags)
+        self._collect(queue, result, max_messages, max_bytes, codes)
+        found = len(result)
+        if found:
+            self._found_count += 1
+            self._transferred_count += found
+        else:
+            self._missed_count += 1
+        return result
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        result: GetMessageResult,
+        max_messages: int,
+        max_bytes: int,
+        codes: bytes | None,
+    ) -> None:
+        mapped = self._log.mapped
+        if codes is None and mapped is not None and queue.unit_size == UNIT_SIZE:
+            offset = result.next_queue_offset
+            units = queue.read_units(offset, max_messages)
+            taken = result.collect_mapped(mapped, units, max_messages, max_bytes)
+            if taken > 0:
+                result.next_queue_offset = offset + taken
+                result.status = GetMessageStatus.FOUND
+                return
+        removed = False
+        while len(result) < max_messages and result.next_queue_offset < result.max_queue_offset:
+            offset = result.next_queue_offset
+            count = max_messages - len(result) if codes is None else _FILTER_UNITS
+            units = queue.read_units(offset, count)
+            if not units:
+                result.status = GetMessageStatus.OFFSET_FOUND_NULL
+                return
+            if codes is not None:
+                units = queue.with_tags_codes(units)
+            taken, gone, enough = self._take(queue, result, units, max_messages, max_bytes, codes)
+            removed = removed or gone
+            result.next_queue_offset = queue.offset_after(offset, taken)
+            if enough:
+                break
+        if len(result):
+            result.status = GetMessageStatus.FOUND
+        elif removed:
+            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def _take(
+        self,
+        queue: ConsumeQueue,
+        result: GetMessageResult,
+        units: bytes,
+        max_messages: int,
+        max_bytes: int,
+        codes: bytes | None,
+    ) -> tuple[int, bool, bool]:
+        """Collect the records of some units: (units looked at, some were gone, enough)."""
+        number, count, gone = 0, len(units) // UNIT_SIZE, False
+        whole = self._log.queue.writable
+        while number < count:
+            phy_offset, _ = _HEAD.unpack_from(units, number * UNIT_SIZE)
+            view = self._log.view(phy_offset, 0 if whole else self._span(units, number))
+            before, why = number, _ELSEWHERE
+            if view is not None:
+                number, why = result.collect(
+                    view.buffer,
+                    view.end,
+                    view.path,
+                    view.base_offset,
+                    units,
+                    number,
+                    max_messages,
+                    max_bytes,
+                    codes,
+                )
+            if why == _ENOUGH:
+                return number, gone, True
+            if why == _MISMATCH:
+                self._check_unit(queue, units, number)
+            if why == _ELSEWHERE and number == before:
+                if view is not None or not 0 <= phy_offset < self._log.max_offset:
+                    self._check_unit(queue, units, number)
+                gone = gone or units[number * UNIT_SIZE : (number + 1) * UNIT_SIZE] != FILLER
+                number += 1
+        return number, gone, False
+
+    @staticmethod
+    def _span(units: bytes, number: int) -> int:
+        """Bytes of the log from one unit's record to the last unit's end, within reason."""
+        size: int
+        first, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
+        last, last_size = _HEAD.unpack_from(units, len(units) - UNIT_SIZE)
+        span = last + last_size - first
+        return span if size <= span <= _READ_AHEAD else size
+
+    def _check_unit(self, queue: ConsumeQueue, units: bytes, number: int) -> None:
+        phy_offset, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
+        record_size = self._log.record_size(phy_offset)
+        if record_size is None:
+            file = self._log.queue.find(phy_offset)
+            raise CorruptRecordError(
+                file.path if file else self._log.queue.directory,
+                phy_offset,
+                f"queue {queue.topic}/{queue.queue_id} has a message here, the log has no record",
+            )
+        raise CorruptConsumeQueueError(
+            queue.queue.directory,
+            phy_offset,
+            f"a unit says {size} bytes, the record has {record_size}; rebuild the consume queue",
+        )
+
+    # ---- by key
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        max_messages: int,
+        begin_ms: int,
+        end_ms: int | None,
+        page: int | None,
+        explain: bool,
+    ) -> QueryMessageResult:
+        """The newest messages of a topic that carry a key.
+
+        Source: RocketMQ store/DefaultMessageStore.java, queryMessage.
+        Differs: topic, key and time are compared with the record's own, and a message that is
+            indexed twice is found once.
+        """
+        last_ms = END_OF_TIME_MS if end_ms is None else end_ms
+        wanted = max_messages + 1
+        limit = max(64, 2 * wanted)
+        while True:
+            answer = self._query_index(topic, key, limit, begin_ms, last_ms)
+            hits, misses = self._true_hits(
+                topic, key, begin_ms, last_ms, answer.phy_offsets, wanted, page
+            )
+            if len(hits) >= wanted or len(answer.phy_offsets) < limit or limit >= _PAGE_MAX:
+                break
+            limit *= 4
+        more = len(hits) > max_messages
+        hits = hits[:max_messages][::-1]
+        explanation = None
+        if explain:
+            explanation = QueryExplanation(
+                f"{topic}#{key}",
+                answer.key_hash,
+                begin_ms,
+                last_ms,
+                answer.files,
+                answer.phy_offsets,
+                [(offset, _why_no_hit(message, topic, key)) for offset, message in misses],
+            )
+        return QueryMessageResult(hits, hits[0].phy_offset if more else None, explanation)
+
+    def _query_index(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
+    ) -> IndexQuery:
+        if self._index is None:
+            raise CorruptRecordError("index", -1, "this store has no index")
+        return self._index.query(topic, key, limit, begin_ms, end_ms)
+
+    def _true_hits(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        offsets: list[int],
+        wanted: int,
+        page: int | None,
+    ) -> tuple[list[MessageExt], list[tuple[int, MessageExt | None]]]:
+        """Hits in descending order of their offset, at most ``wanted``, and what is no hit."""
+        hits: list[MessageExt] = []
+        misses: list[tuple[int, MessageExt | None]] = []
+        if len(offsets) > 1:
+            offsets = sorted(set(offsets), reverse=True)
+        for offset in offsets:
+            if page is not None and offset >= page:
+                continue
+            message = self._log.message_at(offset)
+            if (
+                message is None
+                or not message.has_key(topic, key)
+                or not begin_ms <= message.store_timestamp_ms <= end_ms
+            ):
+                misses.append((offset, message))
+                continue
+            hits.append(message)
+            if len(hits) >= wanted:
+                break
+        return hits, misses
+
+    # ---- by time
+
+    def queue_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str
+    ) -> int:
+        """Queue offset of a store time.
+
+        Source: RocketMQ store/queue/ConsumeQueueStore.java, getOffsetInQueueByTime.
+        Differs: the whole queue is searched, where RocketMQ searches one of its files.
+        """
+        lower = BoundaryType(boundary) is BoundaryType.LOWER
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        first, end = low, high
+        while low < high:
+            middle = (low + high) // 2
+            at, stored = self._store_time_at_or_after(queue, middle, high)
+            if stored is None:
+                high = middle
+            elif stored < timestamp_ms or (not lower and stored == timestamp_ms):
+                low = at + 1
+            else:
+                high = middle
+        if lower:
+            return low
+        return max(first, min(low, end) - 1)
+
+    def _store_time_at_or_after(
+        self, queue: ConsumeQueue, offset: int, stop: int
+    ) -> tuple[int, int | None]:
+        while offset < stop:
+            unit = queue.unit_at(offset)
+            stored = None if unit is None else self.store_timestamp_at(unit[0])
+            if stored is not None:
+                return offset, stored
+            offset += 1
+        return offset, None
+
+    def store_timestamp_at(self, phy_offset: int) -> int | None:
+        """Store time in milliseconds of the record at an offset, None when it is gone."""
+        size = self._log.record_size(phy_offset)
+        head = None if size is None else self._log.read(phy_offset, 76)
+        if head is None:
+            return None
+        at = _STORE_TIMESTAMP_AT
+        at += 20 if int.from_bytes(head[36:40], "big") & _BORN_HOST_V6 else 8
+        return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    # ---- by offset and id
+
+    def message_at(self, phy_offset: int) -> MessageExt | None:
+        """The message at a physical offset, None when none begins there."""
+        if not self._log.min_offset <= phy_offset < self._log.max_offset:
+            return None
+        return self._log.message_at(phy_offset)
+
+    def message_by_id(self, message_id: str) -> MessageExt | None:
+        """The message with an offset id, None when none has it."""
+        try:
+            _, phy_offset = decode_message_id(message_id)
+        except ValueError:
+            return None
+        return self.message_at(phy_offset)
+
+
+def packed_tags(tags: str) -> bytes | None:
+    """The codes of an expression ``a || b`` as packed int64; None for ``*`` and empty ones."""
+    words = [word.strip() for word in tags.split("||")]
+    words = [word for word in words if word]
+    if not words or words == ["*"]:
+        return None
+    return struct.pack(f"={len(words)}q", *(tags_code(word) for word in words))
+
+
+def _why_no_hit(message: MessageExt | None, topic: str, key: str) -> str:
+    if message is None:
+        return "the log has no record there any more"
+    if message.topic != topic:
+        return f"it is of topic {message.topic!r} (hash collision)"
+    if not message.has_key(topic, key):
+        return f"it has keys {message.keys} (hash collision)"
+    return f"it was stored at {message.store_timestamp_ms}, outside the time asked for"

@@ -1,0 +1,19 @@
+"""Messages out of a store and into one: export, import, and from the older MetaQ store.
+
+Never copies offsets: what is put again is numbered by the store that takes it.
+
+Floor: F7.
+"""
+
+from rmqcore.transfer.export import ExportedPart, export, export_store, messages
+from rmqcore.transfer.import_files import ImportReport, import_files, message_of
+
+__all__ = [
+    "ExportedPart",
+    "ImportReport",
+    "export",
+    "export_store",
+    "import_files",
+    "message_of",
+    "messages",
+]

@@ -1,0 +1,274 @@
+"""Export of messages to JSON lines and Parquet: one file a split, named by where it begins.
+
+A file appears under its name when it is complete; exporting again writes the same files. Delta and
+Iceberg tables are Parquet files with a description beside them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rmqcore._codec import decode_record
+from rmqcore.config import StoreConfig
+from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.message import MessageExt
+from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.scan.log_walk import LogWalk
+from rmqcore.scan.plan import plan
+from rmqcore.scan.read import FULL_COLUMNS, read
+from rmqcore.scan.runner import Runner, run
+from rmqcore.scan.split import Split
+from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
+
+EXPORT_SPLIT_SIZE = 256 << 20
+#: begins with what makes readers of the Parquet files pass it over
+MANIFEST = "_manifest.json"
+#: rows of one batch, which is a row group of a Parquet file
+_ROW_GROUP_ROWS = 16384
+FORMATS = ("jsonl", "parquet")
+EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
+_TRANSACTION_MASK = 0xC
+_TRANSACTION_COMMIT = 0x8
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPart:
+    """One file of an export.
+
+    Attributes:
+        file: its name.
+        rows: messages in it.
+        bytes: its length.
+        start, end: physical offsets of the split it was made from.
+    """
+
+    file: str
+    rows: int
+    bytes: int
+    start: int
+    end: int
+
+
+def body_fields(name: str, body: bytes) -> dict[str, str]:
+    """A body for JSON: under its name where it is UTF-8 text, else with ``_base64`` behind it."""
+    try:
+        return {name: body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(body).decode("ascii")}
+
+
+def message_fields(message: MessageExt) -> dict[str, Any]:
+    """A message for JSON, under the names of its attributes; the body as it is stored."""
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "phy_offset": message.phy_offset,
+        "store_size": message.store_size,
+        "message_id": message.message_id,
+        "unique_key": message.unique_key,
+        "keys": list(message.keys),
+        "tags": message.tags,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "body_crc": message.body_crc,
+        "properties": message.properties,
+        **body_fields("body", message.body),
+    }
+
+
+def messages(
+    split: Split, *, topics: Iterable[str] | None = None, uncommitted: bool = False
+) -> Iterator[MessageExt]:
+    """The messages of a split as objects, in log order; each has bytes of its own.
+
+    Args:
+        split: from `plan`.
+        topics: only messages of these.
+        uncommitted: also prepared and rolled-back transactional records.
+
+    Raises:
+        CorruptRecordError: a damaged record.
+    """
+    wanted = None if topics is None else set(topics)
+    batch = DispatchBatch()
+    pieces: list[bytes] = []
+
+    def kernel(buffer: memoryview, at: int, stop: int, /, *, base_offset: int) -> tuple[int, int]:
+        reached, code = batch.scan(buffer, at, stop, base_offset=base_offset, verify_crc=True)
+        batch.clear()
+        pieces.append(bytes(buffer[at:reached]))
+        return reached, code
+
+    for _ in LogWalk(split, chunk_size=1 << 20).run(kernel):
+        piece, at = pieces.pop(), 0
+        while at < len(piece):
+            size = int.from_bytes(piece[at : at + 4], "big")
+            message = decode_record(piece[at : at + size], check_crc=False)
+            at += size
+            transaction = message.sys_flag & _TRANSACTION_MASK
+            if (uncommitted or transaction in (0, _TRANSACTION_COMMIT)) and (
+                wanted is None or message.topic in wanted
+            ):
+                yield message
+
+
+def write_jsonl(stream: BinaryIO, found: Iterable[MessageExt]) -> int:
+    """Write messages as lines of JSON; how many there were."""
+    count = 0
+    for message in found:
+        stream.write(json.dumps(message_fields(message), ensure_ascii=False).encode("utf-8"))
+        stream.write(b"\n")
+        count += 1
+    return count
+
+
+def export(
+    split: Split,
+    directory: str | os.PathLike[str],
+    *,
+    file_format: str = "parquet",
+    columns: Iterable[str] = FULL_COLUMNS,
+    topics: Iterable[str] | None = None,
+    uncommitted: bool = False,
+    compression: str = "zstd",
+) -> ExportedPart:
+    """Write the messages of one split to one file.
+
+    Args:
+        split: from `plan`.
+        directory: where the file goes; it must exist.
+        file_format: one of `FORMATS`.
+        columns: of a Parquet file; the import wants all of `FULL_COLUMNS`.
+        topics: only messages of these.
+        uncommitted: also prepared and rolled-back transactional records.
+        compression: of a Parquet file.
+
+    Raises:
+        ConfigError: an unknown format.
+        CorruptRecordError: a damaged record; no file is left behind.
+    """
+    if file_format not in FORMATS:
+        raise ConfigError("format", file_format, f"one of {', '.join(FORMATS)}")
+    path = Path(directory) / f"part-{split.start:020d}.{file_format}"
+    fresh = path.with_name(f".{path.name}.tmp")
+    try:
+        if file_format == "jsonl":
+            with fresh.open("wb") as stream:
+                rows = write_jsonl(stream, messages(split, topics=topics, uncommitted=uncommitted))
+        else:
+            batches = read(
+                split,
+                columns,
+                topics=topics,
+                uncommitted=uncommitted,
+                verify_crc=True,
+                batch_rows=_ROW_GROUP_ROWS,
+            )
+            rows = _write_parquet(fresh, batches, compression)
+        with fresh.open("rb") as stream:
+            os.fsync(stream.fileno())
+        fresh.rename(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    return ExportedPart(path.name, rows, path.stat().st_size, split.start, split.end)
+
+
+def _write_parquet(path: Path, batches: Any, compression: str) -> int:
+    try:
+        import pyarrow  # noqa: PLC0415 - an extra
+        from pyarrow import parquet  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise RmqCoreError("Parquet needs pyarrow: pip install 'rmqcore[arrow]'") from None
+    rows = 0
+    with parquet.ParquetWriter(path, pyarrow.schema(batches), compression=compression) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_batch(batch.to_arrow())
+    return rows
+
+
+def _schema(columns: tuple[str, ...]) -> Any:
+    """The schema of Parquet files with these columns."""
+    return ColumnDecoder(columns, row_max=1).take().to_arrow().schema
+
+
+def export_store(
+    store_path: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    file_format: str = "parquet",
+    columns: Iterable[str] = FULL_COLUMNS,
+    topics: Iterable[str] | None = None,
+    uncommitted: bool = False,
+    config: StoreConfig | str | Path | None = None,
+    jobs: int | Runner = 1,
+    split_size: int = EXPORT_SPLIT_SIZE,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[ExportedPart]:
+    """Write the messages of a store, cold or live, to files, and ``_manifest.json`` beside them.
+
+    A table has the files that the manifest names. Files of an earlier export stay where they are.
+
+    Args:
+        store_path: the store's directory; only read.
+        directory: where the files go; it is created.
+        file_format: one of `EXPORT_FORMATS`.
+        columns: of Parquet files and tables.
+        topics: only messages of these.
+        uncommitted: also prepared and rolled-back transactional records.
+        config: settings of the store, as for `open_store`.
+        jobs: processes, or what else runs a function over splits.
+        split_size: bytes of log in a file.
+        progress: called with (bytes of log done, bytes in all).
+
+    Raises:
+        ConfigError: an unknown format.
+        CorruptRecordError: a damaged record; the files before it are written.
+        RmqCoreError: the package that the format needs is not installed; nothing was written.
+    """
+    if file_format not in EXPORT_FORMATS:
+        raise ConfigError("format", file_format, f"one of {', '.join(EXPORT_FORMATS)}")
+    if file_format in TABLE_FORMATS:
+        require_package(file_format)
+    target, names = Path(directory), tuple(columns)
+    chosen = None if topics is None else tuple(topics)
+    work = partial(
+        export,
+        directory=target,
+        file_format="parquet" if file_format in TABLE_FORMATS else file_format,
+        columns=names,
+        topics=chosen,
+        uncommitted=uncommitted,
+    )
+    splits = plan(store_path, split_size=split_size, topics=chosen, config=config)
+    make_directory(target)
+    parts = list(run(work, splits, jobs=jobs, progress=progress))
+    manifest = {
+        "store": str(Path(store_path).absolute()),
+        "format": file_format,
+        "parts": [asdict(part) for part in parts],
+    }
+    fresh = target / f".{MANIFEST}.tmp"
+    fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+    fresh.rename(target / MANIFEST)
+    if file_format in TABLE_FORMATS:
+        make_table(file_format, target, _schema(names), [(part.file, part.rows) for part in parts])
+    sync_directory(target)
+    return parts

@@ -1,0 +1,206 @@
+"""Import of exported messages: put again, in their order, with their topics, queues, properties.
+
+Offsets and store times are the new store's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rmqcore.errors import MessageIllegalError, PutMessageError, RmqCoreError
+from rmqcore.message import Message, PutMessageResult
+from rmqcore.transfer.export import FORMATS, MANIFEST
+
+#: written by the store itself
+_NOT_PUT = "__CRC32#"
+_PARKED_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_NUMBERS = ("queue_id", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
+
+
+class Putter(Protocol):
+    """What messages are put into: a store that is open for writing."""
+
+    def put_message(self, message: Message, /) -> PutMessageResult:
+        """Store one message."""
+        ...
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did.
+
+    Attributes:
+        files: files read.
+        messages: messages put.
+        body_bytes: bytes of their bodies.
+    """
+
+    files: int = 0
+    messages: int = 0
+    body_bytes: int = 0
+
+
+def import_files(
+    store: Putter,
+    source: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportReport:
+    """Put what `export_store` wrote, or any JSON lines of that form.
+
+    Args:
+        store: open for writing.
+        source: a file, or the directory of an export; its manifest, where there is one, says which
+            files must be there.
+        progress: called with (files done, files in all).
+
+    Raises:
+        MessageIllegalError: a row is no message; names file and row. What came before is stored.
+        PutMessageError: the store refused.
+        RmqCoreError: there is no file, one of the manifest is missing, or pyarrow is for Parquet.
+    """
+    paths = exported_files(Path(source))
+    report = ImportReport()
+    for number, path in enumerate(paths):
+        if progress is not None:
+            progress(number, len(paths))
+        for row, fields in enumerate(_rows(path)):
+            try:
+                message = message_of(fields)
+                receipt = store.put_message(message)
+            except (MessageIllegalError, TypeError, OverflowError) as error:
+                raise MessageIllegalError(f"{path}, row {row + 1}: {error}") from error
+            if not receipt.ok:
+                raise PutMessageError(receipt.status, f"{path}, row {row + 1}: {receipt.reason}")
+            report.messages += 1
+            report.body_bytes += len(message.body)
+        report.files += 1
+    if progress is not None:
+        progress(len(paths), len(paths))
+    return report
+
+
+def message_of(fields: dict[str, Any]) -> Message:
+    """The message that a row of an export stands for.
+
+    Raises:
+        MessageIllegalError: a field is missing or of a wrong type.
+    """
+    topic = fields.get("topic")
+    if not isinstance(topic, str):
+        raise MessageIllegalError("it has no topic")
+    properties = fields.get("properties") or {}
+    if not isinstance(properties, dict):
+        raise MessageIllegalError(f"properties={properties!r}: expected an object")
+    properties = {name: value for name, value in properties.items() if name != _NOT_PUT}
+    if "properties" not in fields:
+        properties = _properties_of(fields)
+    if topic == _PARKED_TOPIC and "REAL_TOPIC" in properties:
+        # the store parks it again, for as long as its delay level says
+        topic = properties.pop("REAL_TOPIC")
+        fields = fields | {"queue_id": int(properties.pop("REAL_QID", 0))}
+    numbers = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
+    return Message(
+        topic,
+        _body(fields),
+        properties=properties,
+        born_timestamp_ms=fields.get("born_timestamp_ms") or 0,
+        born_host=fields.get("born_host"),
+        store_host=fields.get("store_host"),
+        **numbers,
+    )
+
+
+def _properties_of(fields: dict[str, Any]) -> dict[str, str]:
+    """Properties out of the single columns, where an export left the map out."""
+    keys = fields.get("keys") or ""
+    found = {
+        "KEYS": keys if isinstance(keys, str) else " ".join(keys),
+        "TAGS": fields.get("tags"),
+        "UNIQ_KEY": fields.get("unique_key"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _body(fields: dict[str, Any]) -> bytes:
+    body, encoded = fields.get("body"), fields.get("body_base64")
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode("utf-8")
+    try:
+        return base64.b64decode(encoded or "", validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise MessageIllegalError(f"the body: {error}") from None
+
+
+def exported_files(source: Path) -> list[Path]:
+    """The files that an import of ``source`` reads, in order.
+
+    Raises:
+        RmqCoreError: there is none, or one that the manifest names is missing.
+        OSError: there is no such directory.
+    """
+    if source.is_file():
+        return [source]
+    manifest = source / MANIFEST
+    if manifest.is_file():
+        names = [part["file"] for part in json.loads(manifest.read_text("utf-8"))["parts"]]
+        missing = [name for name in names if not (source / name).is_file()]
+        if missing:
+            raise RmqCoreError(f"{source}: {missing[0]} is missing, which {MANIFEST} names")
+        return [source / name for name in names]
+    found = sorted(
+        path
+        for path in source.iterdir()
+        if path.suffix.removeprefix(".") in FORMATS and not path.name.startswith(".")
+    )
+    if not found:
+        raise RmqCoreError(f"{source}: no file of an export is in it ({', '.join(FORMATS)})")
+    return found
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path)
+        return
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream):
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                raise MessageIllegalError(f"{path}, row {number + 1}: no JSON: {error}") from None
+            if not isinstance(fields, dict):
+                raise MessageIllegalError(f"{path}, row {number + 1}: not a JSON object")
+            yield fields
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise RmqCoreError("Parquet needs pyarrow: pip install 'rmqcore[arrow]'") from None
+    file = parquet.ParquetFile(path)
+    for batch in file.iter_batches(batch_size=4096):
+        number = batch.schema.get_field_index("born_timestamp")
+        plain = batch
+        if number >= 0:
+            column = batch.column(number).cast("int64")
+            plain = batch.set_column(number, "born_timestamp", column)
+        yield from (_plain(row) for row in plain.to_pylist())
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A Parquet row under the names of JSON lines."""
+    if row.get("born_timestamp") is not None:
+        row["born_timestamp_ms"] = row["born_timestamp"] // 1000
+    if "properties" in row:
+        row["properties"] = dict(row["properties"] or ())
+    return row
