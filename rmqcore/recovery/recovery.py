@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rmqcore.config import FlushDiskType, OnCorruption
+from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import status_text
@@ -22,6 +22,7 @@ from rmqcore.recovery.beside_thread import BesideThread
 from rmqcore.recovery.index_check import IndexCheck
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.log_search import GoodRecord, find_good_record, first_record
+from rmqcore.services.flush_policy import FlushPolicy
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
@@ -434,7 +435,7 @@ class Recovery:
         """
         if self.report.clean_shutdown:
             return end
-        if self._config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+        if not FlushPolicy.of(self._config).waits_for_disk:
             return self._on_disk
         for file in self._log.queue.files:
             if file.file_from_offset + file.size > self._on_disk:

@@ -9,7 +9,6 @@ from typing import Any
 from rmqcore._codec import encode_batch, shares_queue
 from rmqcore.config import StoreConfig
 from rmqcore.errors import (
-    ConfigError,
     DiskFullError,
     FlushTimeoutError,
     MessageIllegalError,
@@ -23,6 +22,7 @@ from rmqcore.native.log._tail import END_OF_FILE
 from rmqcore.services.delay_schedule import park, requested_delay_level
 from rmqcore.services.event_loop import running_loop
 from rmqcore.services.flush import GroupCommitService
+from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.status import Durability, PutMessageStatus
 
@@ -44,6 +44,7 @@ class MessagePuts(MessagePutter):
     config: StoreConfig
     log: CommitLog
     unwaited: bool
+    _flush_policy: FlushPolicy
     _group_commit: GroupCommitService
     _stats: StoreStatsService
 
@@ -58,25 +59,18 @@ class MessagePuts(MessagePutter):
         """Why puts are refused at this moment; None when they are not."""
         raise NotImplementedError
 
-    def _put_slowly(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        durability: Durability | str | None = None,
-        **settings: Any,
-    ) -> PutMessageResult:
-        """What `put` does when the message is delayed, the file full, or the disk waited for."""
-        message = Message(topic, body, **settings)
-        return self._raised(self.put_message(message, durability=durability))
+    # ---- one put, top to bottom: checked, appended, waited for
 
-    def _put_message_slowly(
-        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    def _put_generally(
+        self, message: Message | MessageExt, durability: Durability | str | None
     ) -> PutMessageResult:
-        """What `put_message` does when the message is not plain, or the file full."""
-        ready = self._prepared(message)
-        answer = self._append(self._tail.put_message, ready)
-        return self._await_disk(answer, durability, ready.wait_store_msg_ok)
+        """Put any message: a delayed one, into a full file, with a durability of its own."""
+        ready = self._checked(message)
+        waits = self._flush_policy.put_waits(durability, ready.wait_store_msg_ok)
+        receipt = self._append(self._tail.put_message, ready)
+        if not receipt.ok:
+            return receipt
+        return self._on_disk(receipt) if waits else self._not_waited_for(receipt)
 
     def put_messages(
         self,
@@ -114,6 +108,34 @@ class MessagePuts(MessagePutter):
 
         Source: RocketMQ store/DefaultMessageStore.java, putMessages.
         """
+        waits = self._flush_policy.put_waits(durability, wait_store_msg_ok=True)
+        receipt = self._append_batch(
+            messages,
+            topic=topic,
+            queue_id=queue_id,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms,
+            born_host=born_host,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+        )
+        if not receipt.ok:
+            return receipt
+        return self._on_disk(receipt) if waits else self._not_waited_for(receipt)
+
+    def _append_batch(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        topic: str | None = None,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+    ) -> PutMessageResult:
+        """As `put_messages`, which has the same arguments; nothing is waited for."""
         if isinstance(messages, _BUFFERS):
             body: Any = messages
         else:
@@ -121,7 +143,7 @@ class MessagePuts(MessagePutter):
         if topic is None:
             raise MessageIllegalError("an encoded batch body needs topic=")
         self._check_open()
-        answer = self._append(
+        return self._append(
             self._tail.put_encoded,
             topic,
             body,
@@ -132,9 +154,13 @@ class MessagePuts(MessagePutter):
             store_host,
             reconsume_times,
         )
-        return self._await_disk(answer, durability, True)
 
-    def _prepared(self, message: Message | MessageExt) -> Message:
+    def _checked(self, message: Message | MessageExt) -> Message:
+        """What is stored for a message: itself, or what waits for its delivery.
+
+        Raises:
+            MessageIllegalError: this store would never deliver it.
+        """
         self._check_open()
         if isinstance(message, MessageExt):
             message = _as_message(message)
@@ -172,25 +198,14 @@ class MessagePuts(MessagePutter):
             except StoreNotWritableError as error:
                 return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
 
-    def _wants_disk(self, durability: Durability | str | None, wait: bool) -> bool:
-        if durability is None:
-            return self._waits and wait
-        if durability not in (Durability.DISK, Durability.PAGE_CACHE, Durability.MEMORY):
-            raise ConfigError("durability", durability, '"disk", "page_cache" or None')
-        return durability == Durability.DISK
-
-    def _await_disk(
-        self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
-    ) -> PutMessageResult:
-        if not receipt.ok or not self._wants_disk(durability, wait):
-            self.unwaited = self.unwaited or receipt.ok
-            return receipt
-        return self._on_disk(receipt)
+    def _not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
+        """The receipt of a put that does not wait for the disk."""
+        self.unwaited = True
+        return receipt
 
     def _not_on_disk(self, receipt: PutMessageResult, failure: str) -> PutMessageResult:
         """The receipt after the disk has refused; with ``failure`` "" it did not answer in time."""
-        timeout_ms = self.config.sync_flush_timeout_ms
-        reason = failure or f"the disk did not confirm within {timeout_ms} ms"
+        reason = failure or f"the disk did not confirm within {self._flush_policy.timeout_ms} ms"
         status = PutMessageStatus.UNKNOWN_ERROR if failure else PutMessageStatus.FLUSH_DISK_TIMEOUT
         return receipt.with_flush(status, receipt.durability, reason)
 
@@ -225,31 +240,36 @@ class MessagePuts(MessagePutter):
         self, message: Message | MessageExt, *, durability: Durability | str | None = None
     ) -> PutMessageResult:
         """As `put_message`, without blocking the event loop."""
-        ready = self._prepared(message)
-        answer = self._tail.put_message(ready)
-        if not isinstance(answer, PutMessageResult):
+        ready = self._checked(message)
+        waits = self._flush_policy.put_waits(durability, ready.wait_store_msg_ok)
+        receipt = self._tail.put_message(ready)
+        if not isinstance(receipt, PutMessageResult):
             call = partial(self._append, self._tail.put_message, ready)
-            answer = await running_loop().run_in_executor(None, call)
-        return await self._await_disk_async(answer, durability, ready.wait_store_msg_ok)
+            receipt = await running_loop().run_in_executor(None, call)
+        if not receipt.ok:
+            return receipt
+        return await self._on_disk_async(receipt) if waits else self._not_waited_for(receipt)
 
     async def put_messages_async(
-        self, messages: Iterable[Message] | bytes, **settings: Any
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        durability: Durability | str | None = None,
+        **settings: Any,
     ) -> PutMessageResult:
         """As `put_messages`, without blocking the event loop."""
-        durability = settings.pop("durability", None)
-        call = partial(self.put_messages, messages, durability=Durability.PAGE_CACHE, **settings)
+        waits = self._flush_policy.put_waits(durability, wait_store_msg_ok=True)
+        call = partial(self._append_batch, messages, **settings)
         receipt = await running_loop().run_in_executor(None, call)
-        return await self._await_disk_async(receipt, durability, True)
-
-    async def _await_disk_async(
-        self, receipt: PutMessageResult, durability: Durability | str | None, wait: bool
-    ) -> PutMessageResult:
-        if not receipt.ok or not self._wants_disk(durability, wait):
-            self.unwaited = self.unwaited or receipt.ok
+        if not receipt.ok:
             return receipt
+        return await self._on_disk_async(receipt) if waits else self._not_waited_for(receipt)
+
+    async def _on_disk_async(self, receipt: PutMessageResult) -> PutMessageResult:
+        """As `_on_disk`, without blocking the event loop."""
         end = receipt.phy_offset + receipt.store_size
         try:
-            done = await self._group_commit.wait_async(end, self.config.sync_flush_timeout_ms)
+            done = await self._group_commit.wait_async(end, self._flush_policy.timeout_ms)
         except OSError as error:
             return self._not_on_disk(receipt, str(error))
         if not done:

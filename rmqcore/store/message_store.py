@@ -8,10 +8,11 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rmqcore.clock import wall_clock_ms
-from rmqcore.config import FlushDiskType, StoreConfig
+from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import (
@@ -42,10 +43,10 @@ from rmqcore.services.flush import (
     GroupCommitService,
     LogFlusher,
 )
+from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.service import ServiceThread
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
-from rmqcore.status import Durability
 from rmqcore.store.message_puts import MessagePuts
 from rmqcore.store.message_reads import MessageReads
 from rmqcore.store.retention_of_store import retention_of
@@ -112,20 +113,20 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
         )
         self.flags = RunningFlags(self._flags_changed)
+        self._flush_policy = policy = FlushPolicy.of(config)
+        self._tail.durability = policy.put_reaches
         self._allocate = self._allocate_service()
         pool = None
-        if config.transient_store_pool_effective:
+        if policy.through_pool:
             pool = TransientStorePool(
                 config.transient_store_pool_size, config.mapped_file_size_commit_log
             )
-            self._tail.durability = Durability.MEMORY
-        self._waits = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.log = CommitLog(
             queue,
             self._tail,
             self._allocate,
             pool,
-            large_folios=not self._waits,
+            large_folios=policy.large_folios,
             demand_crc=config.force_verify_prop_crc,
         )
         self.consume_queues = ConsumeQueueStore(
@@ -148,9 +149,6 @@ class DefaultMessageStore(MessageReads, MessagePuts):
 
     def _allocate_service(self) -> AllocateMappedFileService:
         config = self.config
-        sync_every = 0
-        if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            sync_every = config.flush_least_pages_when_warm_mapped_file * 4096
 
         def make(path: Path, offset: int) -> MappedFile:
             return self.log.make_file(path, offset)
@@ -160,7 +158,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             config.mapped_file_size_commit_log,
             ahead=config.allocate_ahead,
             warm=config.warm_mapped_file_enable,
-            sync_every=sync_every,
+            sync_every=self._flush_policy.warm_up_sync_size,
             lock_budget=config.lock_memory_bytes,
             on_error=self._service_failed,
         )
@@ -220,12 +218,13 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._flusher = LogFlusher(self.log, self._checkpoint)
         self._group_commit = GroupCommitService(self._flusher, self._service_failed)
         self._commits = self._group_commit.group
-        self._disk_timeout_s = config.sync_flush_timeout_ms / 1000
+        self._waits = self._flush_policy.waits_for_disk
+        self._disk_timeout_s = self._flush_policy.timeout_ms / 1000
         self._reput = ReputMessageService(
             self.log,
             [part for part in (self.consume_queues, self.index) if part is not None],
             self._batch,
-            self._confirm_offset,
+            partial(self._flush_policy.confirm_offset, self.log),
             on_progress=self._progressed,
             on_full=self._dispatch_full,
             on_error=self._service_failed,
@@ -247,7 +246,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._log_flush_service(),
             self._reput,
         ]
-        if config.transient_store_pool_effective:
+        if self._flush_policy.through_pool:
             self._services.append(
                 CommitRealTimeService(
                     self.log,
@@ -320,11 +319,6 @@ class DefaultMessageStore(MessageReads, MessagePuts):
 
     # ---- what services report
 
-    def _confirm_offset(self) -> int:
-        if self._waits:
-            return self.log.flushed_offset
-        return self.log.commit()
-
     def _progressed(self, offset: int) -> None:
         """Make the next log file ready once a part of the current one is used."""
         file_size, end = self.log.queue.file_size, self._tail.max_offset
@@ -375,9 +369,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if self._reput.offset < self._tail.max_offset:
             if self._waits and self.unwaited and self.flags.writeable:
                 with suppress(OSError):
-                    self._group_commit.wait(
-                        self._tail.max_offset, self.config.sync_flush_timeout_ms
-                    )
+                    self._group_commit.wait(self._tail.max_offset, self._flush_policy.timeout_ms)
             # on a full disk what has been dispatched is still served; `flags` say what is not
             with suppress(DiskFullError):
                 self._reput.catch_up()

@@ -1,8 +1,9 @@
 """`put` and `put_message`, the methods of a store whose speed is a promise.
 
 The base class of the store that is open for writing. On the path of success a put is one native
-call: arguments, checks, record, receipt, and the wait for the disk. Everything else is Python's:
-`_put_slowly`, `_put_message_slowly`, `_not_on_disk`, `_raised`.
+call: arguments, checks, record, receipt, and the wait for the disk (`_on_disk`). Whatever is not
+plain, a delayed message, a full file, a durability of its own, is put by Python's `_put_generally`,
+the whole way from top to bottom.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -24,8 +25,9 @@ cdef class MessagePutter:
     A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk), ``_commits``,
     ``_disk_timeout_s`` and ``_stats`` (which has ``put_took``, milliseconds). It has the methods
 
-    - ``_put_slowly`` and ``_put_message_slowly``, which take what `put` and `put_message` take and
-      answer for every case that is not plain;
+    - ``_put_generally``, which takes a message and its durability, whatever they are, and gives the
+      receipt;
+    - ``_not_waited_for``, which gives back the receipt of a put that does not wait for the disk;
     - ``_not_on_disk``, which takes a receipt and the error's text ("": out of time) and gives the
       receipt that says so;
     - ``_raised``, which gives back the receipt of a good put and raises what any other says.
@@ -101,16 +103,15 @@ cdef class MessagePutter:
                 &fields, body, topic, tags, keys, properties, born_host, store_host
             )
             if type(answer) is PutMessageResult:
-                if self._waits:
-                    answer = self._raised(self._on_disk(answer))
-                return answer
-        return self._put_slowly(
+                return answer if not self._waits else self._raised(self._on_disk(answer))
+        message = Message(
             topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
             delay_level=delay_level, flag=flag, sys_flag=sys_flag,
             born_timestamp_ms=born_timestamp_ms, born_host=born_host, store_host=store_host,
             reconsume_times=reconsume_times,
-            prepared_transaction_offset=prepared_transaction_offset, durability=durability,
+            prepared_transaction_offset=prepared_transaction_offset,
         )
+        return self._raised(self._put_generally(message, durability))
 
     def put_message(self, message, *, durability=None):
         """Store one `Message`, or a copy of a `MessageExt`.
@@ -136,10 +137,12 @@ cdef class MessagePutter:
         ):
             answer = self._tail.put_one(<Message>message)
             if type(answer) is PutMessageResult:
-                if self._waits:
-                    return self._await_disk(answer, None, (<Message>message).wait_store_msg_ok)
-                return answer
-        return self._put_message_slowly(message, durability=durability)
+                if not self._waits:
+                    return answer
+                if (<Message>message).wait_store_msg_ok:
+                    return self._on_disk(answer)
+                return self._not_waited_for(answer)
+        return self._put_generally(message, durability)
 
 
 cdef inline bint plain(object properties) except -1:

@@ -1,0 +1,72 @@
+"""When a put returns and what it has reached: one answer for each combination of settings."""
+
+import asyncio
+
+import pytest
+
+from rmqcore import ConfigError, Message, open_store
+from rmqcore._codec import encode_batch
+from rmqcore.config import StoreConfig
+from rmqcore.services.flush_policy import FlushPolicy
+from rmqcore.status import Durability
+
+SIZES = {
+    "mapped_file_size_commit_log": 65536,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+    "warm_mapped_file_enable": False,
+}
+PUTS = {
+    "put": lambda store, how: store.put("T", b"x", durability=how),
+    "put_message": lambda store, how: store.put_message(Message("T", b"x"), durability=how),
+    "put_messages": lambda store, how: store.put_messages([Message("T", b"x")], durability=how),
+    "encoded": lambda store, how: store.put_messages(
+        encode_batch([Message("T", b"x")]), topic="T", durability=how
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits", "reaches", "folios"),
+    [
+        ({}, False, Durability.PAGE_CACHE, True),
+        ({"flush_disk_type": "SYNC_FLUSH"}, True, Durability.PAGE_CACHE, False),
+        ({"transient_store_pool_enable": True}, False, Durability.MEMORY, True),
+    ],
+)
+def test_the_settings_decide_once_what_a_put_reaches(settings, waits, reaches, folios):
+    policy = FlushPolicy.of(StoreConfig(**settings))
+    assert policy.waits_for_disk is waits
+    assert policy.put_reaches is reaches
+    assert policy.large_folios is folios
+    assert policy.through_pool is (reaches is Durability.MEMORY)
+    assert (policy.warm_up_sync_size > 0) is waits
+    assert policy.put_waits(None, wait_store_msg_ok=True) is waits
+    assert policy.put_waits(None, wait_store_msg_ok=False) is False
+    assert policy.put_waits("disk", wait_store_msg_ok=False) is True
+    assert policy.put_waits("page_cache", wait_store_msg_ok=True) is False
+
+
+@pytest.mark.parametrize("call", PUTS)
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_refused_durability_stores_nothing(tmp_path, call, flush):
+    with open_store(tmp_path / "s", flush_disk_type=flush, **SIZES) as store:
+        with pytest.raises(ConfigError, match="durability"):
+            PUTS[call](store, "replicated")
+        assert store.max_phy_offset == 0
+
+
+@pytest.mark.parametrize("call", ["put_async", "put_message_async", "put_messages_async"])
+def test_a_refused_durability_stores_nothing_for_a_coroutine(tmp_path, call):
+    async def run(store):
+        what = {
+            "put_async": ("T", b"x"),
+            "put_message_async": (Message("T", b"x"),),
+            "put_messages_async": ([Message("T", b"x")],),
+        }
+        with pytest.raises(ConfigError, match="durability"):
+            await getattr(store, call)(*what[call], durability="tape")
+
+    with open_store(tmp_path / "s", **SIZES) as store:
+        asyncio.run(run(store))
+        assert store.max_phy_offset == 0
