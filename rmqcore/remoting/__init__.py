@@ -1,0 +1,80 @@
+"""RocketMQ's remoting: frames, a server and a client for them. It knows no store.
+
+What others use: `RemotingCommand` with `success` and `failure`, the numbers `RequestCode`,
+`ResponseCode`, `LanguageCode`; `RemotingServer`, `RemotingClient` and the `Connection` that a
+processor gets, with their `ServerSettings`, `ClientSettings`, `ConnectionSettings`, `FrameLimits`;
+`AclSigner` and `signature_is_right`; `run` and `new_event_loop`; the errors below `RemotingError`.
+
+    async def main() -> None:
+        def route(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+            return success(body=request.text("topic").encode())
+
+        server = RemotingServer("127.0.0.1", 0)
+        server.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        await server.start()
+        client = RemotingClient()
+        ask = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        answer = await client.invoke(f"127.0.0.1:{server.port}", ask, timeout_ms=3000)
+        await client.close()
+        await server.stop()
+
+A processor is a plain function or a coroutine function of (connection, request). It returns the
+answer, or None: nothing for a oneway request; else `connection.answer(request, response)` is called
+later, from the event loop. It may raise `RequestRefusedError(code, remark)` to answer so; any other
+exception is logged and answered with SYSTEM_ERROR and no more. A plain function is answered without
+a task, so it must not block. `connection.invoke` and `connection.notify` ask the peer.
+`connection.attributes` is the processors' own place, `connection.writable` tells whether the peer
+takes what it is sent. `command.parts` holds buffers that follow `body` without being copied.
+"""
+
+from rmqcore.remoting.acl import AclSigner, signature, signature_is_right
+from rmqcore.remoting.client import ClientSettings, RemotingClient, split_address
+from rmqcore.remoting.codec import FrameDecoder, FrameLimits, encode_command
+from rmqcore.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from rmqcore.remoting.command import RemotingCommand, failure, success
+from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
+from rmqcore.remoting.errors import (
+    FrameError,
+    FrameTooLargeError,
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RequestRefusedError,
+)
+from rmqcore.remoting.loop import new_event_loop, run
+from rmqcore.remoting.server import RemotingServer, ServerSettings, TlsMode
+
+__all__ = [
+    "AclSigner",
+    "ClientSettings",
+    "Connection",
+    "ConnectionSettings",
+    "FrameDecoder",
+    "FrameError",
+    "FrameLimits",
+    "FrameTooLargeError",
+    "Gate",
+    "LanguageCode",
+    "Processor",
+    "RemotingClient",
+    "RemotingClosedError",
+    "RemotingCommand",
+    "RemotingConnectError",
+    "RemotingError",
+    "RemotingServer",
+    "RemotingTimeoutError",
+    "RequestCode",
+    "RequestRefusedError",
+    "ResponseCode",
+    "ServerSettings",
+    "TlsMode",
+    "encode_command",
+    "failure",
+    "new_event_loop",
+    "run",
+    "signature",
+    "signature_is_right",
+    "split_address",
+    "success",
+]

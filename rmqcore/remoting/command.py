@@ -1,0 +1,121 @@
+"""`RemotingCommand`: one request or answer, as plain data.
+
+Floor: beside; imports only the room's codes and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from rmqcore.remoting.codes import (
+    JSON_HEADER,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    VERSION,
+    LanguageCode,
+    ResponseCode,
+)
+from rmqcore.remoting.errors import RequestRefusedError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_INT64_MAX = 2**63 - 1
+#: digits and sign of the longest 64-bit number
+_NUMBER_MAX = 20
+
+
+@dataclass(slots=True)
+class RemotingCommand:
+    """A request, or the answer to one.
+
+    Attributes:
+        code: `RequestCode` of a request, `ResponseCode` of an answer.
+        ext_fields: the header's own fields; names and values as text. Empty when there are none.
+        body: what follows the header; empty when nothing does.
+        remark: the answer's words; None without.
+        opaque: pairs an answer with its request; set by whoever sends.
+        flag: bit 0 an answer, bit 1 a request that wants none.
+        version: MQVersion ordinal of the sender.
+        language: of the sender.
+        serialize_type: how the header is, or was, written: 0 JSON, 1 binary.
+        parts: more of the body, sent behind `body` without being copied; buffers of bytes that
+            stay as they are until they are sent. Empty in what was received.
+        answered: a request: an answer was sent.
+    """
+
+    code: int
+    ext_fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
+    remark: str | None = None
+    opaque: int = 0
+    flag: int = 0
+    version: int = VERSION
+    language: LanguageCode = LanguageCode.PYTHON
+    serialize_type: int = JSON_HEADER
+    parts: Sequence[Buffer] = field(default=(), repr=False)
+    answered: bool = field(default=False, repr=False, compare=False)
+
+    @property
+    def is_response(self) -> bool:
+        """Tell whether this answers a request."""
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Tell whether the sender wants no answer."""
+        return bool(self.flag & ONEWAY_FLAG)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a field of the header.
+
+        Raises:
+            RequestRefusedError: it is missing, and there is no default; answers with code 1, as
+                RocketMQ does.
+        """
+        value = self.ext_fields.get(name, default)
+        if value is None:
+            raise _refused(f"the header field {name} is missing")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """Return a field of the header that is a whole number of 64 bits.
+
+        Raises:
+            RequestRefusedError: it is missing without a default, or no such number.
+        """
+        text = self.ext_fields.get(name)
+        if text is None and default is not None:
+            return default
+        text = self.text(name)
+        digits = text.removeprefix("-")
+        if len(text) <= _NUMBER_MAX and digits.isascii() and digits.isdigit():
+            value = int(text)
+            if -_INT64_MAX - 1 <= value <= _INT64_MAX:
+                return value
+        raise _refused(f"the header field {name} has to be a whole number of 64 bits")
+
+    def boolean(self, name: str, default: bool = False) -> bool:
+        """Return a field of the header that is `true` in any case, or anything else for false.
+
+        Source: java.lang.Boolean, parseBoolean.
+        """
+        text = self.ext_fields.get(name)
+        return default if text is None else text.lower() == "true"
+
+
+def success(
+    ext_fields: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
+) -> RemotingCommand:
+    """Make an answer with code 0; who sends it pairs it with its request."""
+    return RemotingCommand(ResponseCode.SUCCESS, ext_fields or {}, body, remark)
+
+
+def failure(code: int, remark: str) -> RemotingCommand:
+    """Make an answer with another code and the words that say what to do."""
+    return RemotingCommand(code, {}, b"", remark)
+
+
+def _refused(remark: str) -> RequestRefusedError:
+    return RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,501 @@
+"""One TCP connection, seen from either end: frames in, answers and requests out.
+
+Both ends may ask. What a peer asks is handled by the processors; what it answers goes to whoever
+has asked. All of it runs on the event loop, and a connection is used from there only.
+
+Bounds, each a field of `ConnectionSettings`: a peer that sends faster than its requests are worked
+on is not read from for a while, one that does not read its answers neither; one that lets answers
+pile up nevertheless, or is silent for too long, is disconnected. Frames that are whole are handled
+some at a time, so that one peer does not keep the loop from the others.
+
+Floor: beside; imports only the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from rmqcore.remoting.codec import (
+    DEFAULT_LIMITS,
+    INT32_MAX,
+    FrameDecoder,
+    FrameLimits,
+    encode_command,
+)
+from rmqcore.remoting.codes import JSON_HEADER, ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode
+from rmqcore.remoting.command import Buffer, RemotingCommand, failure
+from rmqcore.remoting.errors import (
+    FrameError,
+    RemotingClosedError,
+    RemotingTimeoutError,
+    RequestRefusedError,
+)
+
+logger = logging.getLogger(__name__)
+
+#: frames handled before other connections get their turn
+TURN_FRAMES = 128
+
+Answer: TypeAlias = RemotingCommand | None
+#: Handles one request: a plain function, or a coroutine function. None is no answer now: for a
+#: oneway request, or because `Connection.answer` will be called later.
+Processor: TypeAlias = Callable[
+    ["Connection", RemotingCommand], Answer | Awaitable[RemotingCommand | None]
+]
+#: Looks at a request before its processor does; an answer refuses it, None lets it through.
+Gate: TypeAlias = Callable[["Connection", RemotingCommand], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """The bounds of one connection.
+
+    Attributes:
+        frames: limits of one frame.
+        idle_timeout_s: without a byte either way it is closed; 0 for never. Java:
+            serverChannelMaxIdleTimeSeconds, clientChannelMaxIdleTimeSeconds.
+        write_high_size: bytes that wait to be sent, from which on a server takes no more requests.
+        write_size_max: bytes that wait to be sent, above which the peer is disconnected.
+        request_max: requests of the peer that coroutines work on at a time.
+    """
+
+    frames: FrameLimits = DEFAULT_LIMITS
+    idle_timeout_s: float = 120.0
+    write_high_size: int = 1024 * 1024
+    write_size_max: int = 64 * 1024 * 1024
+    request_max: int = 1024
+
+
+class Connection(asyncio.Protocol):
+    """One connection; a processor gets it as its first argument.
+
+    Attributes:
+        remote_address: the peer, `host:port`.
+        local_address: this end, `host:port`.
+        attributes: what the owner's processors keep with the connection, by name.
+    """
+
+    def __init__(
+        self,
+        processors: Mapping[int, Processor],
+        settings: ConnectionSettings,
+        *,
+        serves: bool,
+        gate: Gate | None = None,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Make the protocol of a connection that an event loop then opens.
+
+        Args:
+            processors: by request code; looked into at each request.
+            settings: the bounds.
+            serves: whether this end is the server. A server that cannot send stops reading; a
+                client reads on, else both could wait for each other.
+            gate: asked before each request's processor.
+            on_open: called when the connection stands.
+            on_close: called when it is gone.
+        """
+        self.remote_address = ""
+        self.local_address = ""
+        self.attributes: dict[str, Any] = {}
+        self._processors = processors
+        self._settings = settings
+        self._serves = serves
+        self._gate = gate
+        self._on_open = on_open
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder(settings.frames)
+        self._opaques = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._out: list[Buffer] = []
+        self._out_size = 0
+        self._in_turn = False
+        self._turn_planned = False
+        self._flush_planned = False
+        self._write_paused = False
+        self._taking = True
+        self._writable: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._last_active = self._loop.time()
+        self._last_size = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.local_address} - {self.remote_address}>"
+
+    # ---- what owners and processors call ----------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether nothing can be sent any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def writable(self) -> bool:
+        """Tell whether the peer takes what it is sent; if not, more would pile up here."""
+        return not self.closed and not self._write_paused
+
+    def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Answer a request, once; a oneway request and a closed connection get nothing.
+
+        Args:
+            request: what was received on this connection.
+            response: gets the request's opaque and the flag of an answer, and the request's kind
+                of header.
+        """
+        if request.flag & ONEWAY_FLAG or self.closed:
+            return
+        if request.answered:
+            logger.error("%r: request %d was answered a second time", self, request.code)
+            return
+        request.answered = True
+        response.opaque = request.opaque
+        response.flag = RESPONSE_FLAG
+        try:
+            frame = encode_command(response, request.serialize_type, self._settings.frames)
+        except Exception:  # whatever a processor has made, its connection goes on
+            logger.exception("%r: the answer to request %d cannot be sent", self, request.code)
+            refusal = _internal_error(request)
+            refusal.opaque, refusal.flag = request.opaque, RESPONSE_FLAG
+            frame = encode_command(refusal, request.serialize_type)
+        self._send(*frame)
+
+    async def invoke(
+        self,
+        command: RemotingCommand,
+        timeout_ms: float = 3000,
+        *,
+        serialize_type: int = JSON_HEADER,
+    ) -> RemotingCommand:
+        """Send a request and wait for its answer, whatever code that has.
+
+        Args:
+            command: gets its opaque and flag here.
+            timeout_ms: how long to wait, for a peer that reads slowly as well.
+            serialize_type: of the header.
+
+        Raises:
+            RemotingTimeoutError: no answer came in time.
+            RemotingClosedError: the connection is or was closed.
+            FrameError: no frame can hold the command.
+        """
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        opaque = next(self._opaques) & INT32_MAX
+        timer = self._loop.call_later(
+            timeout_ms / 1000, self._expire, future, command.code, timeout_ms
+        )
+        self._waiting[opaque] = future
+        try:
+            if self._write_paused:
+                await self._until_writable(timeout_ms, command.code)
+            command.opaque, command.flag = opaque, 0
+            self._send_request(command, serialize_type)
+            return await future
+        finally:
+            timer.cancel()
+            self._waiting.pop(opaque, None)
+            if not future.cancel() and not future.cancelled():
+                future.exception()
+
+    async def invoke_oneway(
+        self,
+        command: RemotingCommand,
+        timeout_ms: float = 3000,
+        *,
+        serialize_type: int = JSON_HEADER,
+    ) -> None:
+        """Send a request that gets no answer; waits only while the peer does not read.
+
+        Raises:
+            RemotingTimeoutError: the peer took nothing in all that time; nothing was sent.
+            RemotingClosedError: the connection is closed.
+            FrameError: no frame can hold the command.
+        """
+        if self._write_paused:
+            await self._until_writable(timeout_ms, command.code)
+        self.notify(command, serialize_type=serialize_type)
+
+    def notify(self, command: RemotingCommand, *, serialize_type: int = JSON_HEADER) -> None:
+        """Send a request that gets no answer, without ever waiting.
+
+        Raises:
+            RemotingClosedError: the connection is closed.
+            FrameError: no frame can hold the command.
+        """
+        command.opaque = next(self._opaques) & INT32_MAX
+        command.flag = ONEWAY_FLAG
+        self._send_request(command, serialize_type)
+
+    def close(self) -> None:
+        """Send what was answered, then close."""
+        self._taking = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
+        self._taking = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Take no more requests, answer those that were taken, close; abort what takes too long."""
+        self._taking = False
+        self._hold_reading()
+        deadline = self._loop.time() + timeout_s
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        self.close()
+        rest_s = max(0.0, deadline - self._loop.time())
+        await asyncio.wait([self._gone], timeout=rest_s)
+        for task in self._tasks:
+            task.cancel()
+        self.abort()
+        await asyncio.wait([self._gone, *self._tasks], timeout=1)
+
+    # ---- what the event loop calls ----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start: see asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.remote_address = _address(transport.get_extra_info("peername"))
+        self.local_address = _address(transport.get_extra_info("sockname"))
+        self._transport.set_write_buffer_limits(high=self._settings.write_high_size)
+        if self._settings.idle_timeout_s > 0:
+            self._idle_timer = self._loop.call_later(
+                self._settings.idle_timeout_s, self._check_idle
+            )
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was received: see asyncio.Protocol."""
+        self._last_active = self._loop.time()
+        self._decoder.feed(data)
+        if not self._turn_planned:
+            self._turn()
+
+    def pause_writing(self) -> None:
+        """Note that the peer reads too slowly: see asyncio.Protocol."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on: see asyncio.Protocol."""
+        self._write_paused = False
+        self._last_active = self._loop.time()
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+        self._plan_turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits: see asyncio.Protocol. Processors that run come to their end."""
+        self._taking = False
+        self._out, self._out_size = [], 0
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for future in (*self._waiting.values(), self._writable):
+            if future is not None and not future.done():
+                future.set_exception(RemotingClosedError(self.remote_address))
+        if self._writable is not None:
+            self._writable.exception()
+        if not self._gone.done():
+            self._gone.set_result(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # ---- requests and answers of the peer ---------------------------------------------------
+
+    @property
+    def _held_back(self) -> bool:
+        return (
+            len(self._tasks) >= self._settings.request_max
+            or self._out_size > self._settings.write_high_size
+            or (self._write_paused and self._serves)
+        )
+
+    def _turn(self) -> None:
+        """Handle frames that are whole until one is not, or a bound is reached."""
+        self._turn_planned = False
+        self._in_turn = True
+        more = True
+        try:
+            for _ in range(TURN_FRAMES):
+                if not self._taking or self._held_back:
+                    break
+                command = self._decoder.next()
+                if command is None:
+                    more = False
+                    break
+                if command.flag & RESPONSE_FLAG:
+                    self._take_answer(command)
+                else:
+                    self._take_request(command)
+        except FrameError as error:
+            logger.warning("%r: closed, for it sent no frame: %s", self, error)
+            self.close()
+        finally:
+            self._in_turn = False
+        self._flush()
+        if not self._taking or not more:
+            self._go_on_reading()
+        elif self._held_back:
+            self._hold_reading()
+        else:
+            self._hold_reading()
+            self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if not self._turn_planned and self._taking:
+            self._turn_planned = True
+            self._loop.call_soon(self._turn)
+
+    def _hold_reading(self) -> None:
+        if not self.closed and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _go_on_reading(self) -> None:
+        if self._taking and not self.closed and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _take_answer(self, response: RemotingCommand) -> None:
+        future = self._waiting.pop(response.opaque, None)
+        if future is None:
+            logger.debug("%r: an answer to nobody, opaque %d", self, response.opaque)
+        elif not future.done():
+            future.set_result(response)
+
+    def _take_request(self, request: RemotingCommand) -> None:
+        processor = self._processors.get(request.code)
+        try:
+            answer = None if self._gate is None else self._gate(self, request)
+            if answer is not None:
+                self.answer(request, answer)
+            elif processor is None:
+                self.answer(request, _not_supported(request))
+            else:
+                result = processor(self, request)
+                if type(result) is RemotingCommand:
+                    self.answer(request, result)
+                elif result is not None:
+                    self._work_on(request, result)  # type: ignore[arg-type] # no subclasses
+        except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
+            self.answer(request, self._answer_to(error, request))
+
+    def _work_on(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
+        task = self._loop.create_task(self._finish_request(request, result))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_is_done)
+
+    def _task_is_done(self, task: asyncio.Task[None]) -> None:
+        if self._held_back:
+            self._plan_turn()
+        self._tasks.discard(task)
+
+    async def _finish_request(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
+        try:
+            answer = await result
+        except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
+            answer = self._answer_to(error, request)
+        if answer is not None:
+            self.answer(request, answer)
+
+    def _answer_to(self, error: Exception, request: RemotingCommand) -> RemotingCommand:
+        """Turn a processor's exception into an answer; only a refusal's own words go out."""
+        if isinstance(error, RequestRefusedError) and not error.address:
+            return failure(error.code, error.remark)
+        logger.error("%r: request %d failed", self, request.code, exc_info=error)
+        return _internal_error(request)
+
+    # ---- sending ----------------------------------------------------------------------------
+
+    def _send_request(self, command: RemotingCommand, serialize_type: int) -> None:
+        if self.closed:
+            raise RemotingClosedError(self.remote_address)
+        self._send(*encode_command(command, serialize_type, self._settings.frames))
+
+    def _send(self, buffers: list[Buffer], size: int) -> None:
+        """Put a frame behind those to be sent: with the turn's others, or at the loop's next."""
+        self._out += buffers
+        self._out_size += size
+        if not self._in_turn and not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        if not self._out:
+            return
+        buffers, self._out, self._out_size = self._out, [], 0
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+        if not self._write_paused:
+            self._last_active = self._loop.time()
+        elif transport.get_write_buffer_size() > self._settings.write_size_max:
+            logger.warning("%r: disconnected, for it does not read what it is sent", self)
+            self.abort()
+
+    async def _until_writable(self, timeout_ms: float, code: int) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+        done, _ = await asyncio.wait([self._writable], timeout=timeout_ms / 1000)
+        if not done:
+            raise RemotingTimeoutError(self.remote_address, code, timeout_ms)
+        if self.closed:
+            raise RemotingClosedError(self.remote_address)
+
+    def _expire(
+        self, future: asyncio.Future[RemotingCommand], code: int, timeout_ms: float
+    ) -> None:
+        if not future.done():
+            error = RemotingTimeoutError(self.remote_address, code, timeout_ms)
+            future.set_exception(error)
+
+    def _check_idle(self) -> None:
+        """Close when nothing was received, nor taken by the peer, for the idle time-out."""
+        if self._transport is None:
+            return
+        now = self._loop.time()
+        size = self._transport.get_write_buffer_size()
+        if 0 < size < self._last_size:
+            self._last_active = now
+        self._last_size = size
+        rest_s = self._last_active + self._settings.idle_timeout_s - now
+        if rest_s > 0:
+            self._idle_timer = self._loop.call_later(rest_s, self._check_idle)
+        else:
+            logger.info("%r: closed, for it was idle", self)
+            self.abort()
+
+
+def _not_supported(request: RemotingCommand) -> RemotingCommand:
+    remark = f" request type {request.code} not supported"
+    return failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
+def _internal_error(request: RemotingCommand) -> RemotingCommand:
+    remark = f"request {request.code} failed; the log of the server says why"
+    return failure(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _address(name: Any) -> str:
+    """`host:port` of what a socket calls its name."""
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

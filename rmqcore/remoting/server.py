@@ -1,0 +1,232 @@
+"""A server: listens, and gives each connection the processors.
+
+Plain and TLS clients come to the same port, as in RocketMQ: the first byte of a connection tells
+them apart (0x16 begins a TLS handshake; a frame begins with the high byte of its length).
+
+Floor: beside; imports only the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
+
+logger = logging.getLogger(__name__)
+
+#: first byte of a TLS handshake
+_TLS_HANDSHAKE = b"\x16"
+#: how long a client may take for its first byte, and for its handshake
+_GREETING_TIMEOUT_S = 10.0
+#: pause after the system refused to accept, for want of descriptors or memory
+_ACCEPT_PAUSE_S = 0.2
+
+
+class TlsMode(Enum):
+    """Who is served when there is a certificate. Source: TlsMode."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What a server allows.
+
+    Attributes:
+        connection: the bounds of each connection.
+        connection_max: connections at a time; further ones are closed at once.
+        backlog: connections that the system keeps until they are accepted.
+        tls: the certificate and how to use it; None serves no TLS.
+        tls_mode: whether clients with and without TLS are served.
+    """
+
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    connection_max: int = 10_000
+    backlog: int = 1024
+    tls: ssl.SSLContext | None = None
+    tls_mode: TlsMode = TlsMode.PERMISSIVE
+
+
+class RemotingServer:
+    """Serves requests on one port.
+
+    Attributes:
+        processors: by request code; `register` adds to them. Two servers may share them.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        settings: ServerSettings | None = None,
+        processors: dict[int, Processor] | None = None,
+        gate: Gate | None = None,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Prepare a server; `start` opens its port.
+
+        Args:
+            host: address to listen on.
+            port: 0 for any that is free; `port` tells which.
+            settings: what it allows.
+            processors: to be shared with another server.
+            gate: asked before each request's processor, for unknown codes too.
+            on_open: called with each new connection.
+            on_close: called with each that is gone.
+        """
+        self.processors = {} if processors is None else processors
+        self._host = host
+        self._port = port
+        self._settings = settings or ServerSettings()
+        self._gate = gate
+        self._on_open = on_open
+        self._on_close = on_close
+        self._socket: socket.socket | None = None
+        self._acceptor: asyncio.Task[None] | None = None
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._connections: set[Connection] = set()
+        self._stopping = False
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._port
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """The connections there are."""
+        return frozenset(self._connections)
+
+    def register(self, code: int, processor: Processor) -> None:
+        """Let a function, plain or a coroutine function, handle all requests of one code."""
+        self.processors[int(code)] = processor
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address is not this machine's, or the port is taken.
+        """
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listening = socket.create_server(
+            (self._host, self._port), family=family, backlog=self._settings.backlog
+        )
+        listening.setblocking(False)
+        self._port = listening.getsockname()[1]
+        self._socket = listening
+        self._stopping = False
+        self._acceptor = asyncio.get_running_loop().create_task(self._accept(listening))
+
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop listening, answer the requests that were taken, close every connection.
+
+        Args:
+            timeout_s: what is not answered or not read by then is dropped.
+        """
+        self._stopping = True
+        tasks = [*self._greetings]
+        if self._acceptor is not None:
+            tasks.append(self._acceptor)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._acceptor = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        await asyncio.gather(*(each.finish(timeout_s) for each in self.connections))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                logger.warning("port %d: cannot accept: %s", self._port, error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._connections) + len(self._greetings) >= self._settings.connection_max:
+                logger.warning("port %d: more than its connections", self._port)
+                accepted.close()
+                continue
+            greeting = loop.create_task(self._greet(accepted))
+            self._greetings.add(greeting)
+            greeting.add_done_callback(self._greetings.discard)
+
+    async def _greet(self, accepted: socket.socket) -> None:
+        """Make a connection of an accepted socket, with or without TLS."""
+        loop = asyncio.get_running_loop()
+        handed_over = False
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tls, wanted = self._settings.tls, False
+            mode = TlsMode.DISABLED if tls is None else self._settings.tls_mode
+            if mode is not TlsMode.DISABLED:
+                async with asyncio.timeout(_GREETING_TIMEOUT_S):
+                    wanted = await _first_byte(accepted) == _TLS_HANDSHAKE
+            if mode is TlsMode.ENFORCING and not wanted:
+                logger.warning("port %d: refused a client without TLS", self._port)
+                return
+            handed_over = True
+            await loop.connect_accepted_socket(
+                self._new_connection,
+                accepted,
+                ssl=tls if wanted else None,
+                ssl_handshake_timeout=_GREETING_TIMEOUT_S if wanted else None,
+            )
+        except (OSError, TimeoutError) as error:
+            logger.info("port %d: a connection did not come about: %s", self._port, error)
+        finally:
+            if not handed_over:
+                accepted.close()
+
+    def _new_connection(self) -> Connection:
+        return Connection(
+            self.processors,
+            self._settings.connection,
+            serves=True,
+            gate=self._gate,
+            on_open=self._opened,
+            on_close=self._closed,
+        )
+
+    def _opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if self._stopping:
+            connection.abort()
+        elif self._on_open is not None:
+            self._on_open(connection)
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._on_close is not None:
+            self._on_close(connection)
+
+
+async def _first_byte(accepted: socket.socket) -> bytes:
+    """Wait for the first byte of a connection and leave it where it is."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(accepted, _set, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(accepted)
+    return accepted.recv(1, socket.MSG_PEEK)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,122 @@
+"""Both ends of connections, on this machine's loopback, for tests."""
+
+import asyncio
+import contextlib
+import importlib.util
+
+from rmqcore.remoting import (
+    ClientSettings,
+    ConnectionSettings,
+    FrameDecoder,
+    RemotingClient,
+    RemotingCommand,
+    RemotingServer,
+    ServerSettings,
+    encode_command,
+    new_event_loop,
+    success,
+)
+
+#: both event loops where uvloop is installed
+LOOPS = {"asyncio": asyncio.new_event_loop}
+if importlib.util.find_spec("uvloop"):
+    LOOPS["uvloop"] = new_event_loop
+ECHO, SLOW, LATER, BROKEN, UNKNOWN = 105, 106, 107, 108, 77
+
+
+def echo(connection, request):
+    return success(dict(request.ext_fields), request.body)
+
+
+@contextlib.asynccontextmanager
+async def serving(processors=None, **settings):
+    """A server with `echo` and what is given; ServerSettings and `gate`, `on_open`, `on_close`."""
+    hooks = {name: settings.pop(name, None) for name in ("gate", "on_open", "on_close")}
+    server = RemotingServer(
+        processors={ECHO: echo, **(processors or {})},
+        settings=ServerSettings(**settings),
+        **hooks,
+    )
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(1)
+
+
+@contextlib.asynccontextmanager
+async def calling(server, processors=None, sign=None, **settings):
+    """A client, and a function (code, fields, body, timeout_ms) that asks the server with it."""
+    client = RemotingClient(
+        settings=ClientSettings(**settings), processors=processors or {}, sign=sign
+    )
+
+    async def call(code, fields=None, body=b"", timeout_ms=5000):
+        command = RemotingCommand(code, fields or {}, body)
+        return await client.invoke(address_of(server), command, timeout_ms)
+
+    try:
+        yield client, call
+    finally:
+        await client.close()
+
+
+def address_of(server):
+    return f"127.0.0.1:{server.port}"
+
+
+class Raw:
+    """A peer that sends what it likes and reads when it likes."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.decoder = FrameDecoder()
+
+    def send(self, *commands):
+        for command in commands:
+            self.writer.write(frame_of(command))
+
+    async def receive(self, timeout_s=5):
+        """Wait for the next command; None at the end of the connection."""
+        async with asyncio.timeout(timeout_s):
+            while (command := self.decoder.next()) is None:
+                data = await self.reader.read(65536)
+                if not data:
+                    return None
+                self.decoder.feed(data)
+            return command
+
+    async def at_end(self, timeout_s=5):
+        """Tell whether the server ends the connection in that time, answering nothing more."""
+        try:
+            return await self.receive(timeout_s) is None
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+
+@contextlib.asynccontextmanager
+async def raw(server, **options):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, **options)
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def frame_of(command):
+    return b"".join(encode_command(command, command.serialize_type)[0])
+
+
+def bounds(**changes):
+    return ConnectionSettings(**changes)
+
+
+async def until(condition, timeout_s=5):
+    """Wait until something is so."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)

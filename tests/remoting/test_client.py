@@ -1,0 +1,311 @@
+"""A client connects when it must, pairs answers with requests, and says what went wrong."""
+
+import asyncio
+import socket
+
+import pytest
+from remoting.ends import (
+    ECHO,
+    LATER,
+    SLOW,
+    address_of,
+    bounds,
+    calling,
+    raw,
+    serving,
+    until,
+)
+
+from rmqcore.remoting import (
+    AclSigner,
+    LanguageCode,
+    RemotingClient,
+    RemotingClosedError,
+    RemotingCommand,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    ResponseCode,
+    failure,
+    signature_is_right,
+    split_address,
+    success,
+)
+
+
+async def body_ms(connection, request):
+    await asyncio.sleep(int(request.body) / 1000)
+    return success(body=request.body)
+
+
+def test_answers_find_their_requests_whatever_their_order(run):
+    async def scene():
+        async with serving({SLOW: body_ms}) as server, calling(server) as (_, call):
+            delays = [b"30", b"1", b"20", b"10"]
+            answers = await asyncio.gather(*(call(SLOW, body=delay) for delay in delays))
+            assert [answer.body for answer in answers] == delays
+            assert len(server.connections) == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1])
+def test_a_request_names_language_version_and_kind(run, serialize_type):
+    seen = []
+
+    async def scene():
+        processors = {LATER: lambda _, request: seen.append(request) or success()}
+        async with (
+            serving(processors) as server,
+            calling(server, serialize_type=serialize_type) as (_, call),
+        ):
+            answer = await call(LATER, {"a": "b"}, b"c")
+            assert answer.serialize_type == serialize_type
+
+    run(scene())
+    (request,) = seen
+    assert (request.language, request.version) == (LanguageCode.PYTHON, 479)
+    assert (request.serialize_type, request.flag) == (serialize_type, 0)
+    assert (request.ext_fields, request.body) == ({"a": "b"}, b"c")
+
+
+def test_no_answer_in_time_is_an_error_and_the_late_one_goes_to_nobody(run):
+    async def scene():
+        async with serving({SLOW: body_ms}) as server, calling(server) as (_, call):
+            with pytest.raises(RemotingTimeoutError) as failed:
+                await call(SLOW, body=b"50", timeout_ms=10)
+            assert (failed.value.code, failed.value.address) == (SLOW, address_of(server))
+            answers = await asyncio.gather(call(SLOW, body=b"60"), call(ECHO, body=b"x"))
+            assert [answer.body for answer in answers] == [b"60", b"x"]
+            assert len(server.connections) == 1
+
+    run(scene())
+
+
+def test_a_lost_connection_fails_what_waits_and_the_next_request_connects_again(run):
+    async def scene():
+        async with serving({LATER: lambda *_: None}) as server, calling(server) as (_, call):
+            waiting = asyncio.ensure_future(call(LATER))
+            await until(lambda: server.connections)
+            for connection in server.connections:
+                connection.abort()
+            with pytest.raises(RemotingClosedError):
+                await waiting
+            assert (await call(ECHO)).code == 0
+
+    run(scene())
+
+
+def test_the_loss_of_a_connection_is_told(run):
+    lost = []
+
+    async def scene():
+        async with serving() as server:
+            client = RemotingClient(on_close=lambda address, _: lost.append(address))
+            await client.invoke(address_of(server), RemotingCommand(ECHO))
+            for connection in server.connections:
+                connection.close()
+            await until(lambda: lost == [address_of(server)])
+            await client.close()
+
+    run(scene())
+
+
+def test_requests_at_the_same_time_share_one_connection(run):
+    opened = []
+
+    async def scene():
+        async with serving(on_open=opened.append) as server, calling(server) as (_, call):
+            await asyncio.gather(*(call(ECHO) for _ in range(20)))
+
+    run(scene())
+    assert len(opened) == 1
+
+
+def test_who_gives_up_connecting_does_not_end_it_for_others(run):
+    async def scene():
+        async with serving() as server, calling(server) as (_, call):
+            first = asyncio.ensure_future(call(ECHO))
+            second = asyncio.ensure_future(call(ECHO))
+            await asyncio.sleep(0)
+            first.cancel()
+            assert (await second).code == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":1", "127.0.0.1:65536", "h:-1"])
+def test_what_is_no_address_is_said_so(run, address):
+    async def scene():
+        client = RemotingClient()
+        with pytest.raises(RemotingConnectError, match="not host:port"):
+            await client.invoke(address, RemotingCommand(ECHO))
+        await client.close()
+
+    run(scene())
+
+
+def test_addresses_are_split_at_their_last_colon():
+    assert split_address("127.0.0.1:9876") == ("127.0.0.1", 9876)
+    assert split_address("[::1]:9876") == ("::1", 9876)
+
+
+def test_nobody_listening_is_an_error_and_so_is_a_closed_client(run):
+    async def scene():
+        async with serving() as server:
+            address = address_of(server)
+        client = RemotingClient()
+        with pytest.raises(RemotingConnectError) as failed:
+            await client.invoke(address, RemotingCommand(ECHO))
+        assert failed.value.address == address
+        await client.close()
+        with pytest.raises(RemotingClosedError):
+            await client.invoke(address, RemotingCommand(ECHO))
+
+    run(scene())
+
+
+def test_closing_fails_what_waits(run):
+    async def scene():
+        async with serving({LATER: lambda *_: None}) as server, calling(server) as (client, call):
+            waiting = asyncio.ensure_future(call(LATER))
+            await until(lambda: server.connections)
+            await client.close()
+            with pytest.raises(RemotingClosedError):
+                await waiting
+
+    run(scene())
+
+
+def test_a_server_asks_its_client(run):
+    told = []
+
+    async def ask_back(connection, request):
+        question = RemotingCommand(307, {"topic": "T"})
+        answer = await connection.invoke(question, 1000)
+        connection.notify(RemotingCommand(40, {"consumerGroup": "G"}))
+        return success({"it said": answer.remark}, answer.body)
+
+    async def scene():
+        processors = {
+            307: lambda _, request: success(body=request.ext_fields["topic"].encode(), remark="hi"),
+            40: lambda _, request: told.append(request.ext_fields),
+        }
+        async with (
+            serving({SLOW: ask_back}) as server,
+            calling(server, processors) as (_, call),
+        ):
+            answers = await asyncio.gather(*(call(SLOW) for _ in range(10)))
+            assert {(each.body, each.ext_fields["it said"]) for each in answers} == {(b"T", "hi")}
+            await until(lambda: len(told) == 10)
+        assert told[0] == {"consumerGroup": "G"}
+
+    run(scene())
+
+
+def test_a_oneway_request_arrives_and_waits_for_nothing(run):
+    seen = []
+
+    async def scene():
+        processors = {LATER: lambda _, request: seen.append(request.flag)}
+        async with serving(processors) as server, calling(server) as (client, _):
+            await client.invoke_oneway(address_of(server), RemotingCommand(LATER))
+            await until(lambda: seen == [2])
+
+    run(scene())
+
+
+def test_requests_are_signed(run):
+    def check(connection, request):
+        if signature_is_right(request, "secret"):
+            return None
+        return failure(ResponseCode.NO_PERMISSION, "sign")
+
+    async def scene():
+        signer = AclSigner("user", "secret")
+        async with serving(gate=check) as server:
+            async with calling(server, sign=signer.sign) as (_, call):
+                assert (await call(ECHO, {"a": "b"}, b"c")).code == 0
+            async with calling(server) as (_, call):
+                assert (await call(ECHO)).code == ResponseCode.NO_PERMISSION
+
+    run(scene())
+
+
+def test_a_server_that_stops_is_asked_once_more_on_a_new_connection(run):
+    asked = []
+
+    def go_away(connection, request):
+        asked.append(connection)
+        if len(set(asked)) == 1:
+            return failure(ResponseCode.GO_AWAY, "stopping")
+        return success(body=request.body)
+
+    async def scene():
+        async with serving({LATER: go_away}) as server, calling(server) as (_, call):
+            assert (await call(LATER, body=b"again")).body == b"again"
+            assert len(asked) == 2
+
+    run(scene())
+
+
+def test_requests_wait_while_the_server_does_not_read(run):
+    """Nothing is written above the bound, and what was waited for in vain was not sent."""
+
+    async def scene():
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        async with calling(None, connection=bounds(write_high_size=1000)) as (client, _):
+            connection = await client.connection(address)
+            body, sent = bytes(500_000), 0
+            while connection.writable:
+                connection.notify(RemotingCommand(LATER, body=body))
+                sent += 1
+                await asyncio.sleep(0)
+            assert sent < 60
+            held = connection._transport.get_write_buffer_size()
+            for ask in (client.invoke, client.invoke_oneway):
+                with pytest.raises(RemotingTimeoutError):
+                    await ask(address, RemotingCommand(LATER, body=body), 20)
+            assert connection._transport.get_write_buffer_size() == held
+            connection.abort()
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        run(scene())
+
+
+def test_a_client_reads_on_while_it_cannot_write(run):
+    """Else both ends could wait for each other for ever."""
+
+    async def scene():
+        settings = bounds(write_high_size=1000)
+        async with (
+            serving(connection=settings) as server,
+            calling(server, connection=settings) as (_, call),
+        ):
+            body = bytes(300_000)
+            answers = await asyncio.gather(*(call(ECHO, body=body) for _ in range(100)))
+            assert {len(answer.body) for answer in answers} == {len(body)}
+
+    run(scene())
+
+
+def test_a_malformed_answer_ends_the_connection(run):
+    async def scene():
+        async with serving({LATER: lambda *_: None}) as server, calling(server) as (_, call):
+            waiting = asyncio.ensure_future(call(LATER))
+            await until(lambda: server.connections)
+            for connection in server.connections:
+                connection._transport.write(b"\xff" * 8)
+            with pytest.raises(RemotingClosedError):
+                await waiting
+
+    run(scene())
+
+
+def test_an_answer_to_nobody_is_dropped(run):
+    async def scene():
+        async with serving() as server, raw(server) as peer:
+            peer.send(RemotingCommand(0, opaque=12345, flag=1))
+            peer.send(RemotingCommand(ECHO, opaque=1))
+            assert (await peer.receive()).opaque == 1
+
+    run(scene())

@@ -1,0 +1,89 @@
+"""TLS and plain clients on the same port."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from remoting.ends import ECHO, calling, raw, serving
+
+from rmqcore.remoting import RemotingCommand, RemotingConnectError, TlsMode
+
+PEM = Path(__file__).parent / "localhost.pem"
+
+
+def certificate():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(PEM)
+    return context
+
+
+def trust():
+    return ssl.create_default_context(cafile=PEM)
+
+
+def test_both_kinds_of_clients_are_served_on_one_port(run):
+    async def scene():
+        async with (
+            serving(tls=certificate()) as server,
+            calling(server, tls=trust()) as (_, call_tls),
+            calling(server) as (_, call_plain),
+        ):
+            body = bytes(range(256)) * 1000
+            for call in (call_tls, call_plain, call_tls, call_plain):
+                assert (await call(ECHO, {"a": "b"}, body)).body == body
+            assert len(server.connections) == 2
+
+    run(scene())
+
+
+def test_a_certificate_is_checked_for_its_name(run):
+    async def scene():
+        async with serving(tls=certificate()) as server:
+            async with calling(server, tls=trust(), tls_name="localhost") as (_, call):
+                assert (await call(ECHO)).code == 0
+            async with calling(server, tls=trust(), tls_name="elsewhere") as (_, call):
+                with pytest.raises(RemotingConnectError):
+                    await call(ECHO)
+
+    run(scene())
+
+
+def test_only_tls_is_served_where_it_is_enforced(run):
+    async def scene():
+        async with serving(tls=certificate(), tls_mode=TlsMode.ENFORCING) as server:
+            async with calling(server, tls=trust()) as (_, call):
+                assert (await call(ECHO)).code == 0
+            async with raw(server) as peer:
+                peer.send(RemotingCommand(ECHO, opaque=1))
+                assert await peer.at_end()
+
+    run(scene())
+
+
+def test_a_tls_client_is_disconnected_where_it_is_disabled(run):
+    async def scene():
+        async with serving(tls=certificate(), tls_mode=TlsMode.DISABLED) as server:
+            async with calling(server) as (_, call):
+                assert (await call(ECHO)).code == 0
+            async with calling(server, tls=trust()) as (_, call):
+                with pytest.raises(RemotingConnectError):
+                    await call(ECHO)
+
+    run(scene())
+
+
+def test_clients_that_say_nothing_or_nonsense_keep_nobody_waiting(run):
+    async def scene():
+        async with (
+            serving(tls=certificate()) as server,
+            raw(server),
+            raw(server) as nonsense,
+            calling(server, tls=trust()) as (_, call),
+        ):
+            nonsense.writer.write(b"\x16" + b"nonsense" * 10)
+            assert (await asyncio.wait_for(call(ECHO), 5)).code == 0
+            # what TLS says of it is not a frame, so it is not looked at
+            await nonsense.reader.read()
+
+    run(scene())
