@@ -5,6 +5,7 @@ import logging
 from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
 from rmqcore.errors import (
     ConfigError,
+    ConfigWarning,
     CorruptCheckpointError,
     CorruptConfigFileError,
     CorruptConsumeQueueError,
@@ -51,6 +52,7 @@ __all__ = [
     "BoundaryType",
     "BrokerRole",
     "ConfigError",
+    "ConfigWarning",
     "CorruptCheckpointError",
     "CorruptConfigFileError",
     "CorruptConsumeQueueError",

@@ -21,13 +21,19 @@ class ConfigError(RmqCoreError, ValueError):
         field: name of the setting, as the caller wrote it.
         value: the refused value.
         rule: what would be accepted.
+        source: file and line that gave the value (``broker.conf:12``); None when a caller did.
     """
 
-    def __init__(self, field: str, value: object, rule: str) -> None:
+    def __init__(self, field: str, value: object, rule: str, source: str | None = None) -> None:
         self.field = field
         self.value = value
         self.rule = rule
-        super().__init__(f"{field}={value!r}: {rule}")
+        self.source = source
+        super().__init__(f"{source + ': ' if source else ''}{field}={value!r}: {rule}")
+
+
+class ConfigWarning(UserWarning):
+    """A file of settings holds a name that nobody knows; it was passed over, as RocketMQ does."""
 
 
 class MessageIllegalError(RmqCoreError, ValueError):

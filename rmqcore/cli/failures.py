@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand
 
 from rmqcore.errors import (
     ConfigError,
+    ConfigWarning,
     CorruptStoreError,
     MessageIllegalError,
     RmqCoreError,
@@ -86,7 +89,7 @@ def report(error: BaseException, *, as_json: bool) -> ExitCode:
         "message": describe(error),
         "exit_code": int(code),
     }
-    for name in ("path", "phy_offset", "reason", "line"):
+    for name in ("path", "phy_offset", "reason", "source", "line"):
         if hasattr(error, name):
             facts[name] = getattr(error, name)
     sys.stderr.write(json.dumps(facts, default=str) + "\n")
@@ -99,7 +102,10 @@ class StoreCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; never lets an expected error through as a traceback."""
         try:
-            answer = super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", ConfigWarning)
+                warnings.showwarning = partial(_warn, as_json=bool(ctx.params.get("as_json")))
+                answer = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             _forget_output()
@@ -110,6 +116,12 @@ class StoreCommand(TyperCommand):
             sys.stderr.write("rmqcore: interrupted\n")
             ctx.exit(ExitCode.INTERRUPTED)
         return answer
+
+
+def _warn(message: object, *_: object, as_json: bool, **__: object) -> None:
+    """Write a warning to standard error, as a line or as a JSON object."""
+    line = json.dumps({"warning": str(message)}) if as_json else f"rmqcore: warning: {message}"
+    sys.stderr.write(line + "\n")
 
 
 def _forget_output() -> None:

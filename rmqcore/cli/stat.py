@@ -13,7 +13,6 @@ from rmqcore.cli.options import (
     ConfigFile,
     Settings,
     StorePath,
-    configured,
     open_for_reading,
 )
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
@@ -34,7 +33,7 @@ def stat(
     """Say what a store holds: topics, queues, sizes, dispatch lag, times, broker.conf lines."""
     with open_for_reading(store, config, settings) as opened:
         rows = _queue_rows(opened)
-        facts = _facts(opened) | {"ignored_settings": list(configured(config, settings).ignored)}
+        facts = _facts(opened) | {"ignored_settings": list(opened.config.ignored)}
         broker_conf = opened.broker_conf()
     if as_json:
         print_json(

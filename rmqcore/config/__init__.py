@@ -5,6 +5,7 @@ Never opens a store's files; what they say of their sizes is recovery's business
 Floor: F2.
 """
 
+from rmqcore.config.broker_conf import load_config, parse_broker_conf, to_broker_conf
 from rmqcore.config.store_config import (
     DYNAMIC_SETTINGS,
     RETENTION_SETTINGS,
@@ -12,9 +13,6 @@ from rmqcore.config.store_config import (
     FlushDiskType,
     OnCorruption,
     StoreConfig,
-    load_config,
-    parse_broker_conf,
-    to_broker_conf,
 )
 
 __all__ = [

@@ -1,10 +1,11 @@
-"""Every property name of RocketMQ's configuration classes, releases 4.9.7 to 5.5.0.
+"""Every property name of RocketMQ's configuration classes, releases 4.6 to 5.5.
 
 A name that stands here is never an error in a ``broker.conf``, also where it has no meaning for a
 store. ``FIELDS_ONLY`` are fields without a setter: RocketMQ writes them when it dumps a broker's
 configuration, and ignores them when it reads one.
 Source: MessageStoreConfig, BrokerConfig, BrokerIdentity, NettyServerConfig, NettyClientConfig,
-NamesrvConfig, AuthConfig (setters); MixAll.java, object2Properties (fields).
+NamesrvConfig, AuthConfig (setters); TieredMessageStoreConfig; MixAll.java, object2Properties
+(fields).
 """
 
 from __future__ import annotations
@@ -188,9 +189,26 @@ NETTY_SERVER = """
     shutdownWaitTimeSeconds useEpollNativeSelector writeBufferHighWaterMark
     writeBufferLowWaterMark
 """
+TIERED_STORE = """
+    commitLogRollingInterval commitLogRollingMinimumSize maxCommitJitter objectStoreAccessKey
+    objectStoreBucket objectStoreEndpoint objectStoreSecretKey ossAccessKey ossBucket ossEndpoint
+    ossSecretKey readAheadBatchSizeFactorThreshold readAheadCacheEnable
+    readAheadCacheExpireDuration readAheadCacheSizeThresholdRate readAheadMaxFactor
+    readAheadMessageCountThreshold readAheadMessageSizeThreshold readAheadMinFactor
+    recordGetMessageResult tieredBackendServiceProvider tieredMetadataServiceProvider
+    tieredStorageLevel tieredStoreCommitLogMaxSize tieredStoreConsumeQueueMaxSize
+    tieredStoreCrcCheckEnable tieredStoreDeleteFileEnable tieredStoreDeleteFileInterval
+    tieredStoreFilePath tieredStoreFileReservedTime tieredStoreFilepath tieredStoreGroupCommit
+    tieredStoreGroupCommitCount tieredStoreGroupCommitSize tieredStoreGroupCommitTimeout
+    tieredStoreIndexFileMaxHashSlotNum tieredStoreIndexFileMaxIndexNum
+    tieredStoreIndexFileRollingIdleInterval tieredStoreMaxFallBehindSize
+    tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit
+"""
 FIELDS_ONLY = """
-    isInBrokerContainer isScanAvailableNameSrv timerCheckMetricsWhen timerEnableDisruptor
-    timerStopDequeue timerWarmEnable
+    batchWriteKvCqSize enableTransparentRetry isBrokerContainer isEnableBatchPush
+    isInBrokerContainer isScanAvailableNameSrv memTableFlushInterval timerCheckMetricsWhen
+    timerEnableDisruptor timerStopDequeue timerWarmEnable transferMetadataJsonToRocksdb
+    transferOffsetJsonToRocksdb
 """
 
 # In RocketMQ's own examples of a broker.conf, though no release reads them.
@@ -208,6 +226,7 @@ KNOWN_PROPERTIES: frozenset[str] = frozenset(
         NAMESRV,
         NETTY_CLIENT,
         NETTY_SERVER,
+        TIERED_STORE,
         FIELDS_ONLY,
         EXAMPLES_ONLY,
     )

@@ -1,7 +1,8 @@
-"""What can be set on a store: `StoreConfig`, and the ways to read and write it.
+"""What can be set on a store: `StoreConfig`.
 
 Owns the names, defaults and checks of every setting. It opens no store and knows no file sizes
-of an existing one. Constants of the file formats are not settings.
+of an existing one. Constants of the file formats are not settings. `rmqcore.config.broker_conf`
+reads and writes files of settings.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from rmqcore._index import index_file_size
 from rmqcore.config.known_properties import KNOWN_PROPERTIES
 from rmqcore.config.setting import checked_value, parse_delay_levels, parse_delete_when, setting
 from rmqcore.errors import ConfigError
-from rmqcore.java.properties import format_property, parse_properties
 
 INT32_MAX: Final = 2**31 - 1
-_DEFAULT_MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
+DEFAULT_MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
 _SMALLEST_RECORD_SIZE: Final = 92
 _BLANK_RECORD_SIZE: Final = 8
 _CONSUME_QUEUE_UNIT_SIZE: Final = 20
@@ -84,7 +84,8 @@ class StoreConfig:
     max_index_num: int = setting(20_000_000, "maxIndexNum", least=2, most=INT32_MAX)
     #: whether keys are indexed at all; without it a query by key finds nothing.
     message_index_enable: bool = setting(True, "messageIndexEnable")
-    #: bytes of the largest body; None: 4 MiB, or what fits into a log file.
+    #: bytes of the largest body; None: 4 MiB, or what fits into a log file. One that a file gave
+    #: is clamped to what fits.
     max_message_size: int | None = setting(
         None, "maxMessageSize", kind=int, least=1, most=INT32_MAX, dynamic=True
     )
@@ -207,8 +208,11 @@ class StoreConfig:
 
     #: names that the caller set.
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
-    #: properties of RocketMQ that were given and have no meaning for a store.
-    ignored: tuple[str, ...] = field(default=(), compare=False)
+    #: properties of RocketMQ that were given and have no meaning for a store, with their values;
+    #: `to_broker_conf` gives them back.
+    ignored: Mapping[str, object] = field(default_factory=dict, compare=False)
+    #: where a file gave a setting: its name and ``broker.conf:12``.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     _given: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __new__(cls, **settings: object) -> Self:
@@ -223,7 +227,7 @@ class StoreConfig:
         for name, value in _PROFILES[self.profile].items():
             if name not in self._given:
                 object.__setattr__(self, name, value)
-        for name, item in _SETTINGS.items():
+        for name, item in SETTINGS.items():
             object.__setattr__(self, name, checked_value(item, getattr(self, name)))
         object.__setattr__(self, "explicit", self._explicit_names())
         self._round_sizes()
@@ -249,21 +253,51 @@ class StoreConfig:
             ConfigError: an unknown name (with the nearest right one), a value of a wrong type or
                 out of range, one setting given twice with two values, a contradiction.
         """
-        settings, ignored = _resolve(properties)
+        settings, ignored = resolve(properties)
         return cls(**{"profile": profile, **settings}, ignored=ignored)
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """A copy with some settings changed and noted as explicit; names as `from_properties`."""
-        resolved, ignored = _resolve(settings)
+        resolved, ignored = resolve(settings)
         kept = {name: getattr(self, name) for name in self.explicit}
-        return type(self)(**(kept | resolved), ignored=self.ignored + ignored)
+        return type(self)(
+            **(kept | resolved),
+            ignored={**self.ignored, **ignored},
+            sources={name: at for name, at in self.sources.items() if name not in resolved},
+        )
+
+    def refused(self, name: str, value: object, rule: str) -> ConfigError:
+        """The error that refuses a setting, with the file and line that gave it.
+
+        Args:
+            name: the setting's name in this class.
+            value: what was refused.
+            rule: what would be accepted.
+        """
+        return ConfigError(name, value, rule, self.sources.get(name))
+
+    def check_for_writing(self) -> None:
+        """Refuse what a store can be read with, but not written.
+
+        Raises:
+            ConfigError: ``enableConsumeQueueExt``: what is beside the queues is read only.
+        """
+        name = "enableConsumeQueueExt"
+        if is_true(self.ignored.get(name)):
+            raise self.refused(
+                name,
+                self.ignored[name],
+                "rmqcore reads the consumequeue_ext files of such a broker and writes none; open "
+                'with mode="r", or set it to false',
+            )
 
     @property
     def effective_max_message_size(self) -> int:
-        """Bytes of the largest body: ``max_message_size``, or 4 MiB clamped to a log file."""
-        if self.max_message_size is not None:
-            return self.max_message_size
-        return min(_DEFAULT_MAX_MESSAGE_SIZE, self._largest_body)
+        """Bytes of the largest body: ``max_message_size``, or 4 MiB clamped to a log file.
+
+        One that a ``broker.conf`` gave is clamped, too: a broker has one for files of any size.
+        """
+        return min(self.max_message_size or DEFAULT_MAX_MESSAGE_SIZE, self._largest_body)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -291,12 +325,12 @@ class StoreConfig:
     def _explicit_names(self) -> frozenset[str]:
         """What was given; after ``dataclasses.replace`` what was known plus what differs."""
         if "explicit" not in self._given:
-            names = self._given & _SETTINGS.keys()
+            names = self._given & SETTINGS.keys()
         else:
             usual = _PROFILES[self.profile]
             changed = {
                 name
-                for name, setting in _SETTINGS.items()
+                for name, setting in SETTINGS.items()
                 if name not in ("profile", "retention")
                 and getattr(self, name) != usual.get(name, setting.default)
             }
@@ -314,7 +348,11 @@ class StoreConfig:
             object.__setattr__(self, name, -(-getattr(self, name) // unit) * unit)
 
     def _check_relations(self) -> None:
-        if self.max_message_size is not None and self.max_message_size > self._largest_body:
+        if (
+            self.max_message_size is not None
+            and self.max_message_size > self._largest_body
+            and "max_message_size" not in self.sources
+        ):
             raise ConfigError(
                 "max_message_size",
                 self.max_message_size,
@@ -323,7 +361,7 @@ class StoreConfig:
             )
         index_size = index_file_size(self.max_hash_slot_num, self.max_index_num)
         if index_size > INT32_MAX:
-            raise ConfigError(
+            raise self.refused(
                 "max_index_num",
                 self.max_index_num,
                 f"with max_hash_slot_num={self.max_hash_slot_num} an index file would take "
@@ -334,7 +372,7 @@ class StoreConfig:
             ratios <= self.explicit
             and self.disk_space_clean_forcibly_ratio > self.disk_space_warning_level_ratio
         ):
-            raise ConfigError(
+            raise self.refused(
                 "disk_space_clean_forcibly_ratio",
                 self.disk_space_clean_forcibly_ratio,
                 "at most disk_space_warning_level_ratio="
@@ -353,14 +391,15 @@ _PROFILES: Final[dict[str, dict[str, object]]] = {
     },
 }
 
-_SETTINGS: Final = {item.name: item for item in dataclasses.fields(StoreConfig) if item.metadata}
+#: Every setting by its name here: how it is declared.
+SETTINGS: Final = {item.name: item for item in dataclasses.fields(StoreConfig) if item.metadata}
 _BY_JAVA_NAME: Final = {
-    item.metadata["java"]: name for name, item in _SETTINGS.items() if item.metadata["java"]
+    item.metadata["java"]: name for name, item in SETTINGS.items() if item.metadata["java"]
 }
 
 #: Settings that may change while the store is open.
 DYNAMIC_SETTINGS: Final = frozenset(
-    name for name, item in _SETTINGS.items() if item.metadata["dynamic"]
+    name for name, item in SETTINGS.items() if item.metadata["dynamic"]
 )
 
 #: Settings whose explicit presence switches retention on.
@@ -376,7 +415,8 @@ RETENTION_SETTINGS: Final = frozenset(
     }
 )
 
-_GEOMETRY: Final = (
+#: Settings that a new store is made with, and that its files say from then on.
+GEOMETRY: Final = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
     "max_hash_slot_num",
@@ -384,94 +424,89 @@ _GEOMETRY: Final = (
 )
 
 
-def load_config(
-    config: StoreConfig | Mapping[str, object] | str | Path | None = None,
-    *,
-    profile: str | None = None,
-    **settings: object,
-) -> StoreConfig:
-    """Make the configuration that ``open_store`` was asked for.
+def is_known(name: str) -> bool:
+    """Whether a setting of this class, or a property of RocketMQ, has this name."""
+    return name in SETTINGS or name in KNOWN_PROPERTIES
 
-    Args:
-        config: a ready object, a path to a ``broker.conf``, a mapping of names, or None.
-        profile: defaults of what is not given; "embedded" unless ``config`` is an object, which
-            brings its own.
-        settings: single settings; they win over ``config``. Names as in `from_properties`.
+
+def resolve(properties: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, object]]:
+    """Translate names to those of `StoreConfig`; the second part has no meaning for a store.
 
     Raises:
-        ConfigError: see `StoreConfig.from_properties`.
-        OSError: the file cannot be read.
+        ConfigError: an unknown name, a wrong value, one setting twice with two values, or a
+            property whose store cannot be opened.
     """
-    if profile is not None:
-        settings = {"profile": profile, **settings}
-    if isinstance(config, StoreConfig):
-        return config.with_settings(settings) if settings else config
-    properties = parse_broker_conf(Path(config)) if isinstance(config, str | Path) else config
-    from_config, ignored = _resolve(properties or {})
-    from_settings, also_ignored = _resolve(settings)
-    return StoreConfig(
-        **({"profile": "embedded"} | from_config | from_settings), ignored=ignored + also_ignored
-    )
+    settings: dict[str, Any] = {}
+    ignored: dict[str, object] = {}
+    for name, value in properties.items():
+        if not is_known(name):
+            raise ConfigError(name, value, f"no such setting{suggestion(name)}")
+        resolve_one(name, properties, settings, ignored)
+    return settings, ignored
 
 
-def parse_broker_conf(source: str | Path) -> dict[str, str]:
-    """Read the properties of a ``broker.conf``: a `Path` names the file, a str is its text.
-
-    Raises:
-        ConfigError: the syntax is not that of a Java properties file.
-        OSError: the file cannot be read.
-    """
-    if isinstance(source, str):
-        return parse_properties(source)
-    raw = source.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = raw.decode("latin-1")
-    return parse_properties(text)
-
-
-def to_broker_conf(config: StoreConfig, *, path: str | Path | None = None) -> str:
-    """The lines with which RocketMQ opens a store of this configuration.
+def resolve_one(
+    name: str,
+    properties: Mapping[str, object],
+    settings: dict[str, Any],
+    ignored: dict[str, object],
+) -> str | None:
+    """Check one property, and file it under its name here or with those that mean nothing.
 
     Args:
-        config: what to write: the file sizes, and what differs from RocketMQ's defaults.
-        path: the store's directory, when its place is to be written too.
+        name: a known name.
+        properties: all of them, RocketMQ's names or ours.
+        settings: is given the checked value.
+        ignored: is given the value as it is when it has no meaning for a store.
 
     Returns:
-        Properties text that `parse_broker_conf` reads back.
+        the setting's name here, or None.
+
+    Raises:
+        ConfigError: the value is wrong, or this store cannot be opened at all.
     """
-    values: dict[str, object] = {}
-    if path is not None:
-        values["storePathRootDir"] = path
-        values["storePathCommitLog"] = Path(path) / "commitlog"
-    for name, item in _SETTINGS.items():
-        value = getattr(config, name)
-        if name == "max_message_size":
-            value = config.effective_max_message_size
-            usual = value == _DEFAULT_MAX_MESSAGE_SIZE
-        else:
-            usual = value == item.default and name not in _GEOMETRY
-        if item.metadata["java"] and not usual:
-            values[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else value
-    return "".join(format_property(name, str(value)) + "\n" for name, value in values.items())
+    value = properties[name]
+    own = name if name in SETTINGS else _BY_JAVA_NAME.get(name)
+    if own == "store_path_commit_log":
+        _check_one_path(name, value)
+        own = None if _usual_log(properties, value) else own
+    if own is None:
+        _check_supported(name, value)
+        ignored[name] = value
+        return None
+    checked = checked_value(SETTINGS[own], value)
+    if settings.setdefault(own, checked) != checked:
+        raise ConfigError(name, value, f"contradicts {own}={settings[own]!r}: give it once")
+    return own
 
 
-def _resolve(properties: Mapping[str, object]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Translate names to those of this class; the second part is what has no meaning here."""
-    settings: dict[str, Any] = {}
-    ignored: list[str] = []
-    for name, value in properties.items():
-        own = name if name in _SETTINGS else _BY_JAVA_NAME.get(name)
-        if own is None and name not in KNOWN_PROPERTIES:
-            raise ConfigError(name, value, f"no such setting{_suggestion(name)}")
-        if own is None or (own == "store_path_commit_log" and _usual_log(properties, value)):
-            ignored.append(name)
-            continue
-        checked = checked_value(_SETTINGS[own], value)
-        if settings.setdefault(own, checked) != checked:
-            raise ConfigError(name, value, f"contradicts {own}={settings[own]!r}: give it once")
-    return settings, tuple(ignored)
+def is_true(value: object) -> bool:
+    """Whether RocketMQ takes a property's value for true."""
+    return str(value).strip().lower() == "true"
+
+
+def _check_supported(name: str, value: object) -> None:
+    """Refuse a property that says: this store's files are of a kind that cannot be opened."""
+    text = str(value or "").strip()
+    if name == "enableDLegerCommitLog" and is_true(value):
+        rule = "a DLedger log has records of its own around RocketMQ's and cannot be opened"
+    elif name == "storeType" and "rocksdb" in text.lower():
+        rule = "consume queues in RocksDB cannot be opened, only those of storeType=default"
+    elif name == "readOnlyCommitLogStorePaths" and text:
+        rule = "a commit log in several directories cannot be opened"
+    else:
+        return
+    raise ConfigError(name, value, rule)
+
+
+def _check_one_path(name: str, value: object) -> None:
+    if value is not None and "," in str(value):
+        raise ConfigError(
+            name,
+            value,
+            "one directory; a commit log in several cannot be opened (RocketMQ "
+            "separates them by commas, so that no path may hold one)",
+        )
 
 
 def _usual_log(properties: Mapping[str, object], log: object) -> bool:
@@ -480,10 +515,10 @@ def _usual_log(properties: Mapping[str, object], log: object) -> bool:
     return root is not None and Path(str(log)) == Path(str(root)) / "commitlog"
 
 
-def _suggestion(name: str) -> str:
+def suggestion(name: str) -> str:
     """The nearest right name, as the end of a sentence."""
     import difflib  # noqa: PLC0415 - for a mistake only
 
-    right = {known.lower(): known for known in (*KNOWN_PROPERTIES, *_SETTINGS)}
+    right = {known.lower(): known for known in (*KNOWN_PROPERTIES, *SETTINGS)}
     near = difflib.get_close_matches(str(name).lower(), right, n=1, cutoff=0.4)
     return f"; did you mean {right[near[0]]}?" if near else ""

@@ -7,6 +7,7 @@ It knows no property by name.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from rmqcore.errors import ConfigError
 
@@ -27,11 +28,21 @@ def parse_properties(text: str) -> dict[str, str]:
 
     Source: java.util.Properties, load.
     """
-    entries: dict[str, str] = {}
-    for line in _logical_lines(text):
+    return {name: value for name, value, _ in properties_by_line(text)}
+
+
+def properties_by_line(text: str) -> Iterator[tuple[str, str, int]]:
+    """Names and values in their order, each with the number of the line that it begins in.
+
+    Raises:
+        ConfigError: see `parse_properties`; its ``source`` is the number of the line.
+    """
+    for line, number in _logical_lines(text):
         name, value = _split(line)
-        entries[_unescape(name)] = _unescape(value).strip()
-    return entries
+        try:
+            yield _unescape(name), _unescape(value).strip(), number
+        except ConfigError as error:
+            raise ConfigError(error.field, error.value, error.rule, str(number)) from None
 
 
 def format_property(name: str, value: str) -> str:
@@ -48,24 +59,24 @@ def _utf16_units(text: str) -> list[int]:
     return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
 
 
-def _logical_lines(text: str) -> list[str]:
-    """Join continued lines; drop blank lines and comments."""
-    lines: list[str] = []
+def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Join continued lines, drop blank lines and comments; with the number of the first."""
     pending: str | None = None
-    for natural in _LINE_END.split(text):
+    begin = 0
+    for number, natural in enumerate(_LINE_END.split(text), 1):
         line = natural.lstrip(_WHITE)
         if pending is None and (not line or line[0] in "#!"):
             continue
+        begin = number if pending is None else begin
         line = (pending or "") + line
         pending = None
         trailing = len(line) - len(line.rstrip("\\"))
         if trailing % 2:
             pending = line[:-1]
         else:
-            lines.append(line)
+            yield line, begin
     if pending:
-        lines.append(pending)
-    return lines
+        yield pending, begin
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def _take(
     wanted = getattr(config, field)
     if field in config.explicit:
         if found != wanted and wanted not in lengths:
-            raise ConfigError(
+            raise config.refused(
                 field,
                 wanted,
                 f"the store's files have {found} bytes ({files[0][1].parent}); "

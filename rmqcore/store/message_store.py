@@ -80,6 +80,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         progress: Callable[[RecoveryProgress], None] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
+        config.check_for_writing()
         self.path = Path(path)
         self._closed = False
         self._forked = False

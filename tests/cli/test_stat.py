@@ -1,5 +1,6 @@
 """stat: what the store holds, who has it, and the lines for a broker."""
 
+import json
 import os
 from pathlib import Path
 
@@ -84,6 +85,17 @@ def test_stat_names_settings_without_meaning(rmqcore, store, tmp_path):
     assert rmqcore("stat", store, "--config", conf, "--json").json["ignored_settings"] == [
         "brokerName"
     ]
+
+
+def test_an_unknown_name_in_a_file_is_one_warning(rmqcore, store, tmp_path):
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerNam=b\n")
+    line = f"{conf}:1: brokerNam: no such setting, it is passed over; did you mean brokerName?"
+    assert rmqcore("stat", store, "--config", conf).stderr == f"rmqcore: warning: {line}\n"
+    failed = rmqcore("stat", store / "none", "--config", conf, "--json")
+    warning, error = map(json.loads, failed.stderr.splitlines())
+    assert warning == {"warning": line}
+    assert error["error"] == "StoreNotFoundError"
 
 
 def test_stat_of_an_empty_store(rmqcore, store_path):
