@@ -31,7 +31,7 @@ from rmqcore.message import (
     PutMessageResult,
     QueryMessageResult,
 )
-from rmqcore.recovery.recovery import RecoveryProgress, RecoveryReport
+from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.status import (
     AppendMessageStatus,
     BoundaryType,

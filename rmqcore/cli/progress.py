@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from rmqcore.cli.output import NOTES
-from rmqcore.recovery.recovery import RecoveryProgress
+from rmqcore.recovery.report import RecoveryProgress
 
 Item = TypeVar("Item")
 _EVERY = 512

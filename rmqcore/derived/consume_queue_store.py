@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,11 +27,6 @@ class ConsumeQueueStore:
     - A queue comes into being with its first message; looking for one creates nothing.
     - ``damaged`` lists queues whose files were found unusable: they have been dropped, and the
       whole log has to be dispatched again.
-    - While recovery sets ``look_for_holes``, a queue that lacks units before the ones derived is
-      dropped and noted in ``holes``; the whole log has to be dispatched again for it.
-    - While recovery sets ``compare``, units that are there already are held against the log;
-      `mended` counts those that were wrong and written anew. With ``left_by_crash`` they are
-      flushed too: the process that wrote them may not have done it.
 
     Args:
         directory: where the store's files lie.
@@ -61,11 +55,6 @@ class ConsumeQueueStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.damaged: list[CorruptStoreError] = []
         self.dispatched_timestamp_ms = 0
-        self.holes: set[tuple[str, int]] = set()
-        self.look_for_holes = False
-        self.compare = False
-        self.left_by_crash = False
-        self.mended: Counter[tuple[str, int]] = Counter()
 
     # ---- opening
 
@@ -171,18 +160,27 @@ class ConsumeQueueStore:
             DiskFullError: no room.
         """
         for number in range(batch.group_count):
-            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
-            queue = self._queues.get((topic, queue_id))
-            if self.look_for_holes and self._has_hole(topic, queue_id, queue, first):
-                continue
-            if queue is None:
-                queue = self._create(topic, queue_id, inner_batch)
-            if isinstance(queue, BatchConsumeQueue):
-                queue.append_rows(batch.rows_of(number))
-            elif contiguous and not inner_batch:
-                self._append(queue, first, units)
-            else:
-                self._append_one_by_one(queue, batch, number, units)
+            self.append(batch, number)
+        self.dispatched(batch)
+
+    def append(self, batch: DispatchBatch, number: int) -> None:
+        """Append the units of one queue of a stretch; what is there already stays.
+
+        Raises:
+            CorruptConsumeQueueError: a queue offset jumps too far to be true.
+            DiskFullError: no room.
+        """
+        topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
+        queue = self._queues.get((topic, queue_id)) or self._create(topic, queue_id, inner_batch)
+        if isinstance(queue, BatchConsumeQueue):
+            queue.append_rows(batch.rows_of(number))
+        elif contiguous and not inner_batch:
+            queue.append_units(first, units)
+        else:
+            self._append_one_by_one(queue, batch, number, units)
+
+    def dispatched(self, batch: DispatchBatch) -> None:
+        """Note that every queue of a stretch has its units."""
         if batch.unaddressable_count:
             _log.warning(
                 "%d records before %d name a topic or queue that cannot be one; they have no "
@@ -193,35 +191,13 @@ class ConsumeQueueStore:
         if batch.record_count:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
+    @staticmethod
     def _append_one_by_one(
-        self, queue: ConsumeQueue, batch: DispatchBatch, number: int, units: memoryview
+        queue: ConsumeQueue, batch: DispatchBatch, number: int, units: memoryview
     ) -> None:
         size = queue.unit_size
         for at, row in enumerate(batch.rows_of(number)):
-            self._append(queue, row[0], units[at * size : (at + 1) * size])
-
-    def _append(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
-        if self.compare and first < queue.max_offset:
-            mended = queue.mend_units(first, units)
-            if mended:
-                self.mended[queue.topic, queue.queue_id] += mended
-            if self.left_by_crash:
-                queue.mark_unsynced(first, len(units) // queue.unit_size)
-        queue.append_units(first, units)
-
-    def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:
-        """True when the queue lacks units before ``first``; it is dropped then."""
-        if (topic, queue_id) in self.holes:
-            return True
-        if queue is None or not queue.queue.files:
-            hole = first > 0
-        else:
-            hole = not queue.first_unit_offset <= first <= queue.max_offset
-        if hole:
-            _log.warning("consume queue %s/%d has a hole before %d", topic, queue_id, first)
-            self.drop(topic, queue_id)
-            self.holes.add((topic, queue_id))
-        return hole
+            queue.append_units(row[0], units[at * size : (at + 1) * size])
 
     def _create(self, topic: str, queue_id: int, inner_batch: bool) -> ConsumeQueue:
         kind = BatchConsumeQueue if inner_batch else ConsumeQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from rmqcore.files.store_dir import make_directory, sync_directory
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
     from rmqcore.native.derive._dispatch import DispatchBatch
-    from rmqcore.native.derive._entry_check import EntryCheck
 
 _log = logging.getLogger("rmqcore")
 #: clocks of one store may step back by this much between two records
@@ -62,8 +61,6 @@ class IndexService:
     - Entries are in log order across the files; `resume_offset` is the last record that has any,
       `resume_keys` how many of its keys are there, so that dispatching again doubles nothing.
     - Files are derived: one that contradicts itself is removed and derived again.
-    - After an unclean end a file that may be partly on disk is taken over as far as it is, byte
-      for byte, what dispatching writes; dispatching finds its keys there instead of inserting them.
 
     Args:
         directory: where the files lie.
@@ -97,10 +94,6 @@ class IndexService:
         self._open_files = open_files
         self._clock_ms = clock_ms
         self._writable = writable
-        #: files that a crash has left, behind those in ``files``
-        self._left: list[IndexFile] = []
-        #: of the last file, while it is one of those
-        self._check: EntryCheck | None = None
         self._dirty: set[IndexFile] = set()
         self._unsynced: set[Path] = set()
         self._dirty_lock = threading.Lock()
@@ -117,34 +110,27 @@ class IndexService:
             if path.name.isascii() and path.name.isdigit() and path.is_file()
         )
 
-    def load(self, trusted_until_ms: int | None = None) -> list[CorruptIndexError]:
+    def load(self) -> list[CorruptIndexError]:
         """Take in the files; those that contradict themselves are removed with all behind them.
-
-        Args:
-            trusted_until_ms: after an unclean end, the checkpoint's index time: a file that ends
-                later may be partly on disk, and has to be found again by dispatching.
 
         Returns:
             what was found wrong.
         """
         found: list[CorruptIndexError] = []
         files: list[IndexFile] = []
-        left: list[IndexFile] = []
         for name in self.names():
             file = self._open(name)
             try:
-                self._check_behind([*files, *left], file)
+                self._check_behind(files, file)
             except CorruptIndexError as error:
                 if not self._writable:
                     continue
                 found.append(error)
             if found:
                 file.destroy()
-            elif left or (trusted_until_ms is not None and file.newer_than(trusted_until_ms)):
-                left.append(file)
             else:
                 files.append(file)
-        self.files, self._left = files, left
+        self.files = files
         self._find_resume()
         return found
 
@@ -188,15 +174,26 @@ class IndexService:
                 if count < header.index_count - 1:
                     return
 
+    def give_up(self, number: int) -> list[IndexFile]:
+        """Know the files from a number on no more; they stay on disk, and are the caller's."""
+        given, self.files = self.files[number:], self.files[:number]
+        self._find_resume()
+        return given
+
+    def take_over(self, file: IndexFile) -> None:
+        """Go on in a file that is there already."""
+        self.files = [*self.files, file]
+
+    def remove(self, files: list[IndexFile]) -> None:
+        """Remove files that were given up."""
+        for file in files:
+            file.destroy()
+        if files:
+            self._names_changed(self.directory)
+
     def drop_from(self, number: int) -> None:
         """Remove the files from a number on, so that they are derived again."""
-        dropped = self.files[number:] + self._left
-        self.files, self._left, self._check = self.files[:number], [], None
-        for file in dropped:
-            file.destroy()
-        if dropped:
-            self._names_changed(self.directory)
-        self._find_resume()
+        self.remove(self.give_up(number))
 
     def truncate(self, end_phy_offset: int) -> None:
         """Remove the files that know records behind the end of the log."""
@@ -204,25 +201,6 @@ class IndexService:
             if file.header.index_count > 1 and file.header.end_phy_offset >= end_phy_offset:
                 self.drop_from(number)
                 return
-
-    def check_holes(self, keys_between: Callable[[int, int], Iterator[tuple[int, int]]]) -> None:
-        """Remove the files behind a hole, so that all from there on is derived again.
-
-        Args:
-            keys_between: (physical offset, number of keys) of each record with keys in a range of
-                the log.
-        """
-        end, keys = -1, 0
-        for number, file in enumerate(self.files):
-            header = file.header
-            if header.index_count <= 1:
-                continue
-            for offset, count in keys_between(max(end, 0), header.begin_phy_offset):
-                if count > (keys if offset == end else 0):
-                    _log.warning("%s: files before it are missing", file.path)
-                    self.drop_from(number)
-                    return
-            end, keys = header.end_phy_offset, file.entries_at_end()
 
     def follow(self) -> None:
         """Take in files that another process has created or removed meanwhile."""
@@ -236,8 +214,6 @@ class IndexService:
     def dispatch(self, batch: DispatchBatch) -> None:
         """Insert the keys of one stretch of the log; those that are there already are left out.
 
-        Keys that a crash has left in their place are found there instead.
-
         Raises:
             DiskFullError: no room for a new file; the keys before it are in, and dispatching the
                 same stretch again goes on behind them.
@@ -245,55 +221,23 @@ class IndexService:
         start, stop = keys_filed(batch, self.resume_offset, self.resume_keys), batch.key_count
         columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         while start < stop:
-            if self._check is None and self._left:
-                self._check_next()
-            if self._check is not None:
-                done = self._check.take(*columns, start, stop)
-            else:
-                file = self.files[-1] if self.files else None
-                if file is None or file.full:
-                    file = self._roll(file)
-                done = file.put_keys(*columns, start, stop)
+            file = self.files[-1] if self.files else None
+            if file is None or file.full:
+                file = self._roll(file)
+            done = file.put_keys(*columns, start, stop)
             if done:
-                with self._dirty_lock:
-                    self._dirty.add(self.files[-1])
                 start += done
-                self._note_resume(batch, start)
-            if self._check is not None and start < stop:
-                self._end_check()
-
-    def _check_next(self) -> None:
-        """Look for the next keys in the next file that a crash has left."""
-        file = self._left.pop(0)
-        self._check = file.check_bytes(self.files[-1].header if self.files else None)
-        self.files = [*self.files, file]
-
-    def _end_check(self) -> None:
-        """Go on behind the entries that are there, in the next file when this one is full."""
-        check, self._check = self._check, None
-        if check is None or check.next_entry == 1:
-            self.drop_from(len(self.files) - 1)
-            return
-        self.files[-1].mend(check)
-        if self._left and not self.files[-1].full:
-            self.drop_from(len(self.files))
-
-    def settle(self) -> None:
-        """After a crash, when every key has been dispatched: remove what it has left beyond."""
-        if self._check is not None:
-            self._end_check()
-        if self._left:
-            self.drop_from(len(self.files))
-        if self.files:
-            self.files[-1].zero_behind()
+                self.note_filed(batch, start)
 
     def _names_changed(self, directory: Path) -> None:
         """Note that names in a directory are to reach the disk with the next flush."""
         with self._dirty_lock:
             self._unsynced.add(directory)
 
-    def _note_resume(self, batch: DispatchBatch, stop: int) -> None:
-        """Remember the last record that has entries, and how many of its keys are in."""
+    def note_filed(self, batch: DispatchBatch, stop: int) -> None:
+        """Note that the first ``stop`` keys of a stretch have entries now."""
+        with self._dirty_lock:
+            self._dirty.add(self.files[-1])
         last = batch.key_offsets[stop - 1]
         if last >= self.resume_offset:
             self.resume_offset = last
@@ -369,8 +313,6 @@ class IndexService:
         Raises:
             OSError: the disk refused.
         """
-        if self._check is not None:
-            self.files[-1].mend(self._check)
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
         with self._dirty_lock:
             dirty, self._dirty = self._dirty, set()
@@ -396,6 +338,6 @@ class IndexService:
 
     def close(self) -> None:
         """Let the files go."""
-        for file in (*self.files, *self._left):
+        for file in self.files:
             file.close()
-        self.files, self._left = [], []
+        self.files = []

@@ -32,7 +32,8 @@ from rmqcore.files.transient_store_pool import TransientStorePool
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.recovery import Recovery, RecoveryProgress, RecoveryReport
+from rmqcore.recovery.recovery import Recovery
+from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
@@ -185,10 +186,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._checkpoint,
             self.config,
             (self._batch, self._new_batch()),
-            progress,
+            clean_shutdown=clean,
+            progress=progress,
         )
         try:
-            report = recovery.run(clean_shutdown=clean)
+            report = recovery.run()
         except BaseException:
             if clean:
                 self._directory.clear_running()

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import ConfigError
-from rmqcore.recovery.recovery import RecoveryProgress
+from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
 

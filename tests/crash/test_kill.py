@@ -31,12 +31,13 @@ FAILPOINTS = [
     "files.store_checkpoint.StoreCheckpoint.flush",
     "files.store_dir.StoreDir.mark_running",
     "files.store_dir.StoreDir.clear_running",
+    "derived.consume_queue_store.ConsumeQueueStore.append",
     "derived.consume_queue_store.ConsumeQueueStore.dispatch",
     "derived.index_service.IndexService.dispatch",
     "derived.index_service.IndexService.load",
     "recovery.recovery.Recovery._cut",
     "recovery.recovery.Recovery._save_progress",
-    "recovery.recovery.Recovery._walk_file",
+    "recovery.walk.Walk._walk_file",
 ]
 
 
@@ -112,7 +113,7 @@ def test_a_recovery_that_is_killed_goes_on_where_it_was(store_path):
 
     def recover(_):
         recovery.SAVE_EVERY_S = 0
-        die_at("recovery.recovery.Recovery._walk_file", "before", 4)
+        die_at("recovery.walk.Walk._walk_file", "before", 4)
         rmqcore.open_store(store_path, open_check_bytes=0, **SETTINGS)
 
     openings = 1

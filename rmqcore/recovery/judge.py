@@ -1,0 +1,175 @@
+"""What a place of the log means where no good record is: its end, a torn tail, or damage.
+
+Each verdict names the crash, or the rot, that leaves such a place behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rmqcore.config import OnCorruption
+from rmqcore.errors import CorruptRecordError
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._message import status_text
+from rmqcore.recovery.log_search import GoodRecord, find_good_record, first_record
+from rmqcore.recovery.report import Ending
+
+if TYPE_CHECKING:
+    from rmqcore.files.mapped_file import MappedFile
+    from rmqcore.files.mapped_file_queue import MappedFileQueue
+    from rmqcore.recovery.report import RecoveryReport
+
+_log = logging.getLogger("rmqcore")
+_LOOK = 1 << 20
+
+
+class Judge:
+    """Decides about the places where the walk over the log finds no good record.
+
+    Args:
+        log: the log's files.
+        policy: what is done about damage in front of good records.
+        clean_shutdown: the last writer closed the store, so everything was on the disk.
+        flushed_until_ms: store time up to which the log was on the disk, from the checkpoint.
+        report: is told of each verdict.
+    """
+
+    def __init__(
+        self,
+        log: MappedFileQueue,
+        policy: OnCorruption,
+        report: RecoveryReport,
+        *,
+        clean_shutdown: bool,
+        flushed_until_ms: int,
+    ) -> None:
+        self._log = log
+        self._policy = policy
+        self._clean_shutdown = clean_shutdown
+        self._flushed_until_ms = flushed_until_ms
+        self._report = report
+        #: (first byte, end) of each damaged stretch that the walk goes on behind
+        self.passed_over: list[tuple[int, int]] = []
+
+    def at_blank(self, file: MappedFile, at: int) -> int | None:
+        """Where the log ends, given the blank that ends a file; None when it goes on behind it.
+
+        The blank is written before the next file gets its first record, so a process that dies
+        in between leaves a full file with nothing behind it: that is where the log ends.
+        """
+        behind = self._behind(file)
+        if any(first_record(other) is not None for other in behind):
+            return None
+        if find_good_record(behind) is not None:
+            return None
+        return file.file_from_offset + at
+
+    def at_no_record(self, file: MappedFile, at: int, status: ScanStatus) -> GoodRecord | None:
+        """Decide about a place where neither a good record nor a file's end is.
+
+        Returns:
+            the good record with which the walk goes on; None: the log ends here.
+
+        Raises:
+            CorruptRecordError: it is damage, and nobody has said what to do about that.
+        """
+        following = find_good_record([file, *self._behind(file)], at + 1)
+        if following is None:
+            self._at_last(file, at, status)
+            return None
+        return self._in_front_of(file, at, status, following)
+
+    def _at_last(self, file: MappedFile, at: int, status: ScanStatus) -> None:
+        """No good record follows."""
+        if status is ScanStatus.EMPTY:
+            # Nothing was written here yet. A put that was killed before it stored its size word,
+            # the last of its steps, leaves the same: nobody has had an answer to it.
+            return
+        if self._clean_shutdown and self._policy is OnCorruption.RAISE:
+            # Closing writes everything through, so no crash has left this: the last record has
+            # rotted, or was overwritten.
+            raise self._damage(file, at, status, "no good record")
+        # A power cut while the last record was on its way: some of its pages are on the disk,
+        # others are not. RocketMQ, which stores a record's size first, leaves it by a kill, too.
+        self._end_torn(file, at)
+
+    def _in_front_of(
+        self, file: MappedFile, at: int, status: ScanStatus, following: GoodRecord
+    ) -> GoodRecord | None:
+        """Good records follow."""
+        flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms
+        if not flushed:
+            # A power cut during a flush: pages reach the disk in any order, so a record may be
+            # there before the one in front of it. No flush has returned since either was put. A
+            # batch is the same: its first record gets its size word when all others are stored,
+            # so a kill before that leaves good records behind one without a size.
+            self._end_torn(file, at)
+            return None
+        # What follows was on the disk, and flushes run in log order: this place was there, too.
+        # No crash takes it away again; it has rotted, or was overwritten.
+        if self._policy is OnCorruption.RAISE:
+            goes_on = f"good records follow from {following.phy_offset}"
+            raise self._damage(file, at, status, goes_on)
+        if self._policy is OnCorruption.SKIP:
+            offset, reason = file.file_from_offset + at, status_text(status)
+            _log.warning("%s at %d: %s; passed over", file.path, offset, reason)
+            self._report.ending = Ending.DAMAGED
+            self._report.damaged.append((offset, reason))
+            self.passed_over.append((offset, following.phy_offset))
+            return following
+        self._end_torn(file, at)
+        return None
+
+    def _behind(self, file: MappedFile) -> list[MappedFile]:
+        files = self._log.files
+        return files[files.index(file) + 1 :]
+
+    @staticmethod
+    def _damage(file: MappedFile, at: int, status: ScanStatus, goes_on: str) -> CorruptRecordError:
+        reason = (
+            f"{status_text(status)}; {goes_on}. Nothing was changed. Read the store with "
+            'mode="r", or open it with on_corruption="skip" to go on without what is damaged, or '
+            '"truncate" to end the log here'
+        )
+        return CorruptRecordError(file.path, file.file_from_offset + at, reason)
+
+    def _end_torn(self, file: MappedFile, at: int) -> None:
+        rest = [file, *self._behind(file)]
+        report = self._report
+        report.ending = Ending.TORN
+        report.dropped_bytes = _used_bytes(rest, at)
+        report.dropped_records = _count_good(rest, at + 1)
+        _log.warning(
+            "%s: the log ends torn at %d; %d bytes with %d good records are cut off",
+            file.path,
+            file.file_from_offset + at,
+            report.dropped_bytes,
+            report.dropped_records,
+        )
+
+
+def _used_bytes(files: list[MappedFile], at: int) -> int:
+    """Bytes from position ``at`` of the first file up to the last one that is not zero."""
+    end = files[0].file_from_offset + at
+    for file in files:
+        start = at if file is files[0] else 0
+        while (start := file.data_from(start)) < file.size:
+            data = bytes(file.read(start, min(_LOOK, file.size - start)))
+            used = len(data.rstrip(b"\0"))
+            if used:
+                end = file.file_from_offset + start + used
+            start += len(data)
+    return end - files[0].file_from_offset - at
+
+
+def _count_good(files: list[MappedFile], at: int) -> int:
+    count = 0
+    found = find_good_record(files, at)
+    while found is not None:
+        count += 1
+        rest = [file for file in files if file.file_from_offset + file.size > found.end_offset]
+        if not rest:
+            break
+        found = find_good_record(rest, max(0, found.end_offset - rest[0].file_from_offset))
+    return count

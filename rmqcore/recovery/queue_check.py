@@ -1,0 +1,96 @@
+"""Feeding the consume queues while the log is walked, and holding what is there against it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+
+if TYPE_CHECKING:
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.files.consume_queue import ConsumeQueue
+    from rmqcore.native.derive._dispatch import DispatchBatch
+
+_log = logging.getLogger("rmqcore")
+
+
+class QueueCheck:
+    """Dispatches to the consume queues, and compares the units that are there already.
+
+    - A unit that contradicts the log is written anew, and counted.
+    - A queue that lacks units before the first one that the walk meets is dropped; the whole log
+      has to be walked again for it.
+
+    Args:
+        queues: what is fed.
+        left_by_crash: units that are there are flushed, too: the process that wrote them may not
+            have done it.
+    """
+
+    def __init__(self, queues: ConsumeQueueStore, *, left_by_crash: bool) -> None:
+        self._queues = queues
+        self._left_by_crash = left_by_crash
+        self._whole = False
+        #: (topic, queue id) of the queues that were dropped because they lack units
+        self.holes: set[tuple[str, int]] = set()
+        self._mended: Counter[tuple[str, int]] = Counter()
+
+    def from_the_beginning(self) -> None:
+        """The walk begins anew with the log's first record, where a hole is retention's."""
+        self._whole = True
+        self.holes.clear()
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Compare and append the units of one stretch of the log.
+
+        Raises:
+            CorruptConsumeQueueError: a queue offset jumps too far to be true.
+            DiskFullError: no room.
+        """
+        for number in range(batch.group_count):
+            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
+            queue = self._queues.find(topic, queue_id)
+            if not self._whole and self._has_hole(topic, queue_id, queue, first):
+                continue
+            if queue is not None and not isinstance(queue, BatchConsumeQueue):
+                if contiguous and not inner_batch:
+                    self._compare(queue, first, units)
+                else:
+                    size = queue.unit_size
+                    for at, row in enumerate(batch.rows_of(number)):
+                        self._compare(queue, row[0], units[at * size : (at + 1) * size])
+            self._queues.append(batch, number)
+        self._queues.dispatched(batch)
+
+    def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
+        if first < queue.max_offset:
+            mended = queue.mend_units(first, units)
+            if mended:
+                self._mended[queue.topic, queue.queue_id] += mended
+            if self._left_by_crash:
+                queue.mark_unsynced(first, len(units) // queue.unit_size)
+
+    def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:
+        """True when the queue lacks units before ``first``; it is dropped then."""
+        if (topic, queue_id) in self.holes:
+            return True
+        if queue is None or not queue.queue.files:
+            hole = first > 0
+        else:
+            hole = not queue.first_unit_offset <= first <= queue.max_offset
+        if hole:
+            _log.warning("consume queue %s/%d has a hole before %d", topic, queue_id, first)
+            self._queues.drop(topic, queue_id)
+            self.holes.add((topic, queue_id))
+        return hole
+
+    def findings(self) -> list[str]:
+        """What was wrong with units that were there, in words."""
+        found = []
+        for (topic, queue_id), count in sorted(self._mended.items()):
+            finding = f"consume queue {topic}/{queue_id} had {count} units that contradict the log"
+            _log.warning("%s; they were written anew", finding)
+            found.append(f"{finding}; they were written anew")
+        return found

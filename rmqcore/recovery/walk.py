@@ -1,0 +1,184 @@
+"""The walk over the log: each stretch to consume queues and index, each odd place to the judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.recovery.beside_thread import BesideThread
+from rmqcore.recovery.index_check import IndexCheck
+from rmqcore.recovery.log_search import find_good_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rmqcore.config import StoreConfig
+    from rmqcore.derived.index_service import IndexService
+    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.mapped_file import MappedFile
+    from rmqcore.native.derive._dispatch import DispatchBatch
+    from rmqcore.recovery.index_left import LeftIndexFiles
+    from rmqcore.recovery.judge import Judge
+    from rmqcore.recovery.queue_check import QueueCheck
+    from rmqcore.recovery.report import RecoveryReport
+
+
+class Walk:
+    """Walks the files of the log record by record, and feeds what is derived from them.
+
+    - Each file gives its stretches to `queues` at once; their keys are filed in a second thread
+      while the next stretch is scanned.
+    - Dispatching is idempotent, so a walk may begin earlier than it must, and again.
+
+    Args:
+        log: the log.
+        judge: decides about places where no good record is.
+        queues: fed with each stretch.
+        index, left: hold the keys, and file them; None when there is no index.
+        batches: the kernel's working arrays, twice: while one is filled, the keys of the other are
+            filed.
+        config: which CRCs are demanded.
+        report: counts the records.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        judge: Judge,
+        queues: QueueCheck,
+        index: IndexService | None,
+        left: LeftIndexFiles | None,
+        batches: tuple[DispatchBatch, DispatchBatch],
+        config: StoreConfig,
+        report: RecoveryReport,
+    ) -> None:
+        self._log = log
+        self._judge = judge
+        self._queues = queues
+        self._index = index
+        self._left = left
+        self._batches = batches
+        self._batch = batches[0]
+        self._config = config
+        self._report = report
+        self._keys = BesideThread()
+        self.index_check: IndexCheck | None = None
+        #: store time of the last record that was walked
+        self.timestamp_ms = 0
+
+    def run(self, first: int, checked_from: int, walked: Callable[[int], None]) -> int:
+        """Walk the files from number ``first`` on.
+
+        Args:
+            first: number of the file to begin with.
+            checked_from: number of the first file whose records are compared with their CRC.
+            walked: called with the number of each file that has been walked to its end.
+
+        Returns:
+            the physical offset where the log ends.
+
+        Raises:
+            CorruptRecordError: the judge says that it is damaged.
+        """
+        files = self._log.queue.files
+        self._report.start_offset = files[first].file_from_offset
+        self._report.records = 0
+        if self._index is not None:
+            self.index_check = IndexCheck(self._index)
+        for number in range(first, len(files)):
+            verify = number >= checked_from and self._config.check_crc_on_recover
+            end = self._walk_file(files[number], verify)
+            if end is not None:
+                return end
+            walked(number)
+        return files[-1].file_from_offset + self._log.queue.file_size
+
+    def _walk_file(self, file: MappedFile, verify: bool) -> int | None:
+        """Walk one file; the end of the log when it ends here, else None."""
+        at = 0
+        while at < file.size:
+            at, code = self._scan(file, at, verify)
+            status = ScanStatus(code)
+            if status is ScanStatus.CAPACITY or (status is ScanStatus.OK and at < file.size):
+                continue
+            if status is ScanStatus.OK:
+                return None
+            if status is ScanStatus.BLANK and self._blank_ends(file, at):
+                return self._judge.at_blank(file, at)
+            following = self._judge.at_no_record(file, at, status)
+            if following is None:
+                return file.file_from_offset + at
+            if following.phy_offset >= file.file_from_offset + file.size:
+                return None
+            at = following.phy_offset - file.file_from_offset
+        return None
+
+    @staticmethod
+    def _blank_ends(file: MappedFile, at: int) -> bool:
+        return int.from_bytes(file.read(at, 4), "big") == file.size - at
+
+    def _scan(self, file: MappedFile, at: int, verify: bool) -> tuple[int, int]:
+        by_property = verify and self._config.force_verify_prop_crc
+        batch = self._batch
+        at, code = batch.scan(
+            file.region,
+            at,
+            file.size,
+            base_offset=file.file_from_offset,
+            verify_crc=verify,
+            verify_crc_property=by_property,
+        )
+        self._queues.dispatch(batch)
+        self._report.records += batch.record_count
+        self.timestamp_ms = batch.store_timestamp
+        # the keys before these are in now, so the arrays that held them are free
+        self.wait()
+        self._batch = self._batches[batch is self._batches[0]]
+        self._keys.start(lambda: self._file_keys(batch))
+        return at, code
+
+    def _file_keys(self, batch: DispatchBatch) -> None:
+        if self.index_check is not None:
+            self.index_check.take(batch)
+        if self._left is not None:
+            self._left.dispatch(batch)
+        batch.clear()
+
+    def wait(self) -> None:
+        """Return when every key that was walked over is filed."""
+        self._keys.wait()
+
+    def end(self) -> None:
+        """Let the second thread go."""
+        self._keys.end()
+
+    # ---- parts of the log once more
+
+    def scan_range(self, start: int, end: int) -> Iterator[DispatchBatch]:
+        """Scan the good records between two physical offsets, one stretch at a time."""
+        batch = self._batch
+        while start < end:
+            file = self._log.queue.find(start)
+            if file is None:
+                return
+            base = file.file_from_offset
+            stop = min(end - base, file.size)
+            at, code = batch.scan(file.region, start - base, stop, base_offset=base)
+            yield batch
+            batch.clear()
+            if code == ScanStatus.CAPACITY or (code == ScanStatus.OK and at < file.size):
+                start = base + at
+            elif code in (ScanStatus.OK, ScanStatus.BLANK):
+                start = base + file.size
+            else:
+                following = find_good_record([file], at + 1)
+                start = following.phy_offset if following else base + file.size
+
+    def keys_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(physical offset, how many keys) of each record with keys in a range of the log."""
+        for batch in self.scan_range(max(start, self._log.min_offset), end):
+            offsets = batch.key_offsets[: batch.key_count].tolist()
+            counts: dict[int, int] = {}
+            for offset in offsets:
+                counts[offset] = counts.get(offset, 0) + 1
+            yield from counts.items()
