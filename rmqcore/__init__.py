@@ -39,10 +39,10 @@ from rmqcore.status import (
     GetMessageStatus,
     PutMessageStatus,
 )
+from rmqcore.store.general_reads import QueryExplanation
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
-from rmqcore.store.store_reader import QueryExplanation
 from rmqcore.version import __version__
 
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())

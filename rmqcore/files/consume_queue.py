@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import MappedFileQueue
-from rmqcore.native.read._plain_reads import UnitQueue, good_units, message_units
+from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
 
 if TYPE_CHECKING:
     from pathlib import Path

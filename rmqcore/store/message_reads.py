@@ -14,7 +14,7 @@ from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import status_text
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import GetMessageStatus
-from rmqcore.store.store_reader import StoreReader
+from rmqcore.store.general_reads import GeneralReads
 
 if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
@@ -31,7 +31,7 @@ _BATCH = 256
 class MessageReads:
     """Reads of a store; every one sees what had been put when it began.
 
-    A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_reader``,
+    A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_general``,
     and says in `_see_new` how to come level with the writers; where that is dear, in `_see_queue`
     and `_see_log` how to do no more than a read needs.
     """
@@ -41,7 +41,7 @@ class MessageReads:
     log: CommitLog
     consume_queues: ConsumeQueueStore
     index: IndexService | None
-    _reader: StoreReader
+    _general: GeneralReads
 
     def _see_new(self) -> None:
         """Come level with what has been put; raises when the store is closed."""
@@ -117,13 +117,13 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, getMessage.
         """
-        plain = self._reader.plain
-        if plain is not None and tags is None:
-            result = plain.get(topic, queue_id, queue_offset, max_messages, max_bytes)
+        fast = self._general.fast
+        if fast is not None and tags is None:
+            result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes)
             if result is not None:
                 return result
         self._see_queue(topic, queue_id)
-        return self._reader.get_message(
+        return self._general.get_message(
             topic, queue_id, queue_offset, max(1, max_messages), max_bytes, tags
         )
 
@@ -181,13 +181,13 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, queryMessage.
         """
-        plain = self._reader.plain
-        if plain is not None and page is None and not explain:
-            result = plain.query(topic, key, max_messages, begin_ms, end_ms)
+        fast = self._general.fast
+        if fast is not None and page is None and not explain:
+            result = fast.query(topic, key, max_messages, begin_ms, end_ms)
             if result is not None:
                 return result
         self._see_log()
-        return self._reader.query_message(
+        return self._general.query_message(
             topic, key, max(1, max_messages), begin_ms, end_ms, page, explain
         )
 
@@ -209,7 +209,7 @@ class MessageReads:
         Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
         """
         self._see_queue(topic, queue_id)
-        return self._reader.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        return self._general.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
         """The message whose record begins at a physical offset, None when none does.
@@ -218,12 +218,12 @@ class MessageReads:
             CorruptRecordError: one begins there, but its bytes contradict each other.
         """
         self._see_log()
-        return self._reader.message_at(phy_offset)
+        return self._general.message_at(phy_offset)
 
     def message_by_id(self, message_id: str) -> MessageExt | None:
         """The message with an offset message id, None when none has it."""
         self._see_log()
-        return self._reader.message_by_id(message_id)
+        return self._general.message_by_id(message_id)
 
     # ---- the log
 

@@ -48,10 +48,10 @@ from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.service import ServiceThread
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
+from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_puts import MessagePuts
 from rmqcore.store.message_reads import MessageReads
 from rmqcore.store.retention_of_store import retention_of
-from rmqcore.store.store_reader import StoreReader
 
 _log = logging.getLogger("rmqcore")
 _PREPARE_AT = 4
@@ -142,11 +142,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
         self.consumer_offsets = ConsumerOffsetTable(directory.config, clock=self._clock_ms)
-        self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        self._general = GeneralReads(self.log, self.consume_queues, self.index)
         self._stats = StoreStatsService(
             clock=self._clock_ms,
             put_counts=lambda: self._tail.counts,
-            get_counts=lambda: self._reader.counts,
+            get_counts=lambda: self._general.counts,
         )
 
     def _allocate_service(self) -> AllocateMappedFileService:
@@ -274,8 +274,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._tail.writable = True
         for service in self._services:
             service.start()
-        if self._reader.plain is not None:
-            self._reader.plain.dispatched = self._reput
+        if self._general.fast is not None:
+            self._general.fast.dispatched = self._reput
 
     def _log_flush_service(self) -> FlushRealTimeService:
         return FlushRealTimeService(
@@ -304,10 +304,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         """Physical offset of the oldest message that has still to be delivered."""
         return None if self._delayed is None else self._delayed.schedule.pending_from()
 
-    def _end_plain_reads(self) -> None:
+    def _end_fast_reads(self) -> None:
         """Let every later read come through `_see_new`, which says why there is none."""
-        if self._reader.plain is not None:
-            self._reader.plain.dispatched = None
+        if self._general.fast is not None:
+            self._general.fast.dispatched = None
 
     def _abandon(self) -> None:
         """Let go of everything after opening has failed."""
@@ -354,7 +354,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def after_fork_in_child(self) -> None:
         """Make this handle, which the parent owns, refuse everything in a forked child."""
         self._forked = True
-        self._end_plain_reads()
+        self._end_fast_reads()
         self._tail.writable = False
         self._directory.unlock()
 
@@ -452,7 +452,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if not self._forked:
             self._stop_callers()
         self._closed = True
-        self._end_plain_reads()
+        self._end_fast_reads()
         _open_stores.discard(self)
         if self._forked:
             return

@@ -24,8 +24,8 @@ from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.log_search import good_record_at
+from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
-from rmqcore.store.store_reader import StoreReader
 
 _HEAD = struct.Struct(">ii")
 _FIRST_LOOK = 4096
@@ -100,7 +100,7 @@ class ReadOnlyMessageStore(MessageReads):
             clock_ms=wall_clock_ms,
             writable=False,
         )
-        self._reader = StoreReader(self.log, self.consume_queues, self.index)
+        self._general = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue was fitted to it
         self._begins: dict[ConsumeQueue, int] = {}
 

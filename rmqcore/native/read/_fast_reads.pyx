@@ -139,7 +139,7 @@ def message_units(bytes units not None, Py_ssize_t unit_size) -> tuple:
 
 
 @cython.final
-cdef class PlainReads:
+cdef class FastReads:
     """Reads over the mapped files of a store that is open for writing.
 
     Args:

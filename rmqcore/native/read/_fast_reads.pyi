@@ -18,7 +18,7 @@ def good_units(units: bytes, unit_size: int, floor: int) -> tuple[int, bool, int
 def message_units(units: bytes, unit_size: int) -> tuple[int, int]: ...
 
 @final
-class PlainReads:
+class FastReads:
     dispatched: object | None
     def __init__(
         self,

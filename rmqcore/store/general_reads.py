@@ -13,9 +13,9 @@ from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.derived.index_service import CLOCK_SLACK_MS
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
+from rmqcore.native.read._fast_reads import FastReads
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
-from rmqcore.native.read._plain_reads import PlainReads
 from rmqcore.status import BoundaryType, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class QueryExplanation:
         return "\n".join(lines)
 
 
-class StoreReader:
+class GeneralReads:
     """Reads over the parts of one store.
 
     Source: RocketMQ store/DefaultMessageStore.java.
@@ -81,9 +81,9 @@ class StoreReader:
         self._queues = queues
         self._index = index
         #: gets in one native call; None where bytes are not read from mappings
-        self.plain: PlainReads | None = None
+        self.fast: FastReads | None = None
         if log.mapped is not None:
-            self.plain = PlainReads(
+            self.fast = FastReads(
                 queues.table, index, log.mapped, log.queue, log.tail, slack_ms=CLOCK_SLACK_MS
             )
         self._found_count = 0
@@ -93,11 +93,11 @@ class StoreReader:
     @property
     def counts(self) -> tuple[int, int, int]:
         """Gets that found messages, gets that found none, messages handed out."""
-        plain = self.plain
+        fast = self.fast
         return (
-            self._found_count + (plain.found_count if plain else 0),
+            self._found_count + (fast.found_count if fast else 0),
             self._missed_count,
-            self._transferred_count + (plain.transferred_count if plain else 0),
+            self._transferred_count + (fast.transferred_count if fast else 0),
         )
 
     # ---- by queue
