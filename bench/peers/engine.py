@@ -222,7 +222,7 @@ class Engine:
 
         def flush() -> None:
             while not stop.is_set():
-                self.store.log.flush()
+                self.store._log_writer.flush()
                 time.sleep(0)
 
         thread = threading.Thread(target=flush)

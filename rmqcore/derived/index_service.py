@@ -14,14 +14,13 @@ from rmqcore._index import index_hash
 from rmqcore.errors import CorruptIndexError, DiskFullError
 from rmqcore.files.index_file import IndexFile, file_name_at
 from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.native.read._key_query import may_hold_hits
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
     from rmqcore.native.derive._dispatch import DispatchBatch
 
 _log = logging.getLogger("rmqcore")
-#: clocks of one store may step back by this much between two records
-CLOCK_SLACK_MS = 10_000
 #: a chain that another process is adding to may look broken; damage stays so
 _LOOKS = 3
 
@@ -278,11 +277,8 @@ class IndexService:
         answer = IndexQuery(index_hash(f"{topic}#{key}"))
         for file in reversed(self.files):
             header = file.header
-            inside = (
-                header.index_count > 1
-                and header.begin_timestamp_ms - CLOCK_SLACK_MS <= end_ms
-                and header.end_timestamp_ms + CLOCK_SLACK_MS >= begin_ms
-            )
+            times = header.begin_timestamp_ms, header.end_timestamp_ms
+            inside = may_hold_hits(header.index_count, *times, begin_ms, end_ms)
             steps = 0
             found: list[int] = []
             if inside:

@@ -1,18 +1,16 @@
-"""The commit log: every record, one after the other, over files of one size.
+"""The commit log as it is read: every record, one after the other, over files of one size.
 
-Appends through the native tail and reads slices; it does not recover, dispatch or decide when to
-flush. A `View` is a stretch of readable bytes of one file.
+Finds files, slices them and decodes the record at an offset. Never writes, and does not know who
+does: a `PublishedOffset` says how far the log goes. A `View` is a stretch of readable bytes of one
+file.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rmqcore._codec import RECORD_SIZE_LEAST, check_record
-from rmqcore.errors import CorruptRecordError, StoreNotWritableError
-from rmqcore.files.mapped_file import MappedFile
-from rmqcore.files.mapped_file_queue import MappedFileQueue
-from rmqcore.native.base._turn import Turn, turns_held
+from rmqcore.errors import CorruptRecordError
 from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import MessageExt, find_message, status_text
 from rmqcore.native.read._log_map import LogMap
@@ -22,12 +20,11 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from rmqcore.native.base._mapped import MappedRegion
-    from rmqcore.native.log._tail import LogTail
+    from rmqcore.files.mapped_file import MappedFile
+    from rmqcore.files.mapped_file_queue import MappedFileQueue
+    from rmqcore.native.base._published import PublishedOffset
 
 SIZE_AND_OFFSET = 36
-#: how long a put waits for the next log file
-ROLL_TIMEOUT_S = 1e6
 #: bytes read at first for one record of another process's file
 LIKELY_RECORD_SIZE = 65536
 
@@ -48,216 +45,52 @@ class View(NamedTuple):
     path: Path
 
 
-class FileSource(Protocol):
-    """Gives the log its next file: AllocateMappedFileService, or one made on the spot."""
-
-    def take(self, path: Path, offset: int) -> MappedFile:
-        """A ready file of the log's size that begins at ``offset``."""
-        ...
-
-
-class BufferPool(Protocol):
-    """Lends buffers of a log file's size: TransientStorePool."""
-
-    def borrow(self) -> MappedRegion | None:
-        """A buffer, or None when all are lent."""
-        ...
-
-    def give_back(self, buffer: MappedRegion) -> None:
-        """Take a buffer back; its content is no longer needed."""
-        ...
-
-
 class CommitLog:
-    """Appends records to the last file and reads them back from any.
+    """Reads the records of the log back, from any of its files.
 
     - Records never span files; a file that has no room for the next one ends in an end-of-file
       record.
-    - Offsets below `flushed_offset` are on disk; `max_offset` is the end of what can be read.
-    - After a failed flush nothing is written any more: `flush` raises, the caller makes the store
-      read-only.
+    - Nothing at or behind ``end`` is handed out.
 
     Args:
-        queue: the log's files, loaded.
-        tail: the native end of the log.
-        source: where the next file comes from.
-        pool: buffers of the transient store pool, or None.
-        large_folios: how the file that is written lies in memory, `MappedFile.begin_writes`.
+        queue: the log's files.
+        end: how far the log may be read. Whoever writes the log publishes it there; of another
+            process's log it is the follower who does.
+        mapped: True where every readable byte is in the mappings of its files, so that kernels may
+            follow physical offsets; False where it has to be read, or gets to the files later.
         demand_crc: hand out no record without a right ``__CRC32#`` property.
 
-    Threads: any number append and read; `flush_lock` orders flushes.
+    Threads: any.
     Source: RocketMQ store/CommitLog.java.
     """
 
     def __init__(
         self,
         queue: MappedFileQueue,
-        tail: LogTail,
-        source: FileSource,
-        pool: BufferPool | None = None,
+        end: PublishedOffset,
         *,
-        large_folios: bool = False,
+        mapped: bool = False,
         demand_crc: bool = False,
     ) -> None:
         self.queue = queue
-        self.tail = tail
-        self.flushed_offset = 0
-        #: what kernels may read by physical offset; None where bytes are not read from mappings
+        self.end = end
+        #: what kernels may read by physical offset; None where each read has to be looked at
         self.mapped: LogMap | None = None
-        if queue.writable and pool is None and not demand_crc:
-            self.mapped = LogMap(tail, queue.file_size)
+        if mapped and not demand_crc:
+            self.mapped = LogMap(end, queue.file_size)
         self.demand_crc = demand_crc
-        self.flush_lock = Turn()
-        self._source = source
-        self._pool = pool
-        self._large_folios = large_folios
-        self._rolling = Turn()
-        self._roll_lock = Turn()
-        self._attached: MappedFile | None = None
-        self._ended = False
 
-    # ---- appending
-
-    def attach(self) -> None:
-        """Point the tail at the end of the last file, creating the first when there is none."""
-        with self._roll_lock.within():
-            file = self.queue.last
-            if file is None or file.full:
-                file = self._next_file(file)
-            else:
-                file.begin_writes(large_folios=self._large_folios)
-            self._attach(file)
-
-    def make_file(self, path: Path, offset: int) -> MappedFile:
-        """Create a log file, reserved whole; it is not in the log yet.
-
-        Raises:
-            DiskFullError: there is no room.
-        """
-        file = self.queue.new_file(path, offset, whole=True)
-        file.begin_writes(large_folios=self._large_folios)
-        return file
-
-    def _next_file(self, last: MappedFile | None) -> MappedFile:
-        offset = 0 if last is None else last.file_from_offset + self.queue.file_size
-        return self.queue.append_file(offset, self._source.take)
-
-    def _attach(self, file: MappedFile) -> None:
-        buffer = file.region
-        if self._pool is not None:
-            borrowed = self._pool.borrow()
-            if borrowed is not None:
-                wrote = file.wrote_position
-                memoryview(borrowed)[:wrote] = memoryview(file.region)[:wrote]
-                file.write_buffer = buffer = borrowed
-        self.tail.attach(buffer, file.file_from_offset, file.wrote_position)
-        self._attached = file
-
-    def roll(self, full_at: int) -> None:
-        """End the file that had no room and go on in the next.
+    def load(self, *, lengthen: bool = False) -> None:
+        """Take in the files; all that they hold may be read until the end is found.
 
         Args:
-            full_at: `file_from_offset` of the file that was full when the caller tried; when
-                another thread has rolled since, nothing is done.
+            lengthen: as for `MappedFileQueue.load`.
 
         Raises:
-            DiskFullError: there is no room for the next file; the log stays as it is, and a later
-                put tries again.
-            StoreNotWritableError: another thread is rolling, and this one must not wait: it is in a
-                signal handler or a finalizer that runs inside the store.
+            CorruptStoreError: a file has another length, or a file is missing between two.
         """
-        with self._rolling.within(0.0 if turns_held() else ROLL_TIMEOUT_S) as mine:
-            if not mine or self._rolling.depth > 1:
-                raise StoreNotWritableError(
-                    "the log is just going on to its next file, and this put, which comes from a "
-                    "signal handler or a finalizer inside the store, cannot wait; put again later"
-                )
-            self._roll(full_at)
-
-    def _roll(self, full_at: int) -> None:
-        with self._roll_lock.within():
-            file = self._attached
-            if self._ended or file is None or file.file_from_offset != full_at:
-                return
-            fresh = self._next_file(file) if self.queue.last is file else self.queue.last
-            self.tail.seal()
-            self._take_position()
-            if fresh is not None:
-                self._attach(fresh)
-            file.end_writes()
-
-    def end_puts(self) -> None:
-        """Wait for the put that is being written, and refuse every later one."""
-        with self._roll_lock.within():
-            self._ended = True
-            self.tail.detach()
-
-    def _take_position(self) -> None:
-        """Bring the wrote positions up to the tail's.
-
-        The tail may be a file ahead of `_attached`: a roll may have been interrupted in between.
-        """
-        if self._attached is None:
-            return
-        end = self.tail.max_offset
-        for file in self.queue.files[-2:]:
-            wrote = min(end - file.file_from_offset, file.size)
-            file.wrote_position = max(file.wrote_position, wrote)
-
-    @property
-    def attached_offset(self) -> int:
-        """`file_from_offset` of the file that the tail writes to."""
-        return self._attached.file_from_offset if self._attached else -1
-
-    # ---- flushing
-
-    def commit(self) -> int:
-        """Move what the transient pool holds into the files; the end of what can be read.
-
-        Raises:
-            DiskFullError: no room; nothing was lost, a later commit tries again.
-        """
-        if self._pool is None:
-            return self.tail.max_offset
-        with self._roll_lock.within():
-            self._take_position()
-            for file in self.queue.files:
-                if file.write_buffer is not None:
-                    file.commit()
-                    if file.full and file is not self._attached:
-                        buffer, file.write_buffer = file.write_buffer, None
-                        self._pool.give_back(buffer)
-        return self.max_offset
-
-    def flush(self) -> int:
-        """Write through to the disk all that was put before the call.
-
-        Returns:
-            the flushed offset.
-
-        Raises:
-            OSError: the disk refused.
-        """
-        with self.flush_lock.within():
-            self.commit()
-            with self._roll_lock.within():
-                self._take_position()
-                files = self._unflushed()
-            for file in files:
-                position = file.flush()
-                self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
-            return self.flushed_offset
-
-    def _unflushed(self) -> list[MappedFile]:
-        """Files that hold bytes behind `flushed_offset`, oldest first."""
-        found: list[MappedFile] = []
-        for file in reversed(self.queue.files):
-            if file.file_from_offset + file.read_position <= self.flushed_offset:
-                break
-            found.append(file)
-        return found[::-1]
-
-    # ---- reading
+        self.queue.load(lengthen=lengthen)
+        self.end.move_to(self.queue.max_offset)
 
     @property
     def min_offset(self) -> int:
@@ -267,16 +100,11 @@ class CommitLog:
     @property
     def max_offset(self) -> int:
         """Offset behind the last readable byte; 0 in an empty log."""
-        file = self._attached
-        if file is None or file.write_buffer is not None:
-            return self.queue.max_offset
-        return self.tail.max_offset
+        return self.end.offset if self.queue.files else 0
 
     def _readable(self, file: MappedFile) -> int:
         """Bytes of a file that may be read now."""
-        if self._attached is None or file.write_buffer is not None:
-            return file.read_position
-        return max(0, min(self.tail.max_offset - file.file_from_offset, file.size))
+        return max(0, min(self.end.offset - file.file_from_offset, file.size))
 
     def view(self, offset: int, size: int) -> View | None:
         """Readable bytes around ``offset``; None when the log holds none there.
@@ -360,31 +188,8 @@ class CommitLog:
         except CorruptRecordError as error:
             raise CorruptRecordError(path, message.phy_offset, error.reason) from None
 
-    # ---- shrinking and closing
-
-    def set_end(self, offset: int, flushed_offset: int) -> int:
-        """Cut the log at ``offset``, as recovery decided; what is behind it reads as zeros.
-
-        Args:
-            offset: where the log ends.
-            flushed_offset: what lies below is known to be on the disk; the first flush writes the
-                rest through, whoever wrote it.
-
-        Returns:
-            how many files were removed.
-        """
-        removed = self.queue.truncate(offset)
-        for file in self.queue.files:
-            on_disk = max(0, flushed_offset - file.file_from_offset)
-            file.flushed_position = min(file.flushed_position, on_disk)
-        self.flushed_offset = min(self.queue.max_offset, flushed_offset)
-        return removed
-
     def close(self) -> None:
-        """Refuse further puts and let the files go."""
-        self.tail.detach()
+        """Let the files go."""
         if self.mapped is not None:
             self.mapped.clear()
-        with self._roll_lock.within():
-            self._attached = None
-            self.queue.close()
+        self.queue.close()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexService
-    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.store_checkpoint import StoreCheckpoint
     from rmqcore.native.derive._dispatch import DispatchBatch
 
@@ -44,7 +44,8 @@ class Recovery:
       through.
 
     Args:
-        log, queues, index, checkpoint: the parts of the store; index None when there is none.
+        writer: of the log; its end is set, nothing is put.
+        queues, index, checkpoint: the parts of the store; index None when there is none.
         config: the store's settings.
         batches: the kernel's working arrays, twice.
         clean_shutdown: False when the abort marker was found.
@@ -55,7 +56,7 @@ class Recovery:
 
     def __init__(
         self,
-        log: CommitLog,
+        writer: CommitLogWriter,
         queues: ConsumeQueueStore,
         index: IndexService | None,
         checkpoint: StoreCheckpoint,
@@ -65,7 +66,8 @@ class Recovery:
         clean_shutdown: bool,
         progress: Callable[[RecoveryProgress], None] | None = None,
     ) -> None:
-        self._log = log
+        self._log = writer.log
+        self._writer = writer
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
@@ -80,7 +82,7 @@ class Recovery:
         self._left: LeftIndexFiles | None = None
         self._queue_check = QueueCheck(queues, left_by_crash=not clean_shutdown)
         self._judge = Judge(
-            log.queue,
+            writer.log.queue,
             config.on_corruption,
             self.report,
             clean_shutdown=clean_shutdown,
@@ -265,7 +267,7 @@ class Recovery:
     def _cut(self, walk: Walk, end: int) -> None:
         walk.wait()
         self.report.end_offset = end
-        self._log.set_end(end, self._written_through(end))
+        self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.truncate(end)
         for start, stop in self._judge.passed_over:
             self.report.units_dropped += self._queues.blank_between(start, stop)

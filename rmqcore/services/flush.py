@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import DiskFullError, StoreClosedError
-from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.native.base._mapped import STORE_PAGE_SIZE
 from rmqcore.native.log._commit_group import CommitGroup
@@ -30,7 +30,7 @@ class LogFlusher:
       failed write has dropped must not be taken as stored.
     """
 
-    def __init__(self, log: CommitLog, checkpoint: StoreCheckpoint) -> None:
+    def __init__(self, log: CommitLogWriter, checkpoint: StoreCheckpoint) -> None:
         self._log = log
         self._checkpoint = checkpoint
         self._failure: OSError | None = None
@@ -223,7 +223,7 @@ class CommitRealTimeService(ServiceThread):
     Source: RocketMQ store/CommitLog.java, CommitRealTimeService.
     """
 
-    def __init__(self, log: CommitLog, *, interval_ms: int, on_error: OnError) -> None:
+    def __init__(self, log: CommitLogWriter, *, interval_ms: int, on_error: OnError) -> None:
         super().__init__("CommitRealTimeService", interval_ms / 1000, on_error)
         self._log = log
 

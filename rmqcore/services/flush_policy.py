@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rmqcore.config import FlushDiskType, StoreConfig
 from rmqcore.errors import ConfigError
-from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.native.base._mapped import STORE_PAGE_SIZE
 from rmqcore.status import Durability
 
@@ -64,6 +64,6 @@ class FlushPolicy:
             raise ConfigError("durability", durability, '"disk", "page_cache" or None')
         return durability == Durability.DISK
 
-    def confirm_offset(self, log: CommitLog) -> int:
+    def confirm_offset(self, log: CommitLogWriter) -> int:
         """The end of what may be dispatched, and so be read."""
         return log.flushed_offset if self.waits_for_disk else log.commit()

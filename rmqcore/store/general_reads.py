@@ -1,6 +1,8 @@
-"""Every read of a store: by queue, key, time, physical offset and message id.
+"""The general way of reading: by queue, key, time, physical offset and message id, every case.
 
-The same code reads a store that is open for writing and one that another process writes.
+It reads a store that is open for writing and one that another process writes. The public face,
+`message_reads.py`, comes here when the fast path, `native/read/_fast_reads.pyx`, does not answer;
+both find the same.
 """
 
 from __future__ import annotations
@@ -10,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rmqcore._codec import decode_message_id, tags_code
-from rmqcore.derived.index_service import CLOCK_SLACK_MS
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
 from rmqcore.native.read._fast_reads import FastReads
 from rmqcore.native.read._get_result import GetMessageResult
-from rmqcore.native.read._key_query import QueryMessageResult
+from rmqcore.native.read._key_query import QueryMessageResult, is_hit
 from rmqcore.status import BoundaryType, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class QueryExplanation:
 
 
 class GeneralReads:
-    """Reads over the parts of one store.
+    """Reads over the parts of one store, as the caller has come level with them.
 
     Source: RocketMQ store/DefaultMessageStore.java.
     """
@@ -80,12 +81,10 @@ class GeneralReads:
         self._log = log
         self._queues = queues
         self._index = index
-        #: gets in one native call; None where bytes are not read from mappings
+        #: the fast path; None where bytes are not read from mappings
         self.fast: FastReads | None = None
         if log.mapped is not None:
-            self.fast = FastReads(
-                queues.table, index, log.mapped, log.queue, log.tail, slack_ms=CLOCK_SLACK_MS
-            )
+            self.fast = FastReads(queues.table, index, log.mapped, log.queue, log.end)
         self._found_count = 0
         self._missed_count = 0
         self._transferred_count = 0
@@ -263,7 +262,8 @@ class GeneralReads:
         Differs: topic, key and time are compared with the record's own, and a message that is
             indexed twice is found once.
         """
-        last_ms = END_OF_TIME_MS if end_ms is None else end_ms
+        begin_ms = min(begin_ms, END_OF_TIME_MS)
+        last_ms = END_OF_TIME_MS if end_ms is None else min(end_ms, END_OF_TIME_MS)
         wanted = max_messages + 1
         limit = max(64, 2 * wanted)
         while True:
@@ -315,11 +315,7 @@ class GeneralReads:
             if page is not None and offset >= page:
                 continue
             message = self._log.message_at(offset)
-            if (
-                message is None
-                or not message.has_key(topic, key)
-                or not begin_ms <= message.store_timestamp_ms <= end_ms
-            ):
+            if message is None or not is_hit(message, topic, key, begin_ms, end_ms):
                 misses.append((offset, message))
                 continue
             hits.append(message)
@@ -381,9 +377,7 @@ class GeneralReads:
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a physical offset, None when none begins there."""
-        if not self._log.min_offset <= phy_offset < self._log.max_offset:
-            return None
-        return self._log.message_at(phy_offset)
+        return None if phy_offset >= self._log.max_offset else self._log.message_at(phy_offset)
 
     def message_by_id(self, message_id: str) -> MessageExt | None:
         """The message with an offset id, None when none has it."""

@@ -15,7 +15,7 @@ from rmqcore.errors import (
     PutMessageError,
     StoreNotWritableError,
 )
-from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.native.format._message import Message, MessageExt, PutMessageResult
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
@@ -42,7 +42,7 @@ class MessagePuts(MessagePutter):
     """
 
     config: StoreConfig
-    log: CommitLog
+    _log_writer: CommitLogWriter
     unwaited: bool
     _flush_policy: FlushPolicy
     _group_commit: GroupCommitService
@@ -177,7 +177,7 @@ class MessagePuts(MessagePutter):
     def _append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
         """Append, rolling to the next file when the current one is full."""
         while True:
-            full_at = self.log.attached_offset
+            full_at = self._log_writer.attached_offset
             answer = put(*what)
             if isinstance(answer, PutMessageResult):
                 return answer
@@ -189,7 +189,7 @@ class MessagePuts(MessagePutter):
                 self._stats.put_failed()
                 return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=reason)
             try:
-                self.log.roll(full_at)
+                self._log_writer.roll(full_at)
             except DiskFullError as error:
                 self._stats.put_failed()
                 return PutMessageResult(

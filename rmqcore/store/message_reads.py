@@ -1,4 +1,8 @@
-"""The reading half of a store's public interface, shared by both kinds of store."""
+"""The public face of reading, shared by both kinds of store.
+
+A read tries the fast path, `native/read/_fast_reads.pyx`; where that does not answer, it comes
+level with the writers and goes the general way, `general_reads.py`.
+"""
 
 from __future__ import annotations
 

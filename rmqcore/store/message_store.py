@@ -22,6 +22,7 @@ from rmqcore.errors import (
     StoreForkedError,
 )
 from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -29,6 +30,7 @@ from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.transient_store_pool import TransientStorePool
+from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
@@ -125,11 +127,12 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             )
         self.log = CommitLog(
             queue,
-            self._tail,
-            self._allocate,
-            pool,
-            large_folios=policy.large_folios,
+            self._tail.end if pool is None else PublishedOffset(),
+            mapped=pool is None,
             demand_crc=config.force_verify_prop_crc,
+        )
+        self._log_writer = CommitLogWriter(
+            self.log, self._tail, self._allocate, pool, large_folios=policy.large_folios
         )
         self.consume_queues = ConsumeQueueStore(
             directory,
@@ -153,7 +156,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         config = self.config
 
         def make(path: Path, offset: int) -> MappedFile:
-            return self.log.make_file(path, offset)
+            return self._log_writer.make_file(path, offset)
 
         return AllocateMappedFileService(
             make,
@@ -178,9 +181,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         clean = not self._directory.was_aborted
         self._directory.mark_running()
         self._checkpoint.load()
-        self.log.queue.load(lengthen=self.config.on_corruption != "raise")
+        self.log.load(lengthen=self.config.on_corruption != "raise")
         recovery = Recovery(
-            self.log,
+            self._log_writer,
             self.consume_queues,
             self.index,
             self._checkpoint,
@@ -218,7 +221,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
 
     def _start(self) -> None:
         config = self.config
-        self._flusher = LogFlusher(self.log, self._checkpoint)
+        self._flusher = LogFlusher(self._log_writer, self._checkpoint)
         self._group_commit = GroupCommitService(self._flusher, self._service_failed)
         self._commits = self._group_commit.group
         self._waits = self._flush_policy.waits_for_disk
@@ -227,7 +230,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self.log,
             [part for part in (self.consume_queues, self.index) if part is not None],
             self._batch,
-            partial(self._flush_policy.confirm_offset, self.log),
+            partial(self._flush_policy.confirm_offset, self._log_writer),
             on_progress=self._progressed,
             on_full=self._dispatch_full,
             on_error=self._service_failed,
@@ -252,17 +255,17 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if self._flush_policy.through_pool:
             self._services.append(
                 CommitRealTimeService(
-                    self.log,
+                    self._log_writer,
                     interval_ms=config.commit_interval_commit_log_ms,
                     on_error=self._service_failed,
                 )
             )
-        self.log.attach()
+        self._log_writer.attach()
         self._retention = retention_of(
             self,
             self._clock_ms,
             self._service_failed,
-            needed_from=lambda: min(self._reput.offset, self.log.flushed_offset),
+            needed_from=lambda: min(self._reput.offset, self._log_writer.flushed_offset),
             keep_from=self._oldest_parked,
         )
         if config.retention:
@@ -314,7 +317,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._closed = True
         for service in getattr(self, "_services", ()):
             service.stop()
-        for part in ("log", "consume_queues", "index"):
+        for part in ("_log_writer", "consume_queues", "index"):
             opened = getattr(self, part, None)
             if opened is not None:
                 opened.close()
@@ -458,7 +461,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             return
         clean = False
         try:
-            self.log.end_puts()
+            self._log_writer.end_puts()
             for service in reversed(self._services):
                 service.stop()
             clean = self._write_through()
@@ -481,7 +484,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         return self._reput.behind == 0
 
     def _abandon_files(self, *, clean: bool) -> None:
-        self.log.close()
+        self._log_writer.close()
         self.consume_queues.close()
         if self.index is not None:
             self.index.close()

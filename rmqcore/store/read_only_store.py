@@ -19,9 +19,9 @@ from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive.dispatch import ScanStatus
-from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.log_search import good_record_at
 from rmqcore.store.general_reads import GeneralReads
@@ -32,12 +32,6 @@ _FIRST_LOOK = 4096
 _LOOK = 1 << 20
 #: bytes of log that are walked before all consume queues are asked where it ends
 _WALK_MAX = 16 << 20
-
-
-class _NoFiles:
-    def take(self, path: Path, offset: int) -> MappedFile:
-        """Never called: a store opened for reading creates nothing."""
-        raise CorruptStoreError(path, offset, "a store opened for reading creates no file")
 
 
 class ReadOnlyMessageStore(MessageReads):
@@ -80,8 +74,7 @@ class ReadOnlyMessageStore(MessageReads):
             writable=False,
         )
         queue.load()
-        tail = LogTail(config.store_host, config.effective_max_message_size)
-        self.log = CommitLog(queue, tail, _NoFiles(), demand_crc=config.force_verify_prop_crc)
+        self.log = CommitLog(queue, PublishedOffset(), demand_crc=config.force_verify_prop_crc)
 
     def _open_derived(self) -> None:
         config = self.config
@@ -220,7 +213,8 @@ class ReadOnlyMessageStore(MessageReads):
             if not self._walk(file, stop):
                 whole = stop == file.size or file.wrote_position < stop
                 break
-        self._end = self.log.max_offset
+        self._end = self.log.queue.max_offset
+        self.log.end.move_to(self._end)
         return whole
 
     def _known_end(self, queues: Iterable[ConsumeQueue]) -> int:

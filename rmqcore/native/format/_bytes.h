@@ -132,12 +132,4 @@ static inline int lowest_bit(uint64_t bits) {
     return __builtin_ctzll(bits);
 }
 
-static inline void publish_word(int64_t *at, int64_t value) {
-    __atomic_store_n(at, value, __ATOMIC_RELEASE);
-}
-
-static inline int64_t observe_word(const int64_t *at) {
-    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
-}
-
 #endif

@@ -17,5 +17,3 @@ cdef extern from "_bytes.h" nogil:
         const uint8_t* text, const uint8_t* known, const uint8_t* fixed, int64_t size
     ) noexcept
     int lowest_bit(uint64_t bits) noexcept
-    void publish_word(int64_t* at, int64_t value) noexcept
-    int64_t observe_word(const int64_t* at) noexcept

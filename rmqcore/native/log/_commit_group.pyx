@@ -18,7 +18,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 cimport cython
 
-from rmqcore.native.format._bytes cimport observe_word, publish_word
+from rmqcore.native.base._published cimport observe_word, publish_word
 from rmqcore.native.log._log_end cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )

@@ -2,7 +2,8 @@
 from libc.stdint cimport int64_t, uint8_t
 cimport cython
 
-from rmqcore.native.format._bytes cimport expect_write, publish_word
+from rmqcore.native.base._published cimport PublishedOffset
+from rmqcore.native.format._bytes cimport expect_write
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -27,7 +28,7 @@ cdef class LogEnd:
     cdef int64_t file_from_offset
     cdef int64_t file_size
     cdef int64_t wrote
-    cdef int64_t end
+    cdef readonly PublishedOffset end
     cdef int64_t last_timestamp
     cdef public bint writable
     cdef public int64_t fixed_time_ms
@@ -50,5 +51,5 @@ cdef class LogEnd:
         self.wrote += size
         self.put_count += messages
         self.put_size += size
-        publish_word(&self.end, self.file_from_offset + self.wrote)
+        self.end.publish(self.file_from_offset + self.wrote)
         expect_write(self.base + self.wrote)

@@ -1,9 +1,13 @@
 from typing_extensions import Buffer, disjoint_base
 
+from rmqcore.native.base._published import PublishedOffset
+
 @disjoint_base
 class LogEnd:
     writable: bool
     fixed_time_ms: int
+    @property
+    def end(self) -> PublishedOffset: ...
     @property
     def max_offset(self) -> int: ...
     @property

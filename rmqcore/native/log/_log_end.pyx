@@ -7,7 +7,8 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
-from rmqcore.native.format._bytes cimport observe_word, publish_i32, publish_word, store_i32
+from rmqcore.native.base._published cimport PublishedOffset
+from rmqcore.native.format._bytes cimport publish_i32, store_i32
 from rmqcore.native.format._layout cimport BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK
 
 from rmqcore.errors import MessageIllegalError
@@ -27,6 +28,7 @@ cdef class LogEnd:
     """Where the last commit-log file is written, and how far it is.
 
     Attributes:
+        end: physical offset behind the last byte written, for whoever reads what is put.
         writable: False while nothing may be appended.
         fixed_time_ms: store time of every record; 0 for the clock's.
 
@@ -34,6 +36,7 @@ cdef class LogEnd:
     """
 
     def __cinit__(self):
+        self.end = PublishedOffset()
         if pthread_mutex_init(&self.lock, NULL) != 0:
             raise MemoryError
 
@@ -67,7 +70,7 @@ cdef class LogEnd:
         self.file_size = self.view.len
         self.file_from_offset = file_from_offset
         self.wrote = wrote_position
-        publish_word(&self.end, file_from_offset + wrote_position)
+        self.end.publish(file_from_offset + wrote_position)
         self.release()
         if <void*>view.obj != NULL:
             PyBuffer_Release(&view)
@@ -95,13 +98,13 @@ cdef class LogEnd:
                 store_i32(self.base + self.wrote + MAGIC_AT, MAGIC_BLANK)
                 publish_i32(self.base + self.wrote, <int32_t>(self.file_size - self.wrote))
             self.wrote = self.file_size
-            publish_word(&self.end, self.file_from_offset + self.wrote)
+            self.end.publish(self.file_from_offset + self.wrote)
         self.release()
 
     @property
     def max_offset(self) -> int:
         """Physical offset behind the last byte written."""
-        return observe_word(&self.end)
+        return self.end.observe()
 
     @property
     def wrote_position(self) -> int:

@@ -3,7 +3,7 @@ from typing import final
 
 from typing_extensions import disjoint_base
 
-from rmqcore.native.log._tail import LogTail
+from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
 from rmqcore.native.read._log_map import LogMap
@@ -26,9 +26,7 @@ class FastReads:
         index: object | None,
         log: LogMap,
         log_files: object,
-        tail: LogTail,
-        *,
-        slack_ms: int,
+        end: PublishedOffset,
     ) -> None: ...
     @property
     def found_count(self) -> int: ...

@@ -1,8 +1,9 @@
-"""Gets and key queries over the mapped files of a store, each in one native call.
+"""The fast path of reading: gets and key queries over mapped files, each in one native call.
 
-Serves the plain case only: nothing that has been put waits to be dispatched, every file concerned
-is mapped, a queue's units are the ordinary ones and lie in one file. Everything else is answered
-with None, and Python goes the general way.
+The public face, `store/message_reads.py`, tries it first. It serves the plain case only: nothing
+that has been put waits to be dispatched, every file concerned is mapped, a queue's units are the
+ordinary ones and lie in one file. Everything else is answered with None, and goes the general way,
+`store/general_reads.py`.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -10,13 +11,13 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 cimport cython
 
-from rmqcore.native.format._bytes cimport load_i32, load_i64, observe_word
+from rmqcore.native.base._published cimport PublishedOffset
+from rmqcore.native.format._bytes cimport load_i32, load_i64
 from rmqcore.native.read._get_result cimport GetMessageResult
 from rmqcore.native.read._key_query cimport QueryMessageResult, find_by_key
 from rmqcore.native.format._layout cimport FILLER_SIZE, UNIT_SIZE, UNIT_SIZE_AT
 from rmqcore.native.read._log_map cimport LogMap
 from rmqcore.native.format._record cimport bytes_t
-from rmqcore.native.log._tail cimport LogTail
 
 from rmqcore.status import GetMessageStatus
 
@@ -147,8 +148,7 @@ cdef class FastReads:
         index: its ``files`` are the index files, oldest first, each with a `MappedIndex` as
             ``mapped``; another list whenever they change. None when the store has no index.
         log, log_files: the mapped log, and its `MappedFileQueue`.
-        tail: says where the log ends.
-        slack_ms: how far the times of an index file may be off.
+        end: where the log ends.
 
     Attributes:
         dispatched: its ``offset`` says how far the log has been dispatched; None while the store is
@@ -166,26 +166,24 @@ cdef class FastReads:
     cdef object log_files
     cdef list log_list
     cdef int64_t min_offset
-    cdef int64_t slack_ms
-    cdef LogTail tail
+    cdef PublishedOffset end
     cdef public object dispatched
     cdef readonly int64_t found_count
     cdef readonly int64_t transferred_count
 
     def __init__(self, dict queues not None, index, LogMap log not None, log_files,
-                 LogTail tail not None, *, int64_t slack_ms):
+                 PublishedOffset end not None):
         self.queues = queues
         self.index = index
         self.log = log
         self.log_files = log_files
-        self.tail = tail
-        self.slack_ms = slack_ms
+        self.end = end
 
     cdef bint level(self) except -1:
         """True when the store is open and all that has been put is dispatched."""
         if self.dispatched is None:
             return False
-        return <int64_t>self.dispatched.offset >= observe_word(&self.tail.end)
+        return <int64_t>self.dispatched.offset >= self.end.observe()
 
     cdef int64_t first_offset(self) except -1:
         """Physical offset of the first byte of the log; it moves when files come or go."""
@@ -242,7 +240,7 @@ cdef class FastReads:
             end_ms: latest store time, included; None has no end.
         """
         cdef int64_t begin = whole_number(begin_ms)
-        cdef int64_t end = INT64_MAX - self.slack_ms if end_ms is None else whole_number(end_ms)
+        cdef int64_t end = INT64_MAX if end_ms is None else whole_number(end_ms)
         cdef int64_t count = max(1, whole_number(max_messages))
         cdef list files, mapped
         if type(topic) is not str or type(key) is not str or not (<str>topic).isascii():
@@ -256,5 +254,5 @@ cdef class FastReads:
             mapped = [file.mapped for file in files]
             self.index_files, self.mapped = files, mapped
         return find_by_key(
-            mapped, self.log, self.first_offset(), topic, key, begin, end, self.slack_ms, count
+            mapped, self.log, self.first_offset(), topic, key, begin, end, count
         )

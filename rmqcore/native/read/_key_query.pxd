@@ -21,5 +21,5 @@ cdef class QueryMessageResult:
 
 cdef QueryMessageResult find_by_key(
     list files, LogMap log, int64_t min_offset, str topic, str key, int64_t begin_ms,
-    int64_t end_ms, int64_t slack_ms, Py_ssize_t max_messages,
+    int64_t end_ms, Py_ssize_t max_messages,
 )

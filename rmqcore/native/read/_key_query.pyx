@@ -1,11 +1,13 @@
-"""Key queries: what one answers with, and the plain case in one native call.
+"""Key queries: what one answers with, the two rules of its answer, and its fast path.
 
-The plain case: every index file and every log file concerned is mapped, and no more is found than
-was asked for. Everything else is answered with None, and Python goes the general way.
+The rules, which index files to ask and what counts as a hit, hold for the fast path and for the
+general way. The fast path serves queries whose index files and log files are mapped, and that find
+no more than was asked for. Everything else is answered with None, and goes the general way.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
 cimport cython
 
 from rmqcore.native.format._bytes cimport load_i32, load_i64
@@ -25,6 +27,63 @@ rmq_crc32_init()
 
 cdef enum:
     CANDIDATES_MAX = 64
+    # clocks of one store may step back by this much between two records
+    CLOCK_SLACK_MS = 10_000
+
+
+cdef inline bint may_hold(
+    int64_t index_count, int64_t file_begin_ms, int64_t file_end_ms, int64_t begin_ms,
+    int64_t end_ms,
+) noexcept nogil:
+    return (
+        index_count > 1
+        and (end_ms > INT64_MAX - CLOCK_SLACK_MS or file_begin_ms <= end_ms + CLOCK_SLACK_MS)
+        and (begin_ms < INT64_MIN + CLOCK_SLACK_MS or file_end_ms >= begin_ms - CLOCK_SLACK_MS)
+    )
+
+
+def may_hold_hits(
+    int64_t index_count, int64_t file_begin_ms, int64_t file_end_ms, int64_t begin_ms,
+    int64_t end_ms,
+) -> bool:
+    """Whether an index file has to be asked: the first rule of a key query.
+
+    Args:
+        index_count, file_begin_ms, file_end_ms: of the file's header; its times may be off by as
+            much as the clock may have stepped back, 10 s.
+        begin_ms, end_ms: store times wanted, both included.
+    """
+    return may_hold(index_count, file_begin_ms, file_end_ms, begin_ms, end_ms)
+
+
+cdef inline bint hits(
+    MessageExt message, bytes_t topic, Py_ssize_t topic_size, bytes_t key, Py_ssize_t key_size,
+    int64_t begin_ms, int64_t end_ms,
+) noexcept:
+    return (
+        begin_ms <= message.head.store_timestamp <= end_ms
+        and message.is_of(topic, <int32_t>topic_size)
+        and message.has_word(key, <int32_t>key_size)
+    )
+
+
+def is_hit(
+    MessageExt message not None, str topic not None, str key not None, int64_t begin_ms,
+    int64_t end_ms,
+) -> bool:
+    """Whether a candidate counts: the second rule of a key query.
+
+    Args:
+        message: a record that an entry with the key's hash leads to.
+        topic, key: what to look for; the record's own topic, keys and UNIQ_KEY are compared.
+        begin_ms, end_ms: store times wanted, both included.
+    """
+    cdef bytes topic_text = topic.encode("utf-8", "replace")
+    cdef bytes key_text = key.encode("utf-8", "replace")
+    return hits(
+        message, <bytes_t>PyBytes_AS_STRING(topic_text), PyBytes_GET_SIZE(topic_text),
+        <bytes_t>PyBytes_AS_STRING(key_text), PyBytes_GET_SIZE(key_text), begin_ms, end_ms,
+    )
 
 
 @cython.final
@@ -94,7 +153,7 @@ cdef int32_t hash_of(
 
 cdef QueryMessageResult find_by_key(
     list files, LogMap log, int64_t min_offset, str topic, str key, int64_t begin_ms,
-    int64_t end_ms, int64_t slack_ms, Py_ssize_t max_messages,
+    int64_t end_ms, Py_ssize_t max_messages,
 ):
     """Messages of a topic that carry a key.
 
@@ -104,7 +163,6 @@ cdef QueryMessageResult find_by_key(
         min_offset: of its first byte; what lies before is gone.
         topic: ASCII.
         begin_ms, end_ms: store times wanted, both included.
-        slack_ms: how far the times of an index file may be off.
 
     Returns:
         None when the general way has to be taken.
@@ -129,9 +187,9 @@ cdef QueryMessageResult find_by_key(
     for number in range(len(files) - 1, -1, -1):
         file = <MappedIndex>files[number]
         base = <bytes_t>file.hold.view.buf
-        if load_i32(base + INDEX_COUNT_AT) <= 1 or (
-            load_i64(base + INDEX_BEGIN_TIMESTAMP_AT) - slack_ms > end_ms
-            or load_i64(base + INDEX_END_TIMESTAMP_AT) + slack_ms < begin_ms
+        if not may_hold(
+            load_i32(base + INDEX_COUNT_AT), load_i64(base + INDEX_BEGIN_TIMESTAMP_AT),
+            load_i64(base + INDEX_END_TIMESTAMP_AT), begin_ms, end_ms,
         ):
             continue
         source.base = base
@@ -154,11 +212,7 @@ cdef QueryMessageResult find_by_key(
             if type(answer) is not MessageExt:
                 continue
             message = <MessageExt>answer
-            if not begin_ms <= message.head.store_timestamp <= end_ms:
-                continue
-            if not message.is_of(topic_at, <int32_t>topic_size):
-                continue
-            if not message.has_word(key_at, <int32_t>key_size):
+            if not hits(message, topic_at, topic_size, key_at, key_size, begin_ms, end_ms):
                 continue
             found.append(message)
             result.buffer_total_size += message.head.total_size

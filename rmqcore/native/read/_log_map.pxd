@@ -2,12 +2,12 @@
 from libc.stdint cimport int64_t
 
 from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._record cimport bytes_t
-from rmqcore.native.log._tail cimport LogTail
 
 
 cdef class LogMap:
-    cdef LogTail tail
+    cdef PublishedOffset end
     cdef readonly int64_t file_size
     cdef int64_t first_base
     cdef list holds

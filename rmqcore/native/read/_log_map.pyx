@@ -7,12 +7,12 @@ from file to file. A file that is not held is Python's to map and `add`.
 from libc.stdint cimport int64_t
 cimport cython
 
-from rmqcore.native.format._bytes cimport expect_read, observe_word
+from rmqcore.native.format._bytes cimport expect_read
 from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._layout cimport BORN_TIMESTAMP_AT
 from rmqcore.native.format._message cimport find_in_hold
 from rmqcore.native.format._record cimport bytes_t
-from rmqcore.native.log._tail cimport LogTail
 
 cdef enum:
     BYTES_AHEAD = 512
@@ -23,15 +23,17 @@ cdef class LogMap:
     """Mapped log files by their number.
 
     Args:
-        tail: says where the log ends; nothing behind is handed out.
+        end: where the log ends; nothing behind is handed out.
         file_size: bytes of every log file.
         held_max: files held at most; one more lets all go, and they come back when asked for.
 
     Threads: any; changes happen under the GIL.
     """
 
-    def __cinit__(self, LogTail tail not None, int64_t file_size, *, Py_ssize_t held_max=1024):
-        self.tail = tail
+    def __cinit__(
+        self, PublishedOffset end not None, int64_t file_size, *, Py_ssize_t held_max=1024
+    ):
+        self.end = end
         self.file_size = file_size
         self.held_max = held_max
         self.clear()
@@ -76,7 +78,7 @@ cdef class LogMap:
         hold = <BufferHold>found
         at[0] = <bytes_t>hold.view.buf + (offset - hold.base_offset)
         readable[0] = min(
-            hold.base_offset + <int64_t>hold.view.len, observe_word(&self.tail.end)
+            hold.base_offset + <int64_t>hold.view.len, self.end.observe()
         ) - offset
         return hold
 

@@ -1,0 +1,256 @@
+"""The commit log as it is written: the file that puts go to, the next one, and the way to the disk.
+
+Appends through the native tail, which publishes how far the log goes. Never reads a record back,
+and does not recover, dispatch or decide when to flush.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from rmqcore.errors import StoreNotWritableError
+from rmqcore.native.base._turn import Turn, turns_held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.mapped_file import MappedFile
+    from rmqcore.native.base._mapped import MappedRegion
+    from rmqcore.native.log._tail import LogTail
+
+#: how long a put waits for the next log file
+ROLL_TIMEOUT_S = 1e6
+
+
+class FileSource(Protocol):
+    """Gives the log its next file: AllocateMappedFileService, or one made on the spot."""
+
+    def take(self, path: Path, offset: int) -> MappedFile:
+        """A ready file of the log's size that begins at ``offset``."""
+        ...
+
+
+class BufferPool(Protocol):
+    """Lends buffers of a log file's size: TransientStorePool."""
+
+    def borrow(self) -> MappedRegion | None:
+        """A buffer, or None when all are lent."""
+        ...
+
+    def give_back(self, buffer: MappedRegion) -> None:
+        """Take a buffer back; its content is no longer needed."""
+        ...
+
+
+class CommitLogWriter:
+    """Appends records to the last file of a log, and goes on in the next one.
+
+    - Offsets below `flushed_offset` are on disk.
+    - What is put may be read at once; with a transient pool when it has been committed.
+    - After a failed flush nothing is written any more: `flush` raises, the caller makes the store
+      read-only.
+
+    Args:
+        log: the log as it is read, loaded. Without a pool its ``end`` is the tail's.
+        tail: the native end of the log.
+        source: where the next file comes from.
+        pool: buffers of the transient store pool, or None.
+        large_folios: how the file that is written lies in memory, `MappedFile.begin_writes`.
+
+    Threads: any number append; `flush_lock` orders flushes.
+    Source: RocketMQ store/CommitLog.java.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        tail: LogTail,
+        source: FileSource,
+        pool: BufferPool | None = None,
+        *,
+        large_folios: bool = False,
+    ) -> None:
+        self.log = log
+        self.tail = tail
+        self.flushed_offset = 0
+        self.flush_lock = Turn()
+        self._queue = log.queue
+        self._source = source
+        self._pool = pool
+        self._large_folios = large_folios
+        self._rolling = Turn()
+        self._roll_lock = Turn()
+        self._attached: MappedFile | None = None
+        self._ended = False
+
+    # ---- appending
+
+    def attach(self) -> None:
+        """Point the tail at the end of the last file, creating the first when there is none."""
+        with self._roll_lock.within():
+            file = self._queue.last
+            if file is None or file.full:
+                file = self._next_file(file)
+            else:
+                file.begin_writes(large_folios=self._large_folios)
+            self._attach(file)
+
+    def make_file(self, path: Path, offset: int) -> MappedFile:
+        """Create a log file, reserved whole; it is not in the log yet.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        file = self._queue.new_file(path, offset, whole=True)
+        file.begin_writes(large_folios=self._large_folios)
+        return file
+
+    def _next_file(self, last: MappedFile | None) -> MappedFile:
+        offset = 0 if last is None else last.file_from_offset + self._queue.file_size
+        return self._queue.append_file(offset, self._source.take)
+
+    def _attach(self, file: MappedFile) -> None:
+        buffer = file.region
+        if self._pool is not None:
+            borrowed = self._pool.borrow()
+            if borrowed is not None:
+                wrote = file.wrote_position
+                memoryview(borrowed)[:wrote] = memoryview(file.region)[:wrote]
+                file.write_buffer = buffer = borrowed
+        self.tail.attach(buffer, file.file_from_offset, file.wrote_position)
+        self._attached = file
+
+    def roll(self, full_at: int) -> None:
+        """End the file that had no room and go on in the next.
+
+        Args:
+            full_at: `file_from_offset` of the file that was full when the caller tried; when
+                another thread has rolled since, nothing is done.
+
+        Raises:
+            DiskFullError: there is no room for the next file; the log stays as it is, and a later
+                put tries again.
+            StoreNotWritableError: another thread is rolling, and this one must not wait: it is in a
+                signal handler or a finalizer that runs inside the store.
+        """
+        with self._rolling.within(0.0 if turns_held() else ROLL_TIMEOUT_S) as mine:
+            if not mine or self._rolling.depth > 1:
+                raise StoreNotWritableError(
+                    "the log is just going on to its next file, and this put, which comes from a "
+                    "signal handler or a finalizer inside the store, cannot wait; put again later"
+                )
+            self._roll(full_at)
+
+    def _roll(self, full_at: int) -> None:
+        with self._roll_lock.within():
+            file = self._attached
+            if self._ended or file is None or file.file_from_offset != full_at:
+                return
+            fresh = self._next_file(file) if self._queue.last is file else self._queue.last
+            self.tail.seal()
+            self._take_position()
+            if fresh is not None:
+                self._attach(fresh)
+            file.end_writes()
+
+    def end_puts(self) -> None:
+        """Wait for the put that is being written, and refuse every later one."""
+        with self._roll_lock.within():
+            self._ended = True
+            self.tail.detach()
+
+    def _take_position(self) -> None:
+        """Bring the wrote positions up to the tail's.
+
+        The tail may be a file ahead of `_attached`: a roll may have been interrupted in between.
+        """
+        if self._attached is None:
+            return
+        end = self.tail.max_offset
+        for file in self._queue.files[-2:]:
+            wrote = min(end - file.file_from_offset, file.size)
+            file.wrote_position = max(file.wrote_position, wrote)
+
+    @property
+    def attached_offset(self) -> int:
+        """`file_from_offset` of the file that the tail writes to."""
+        return self._attached.file_from_offset if self._attached else -1
+
+    # ---- flushing
+
+    def commit(self) -> int:
+        """Move what the transient pool holds into the files; the end of what can be read.
+
+        Raises:
+            DiskFullError: no room; nothing was lost, a later commit tries again.
+        """
+        if self._pool is None:
+            return self.tail.max_offset
+        with self._roll_lock.within():
+            self._take_position()
+            for file in self._queue.files:
+                if file.write_buffer is not None:
+                    file.commit()
+                    if file.full and file is not self._attached:
+                        buffer, file.write_buffer = file.write_buffer, None
+                        self._pool.give_back(buffer)
+            end = self._queue.max_offset
+            self.log.end.move_to(end)
+        return end
+
+    def flush(self) -> int:
+        """Write through to the disk all that was put before the call.
+
+        Returns:
+            the flushed offset.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self.flush_lock.within():
+            self.commit()
+            with self._roll_lock.within():
+                self._take_position()
+                files = self._unflushed()
+            for file in files:
+                position = file.flush()
+                self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
+            return self.flushed_offset
+
+    def _unflushed(self) -> list[MappedFile]:
+        """Files that hold bytes behind `flushed_offset`, oldest first."""
+        found: list[MappedFile] = []
+        for file in reversed(self._queue.files):
+            if file.file_from_offset + file.read_position <= self.flushed_offset:
+                break
+            found.append(file)
+        return found[::-1]
+
+    # ---- shrinking and closing
+
+    def set_end(self, offset: int, flushed_offset: int) -> int:
+        """Cut the log at ``offset``, as recovery decided; what is behind it reads as zeros.
+
+        Args:
+            offset: where the log ends.
+            flushed_offset: what lies below is known to be on the disk; the first flush writes the
+                rest through, whoever wrote it.
+
+        Returns:
+            how many files were removed.
+        """
+        removed = self._queue.truncate(offset)
+        for file in self._queue.files:
+            on_disk = max(0, flushed_offset - file.file_from_offset)
+            file.flushed_position = min(file.flushed_position, on_disk)
+        self.log.end.move_to(self._queue.max_offset)
+        self.flushed_offset = min(self._queue.max_offset, flushed_offset)
+        return removed
+
+    def close(self) -> None:
+        """Refuse further puts and let the files go."""
+        self.tail.detach()
+        with self._roll_lock.within():
+            self._attached = None
+            self.log.close()
