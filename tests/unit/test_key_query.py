@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from rmqcore import GetMessageStatus, open_store
+from rmqcore._index import index_hash
 
 SIZES = {
     "mapped_file_size_commit_log": 65536,
@@ -53,6 +56,24 @@ def test_both_ways_find_the_same(store, topic, key):
             assert offsets(store.query_message(topic, key, **asked)) == general(
                 store, topic, key, **asked
             )
+
+
+def test_a_stretch_that_was_indexed_twice_is_found_once(store):
+    """RocketMQ dispatches again what it has indexed when it opens after a crash."""
+    again = [message for message in store.messages("T") if "Aa" in message.keys][-8:]
+    file = store.index.files[-1]
+    room = file.max_index_num - 1 - file.entry_count
+    for message in [*again, *again][:room]:
+        store.index.files[-1].put_keys(
+            memoryview(array("i", [index_hash("T#Aa")])),
+            memoryview(array("q", [message.phy_offset])),
+            memoryview(array("q", [message.store_timestamp_ms])),
+            0,
+            1,
+        )
+    assert room > len(again)
+    found = offsets(store.query_message("T", "Aa", max_messages=600))
+    assert found == sorted(set(found)) == general(store, "T", "Aa", max_messages=600)
 
 
 def test_a_query_maps_what_it_needs(store):

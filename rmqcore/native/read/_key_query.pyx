@@ -205,6 +205,9 @@ cdef QueryMessageResult find_by_key(
         for index in range(count):
             if candidates[index] == last or candidates[index] < min_offset:
                 continue
+            if last >= 0 and candidates[index] > last:
+                # a stretch of the log that was indexed twice: the general way finds each once
+                return None
             last = candidates[index]
             answer = log.look_at(last, False)
             if answer is False:
