@@ -16,7 +16,7 @@ from rmqcore.files.store_dir import subdirectories, sync_directory
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
     from rmqcore.files.store_dir import StoreDir
-    from rmqcore.native.derive._dispatch import DispatchBatch
+    from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
 _log = logging.getLogger("rmqcore")
 
@@ -159,28 +159,26 @@ class ConsumeQueueStore:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
-        for number in range(batch.group_count):
-            self.append(batch, number)
+        for stretch in batch.stretches():
+            self.append(stretch)
         self.dispatched(batch)
 
-    def append(self, batch: DispatchBatch, number: int) -> None:
-        """Append the units of one queue of a stretch; what is there already stays.
+    def append(self, stretch: Stretch) -> None:
+        """Append the units of one queue; what is there already stays.
 
         Raises:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
-        topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
-        queue = self._queues.get((topic, queue_id)) or self._create(topic, queue_id, inner_batch)
+        queue = self._queues.get((stretch.topic, stretch.queue_id)) or self._create(stretch)
         if isinstance(queue, BatchConsumeQueue):
-            queue.append_rows(batch.rows_of(number))
-        elif contiguous and not inner_batch:
-            queue.append_units(first, units)
+            queue.append_batches(stretch.batch_units)
         else:
-            self._append_one_by_one(queue, batch, number, units)
+            for first, units in stretch.plain():
+                queue.append_units(first, units)
 
     def dispatched(self, batch: DispatchBatch) -> None:
-        """Note that every queue of a stretch has its units."""
+        """Note that every queue of a batch has its units."""
         if batch.unaddressable_count:
             _log.warning(
                 "%d records before %d name a topic or queue that cannot be one; they have no "
@@ -191,17 +189,11 @@ class ConsumeQueueStore:
         if batch.record_count:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
-    @staticmethod
-    def _append_one_by_one(
-        queue: ConsumeQueue, batch: DispatchBatch, number: int, units: memoryview
-    ) -> None:
-        size = queue.unit_size
-        for at, row in enumerate(batch.rows_of(number)):
-            queue.append_units(row[0], units[at * size : (at + 1) * size])
-
-    def _create(self, topic: str, queue_id: int, inner_batch: bool) -> ConsumeQueue:
-        kind = BatchConsumeQueue if inner_batch else ConsumeQueue
-        root = self._directory.batch_consume_queue if inner_batch else self._directory.consume_queue
+    def _create(self, stretch: Stretch) -> ConsumeQueue:
+        kind, root = ConsumeQueue, self._directory.consume_queue
+        if stretch.inner_batch:
+            kind, root = BatchConsumeQueue, self._directory.batch_consume_queue
+        topic, queue_id = stretch.topic, stretch.queue_id
         queue = self._make(topic, queue_id, root / topic / str(queue_id), kind)
         self._queues[topic, queue_id] = queue
         return queue

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 BATCH_UNIT_SIZE = 46
-_UNIT = struct.Struct(">qiqqqhii")
+_HEAD = struct.Struct(">qi")
 _BASE_AND_COUNT = struct.Struct(">qh")
 _BASE_AT = 28
 
@@ -57,24 +53,29 @@ class BatchConsumeQueue(ConsumeQueue):
         data = self._read_unit(unit)
         return (0, 0) if data is None else _BASE_AND_COUNT.unpack_from(data, _BASE_AT)
 
-    def append_rows(self, rows: Iterable[tuple[int, int, int, int, int, int]]) -> None:
-        """Append a unit a row; rows at or before the last one's end are there already.
+    def append_batches(self, units: bytes) -> None:
+        """Append units in log order; those of records that the queue has already are left out.
 
         Args:
-            rows: (queue_offset, phy_offset, size, tags_code, store_timestamp_ms, message_count).
+            units: 46 bytes each.
+
+        Raises:
+            DiskFullError: no room.
         """
-        for offset, phy_offset, size, tags_code, timestamp_ms, count in rows:
-            if not self.queue.files:
-                self.queue.append_file(0)
-                self._unit_start = self._unit_end = 0
-                self.min_offset = offset
-            if phy_offset < self.end_phy_offset:
-                continue
-            unit = _UNIT.pack(phy_offset, size, tags_code, timestamp_ms, offset, count, -1, 0)
-            self._write(self._unit_end * self.unit_size, memoryview(unit))
-            self._unit_end += 1
-            self.end_phy_offset = phy_offset + size
-            self.max_offset = offset + count
+        start = 0
+        while start < len(units) and _HEAD.unpack_from(units, start)[0] < self.end_phy_offset:
+            start += BATCH_UNIT_SIZE
+        if start == len(units):
+            return
+        if not self.queue.files:
+            self.queue.append_file(0)
+            self._unit_start = self._unit_end = 0
+            self.min_offset = _BASE_AND_COUNT.unpack_from(units, _BASE_AT)[0]
+        last = len(units) - BATCH_UNIT_SIZE
+        self._write(self._unit_end * BATCH_UNIT_SIZE, memoryview(units)[start:])
+        self._unit_end += (len(units) - start) // BATCH_UNIT_SIZE
+        self.end_phy_offset = sum(_HEAD.unpack_from(units, last))
+        self.max_offset = sum(_BASE_AND_COUNT.unpack_from(units, last + _BASE_AT))
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
         """Nothing: a batch that is gone is known by its record."""

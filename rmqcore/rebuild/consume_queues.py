@@ -181,7 +181,7 @@ class _QueuesRebuild:
 
     def _write_units(
         self,
-    ) -> tuple[dict[QueueKey, list[tuple[int, int]]], dict[QueueKey, list[tuple[int, ...]]]]:
+    ) -> tuple[dict[QueueKey, list[tuple[int, int]]], dict[QueueKey, bytearray]]:
         splits = self._log.splits(self._split_size)
         if self._jobs != 1:
             parts = list(run(self._work, splits, jobs=self._jobs, progress=self._progress))
@@ -194,15 +194,13 @@ class _QueuesRebuild:
         part = _rebuild_splits(splits, **self._work.keywords, progress=self._progress)
         return dict(part[0].runs), self._noted([part])
 
-    def _noted(
-        self, parts: list[tuple[QueuesWritten, list[Damage]]]
-    ) -> dict[QueueKey, list[tuple[int, ...]]]:
-        batches: dict[QueueKey, list[tuple[int, ...]]] = {}
+    def _noted(self, parts: list[tuple[QueuesWritten, list[Damage]]]) -> dict[QueueKey, bytearray]:
+        batches: dict[QueueKey, bytearray] = {}
         for written, damaged in parts:
             self.report.records += written.records
             self.report.damaged += [(damage.phy_offset, damage.reason) for damage in damaged]
-            for key, rows in written.batches.items():
-                batches.setdefault(key, []).extend(rows)
+            for key, units in written.batches.items():
+                batches.setdefault(key, bytearray()).extend(units)
             if written.skipped:
                 self.report.notes.append(
                     f"{written.skipped} records claim queue offsets that earlier records have"
@@ -214,7 +212,7 @@ class _QueuesRebuild:
     def _finish(
         self,
         runs: dict[QueueKey, list[tuple[int, int]]],
-        batches: dict[QueueKey, list[tuple[int, ...]]],
+        batches: dict[QueueKey, bytearray],
     ) -> None:
         writer = QueueWriter(
             self._fresh, self._log.config.mapped_file_size_consume_queue, frozenset()
@@ -230,7 +228,7 @@ class _QueuesRebuild:
         finally:
             writer.close()
         for key in sorted(batches.keys() | set(queue_keys(self._directory.batch_consume_queue))):
-            self._write_batches(key, batches.get(key, []))
+            self._write_batches(key, bytes(batches.get(key, b"")))
 
     def _begin(self, writer: QueueWriter, key: QueueKey, first: int) -> None:
         """What lies before the first message of a queue: expired units, else fillers."""
@@ -283,13 +281,13 @@ class _QueuesRebuild:
             f"every message of {key[0]}/{key[1]} has expired; it goes on at {old.min_offset}"
         )
 
-    def _write_batches(self, key: QueueKey, rows: list[tuple[int, ...]]) -> None:
+    def _write_batches(self, key: QueueKey, units: bytes) -> None:
         size = self._log.config.mapper_file_size_batch_consume_queue
         queue = BatchConsumeQueue(
             self._fresh_batches / key[0] / str(key[1]), *key, size, OpenFiles()
         )
         queue.load()
-        queue.append_rows(rows)  # type: ignore[arg-type]
+        queue.append_batches(units)
         queue.flush()
         queue.close()
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _FILES_OPEN_MAX = 256
 QueueKey = tuple[str, int]
-BatchRow = tuple[int, int, int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -31,13 +30,13 @@ class QueuesWritten:
     Attributes:
         records: records walked.
         runs: for each queue the stretches written, as (first queue offset, offset behind).
-        batches: for each queue of stored batches its rows, as `DispatchBatch.rows_of` has them.
+        batches: for each queue of stored batches its units.
         skipped: units left out because their queue offset was taken by an earlier record.
     """
 
     records: int = 0
     runs: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
-    batches: dict[QueueKey, list[BatchRow]] = field(default_factory=dict)
+    batches: dict[QueueKey, bytearray] = field(default_factory=dict)
     skipped: int = 0
 
 
@@ -65,17 +64,14 @@ class QueueWriter:
             DiskFullError: no room.
         """
         self.written.records += batch.record_count
-        for number in range(batch.group_count):
-            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
-            key = (topic, queue_id)
+        for stretch in batch.stretches():
+            key = stretch.topic, stretch.queue_id
             plain = key in self.written.runs
-            if key in self._batch_queues or (inner_batch and not plain):
-                self.written.batches.setdefault(key, []).extend(batch.rows_of(number))
-            elif contiguous and not inner_batch:
-                self._append(key, first, units)
+            if key in self._batch_queues or (stretch.inner_batch and not plain):
+                self.written.batches.setdefault(key, bytearray()).extend(stretch.batch_units)
             else:
-                for at, row in enumerate(batch.rows_of(number)):
-                    self._append(key, row[0], units[at * UNIT_SIZE : (at + 1) * UNIT_SIZE])
+                for first, units in stretch.plain():
+                    self._append(key, first, units)
 
     def _append(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self.written.runs.setdefault(key, [])

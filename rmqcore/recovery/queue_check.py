@@ -11,7 +11,7 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.consume_queue import ConsumeQueue
-    from rmqcore.native.derive._dispatch import DispatchBatch
+    from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
 _log = logging.getLogger("rmqcore")
 
@@ -49,19 +49,14 @@ class QueueCheck:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
-        for number in range(batch.group_count):
-            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
-            queue = self._queues.find(topic, queue_id)
-            if not self._whole and self._has_hole(topic, queue_id, queue, first):
+        for stretch in batch.stretches():
+            queue = self._queues.find(stretch.topic, stretch.queue_id)
+            if not self._whole and self._has_hole(stretch, queue):
                 continue
             if queue is not None and not isinstance(queue, BatchConsumeQueue):
-                if contiguous and not inner_batch:
+                for first, units in stretch.plain():
                     self._compare(queue, first, units)
-                else:
-                    size = queue.unit_size
-                    for at, row in enumerate(batch.rows_of(number)):
-                        self._compare(queue, row[0], units[at * size : (at + 1) * size])
-            self._queues.append(batch, number)
+            self._queues.append(stretch)
         self._queues.dispatched(batch)
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
@@ -72,18 +67,20 @@ class QueueCheck:
             if self._left_by_crash:
                 queue.mark_unsynced(first, len(units) // queue.unit_size)
 
-    def _has_hole(self, topic: str, queue_id: int, queue: ConsumeQueue | None, first: int) -> bool:
-        """True when the queue lacks units before ``first``; it is dropped then."""
-        if (topic, queue_id) in self.holes:
-            return True
+    def _has_hole(self, stretch: Stretch, queue: ConsumeQueue | None) -> bool:
+        """True when the queue lacks units before the first of a batch; it is dropped then."""
+        key = stretch.topic, stretch.queue_id
+        if key in self.holes or stretch.behind_gap:
+            return key in self.holes
+        first = stretch.first_queue_offset
         if queue is None or not queue.queue.files:
             hole = first > 0
         else:
             hole = not queue.first_unit_offset <= first <= queue.max_offset
         if hole:
-            _log.warning("consume queue %s/%d has a hole before %d", topic, queue_id, first)
-            self._queues.drop(topic, queue_id)
-            self.holes.add((topic, queue_id))
+            _log.warning("consume queue %s/%d has a hole before %d", *key, first)
+            self._queues.drop(*key)
+            self.holes.add(key)
         return hole
 
     def findings(self) -> list[str]:

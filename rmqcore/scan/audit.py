@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles, empty_units
+from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, QueueKey, UnitFiles, empty_units
 
 PROBLEMS_MAX = 1000
 _LIVE_WAIT_S = 0.001
@@ -145,16 +144,13 @@ class _Comparison:
         self._live = live
 
     def take(self, batch: DispatchBatch) -> None:
-        for number in range(batch.group_count):
-            topic, queue_id, first, units, contiguous, inner_batch, _, _ = batch.queue(number)
-            key = (topic, queue_id)
-            if self._files.has_batches(key) or (inner_batch and not self._files.has(key)):
-                self._take_batches(key, batch.rows_of(number))
-            elif contiguous:
-                self._take_units(key, first, units)
+        for stretch in batch.stretches():
+            key = stretch.topic, stretch.queue_id
+            if self._files.has_batches(key) or (stretch.inner_batch and not self._files.has(key)):
+                self._take_batches(key, stretch.batch_units)
             else:
-                for offset, part in _stretches(batch.rows_of(number), units):
-                    self._take_units(key, offset, part)
+                for first, units in stretch.plain():
+                    self._take_units(key, first, units)
 
     def _take_units(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self._report.runs.setdefault(key, [])
@@ -200,29 +196,18 @@ class _Comparison:
                     QueueProblem(self._files.path(key), first + start, stop - start, offset, kind)
                 )
 
-    def _take_batches(self, key: QueueKey, rows: list[tuple[int, int, int, int, int, int]]) -> None:
-        units = self._files.batches(key)
-        known = {
-            (int(unit["phy_offset"]), int(unit["size"]), int(unit["base"]), int(unit["count"]))
-            for unit in units[np.isin(units["phy_offset"], [row[1] for row in rows])]
-        }
-        for base, phy_offset, size, _, _, count in rows:
+    def _take_batches(self, key: QueueKey, units: bytes) -> None:
+        wanted = np.frombuffer(units, BATCH_UNITS)
+        there = self._files.batches(key)
+        there = there[np.isin(there["phy_offset"], wanted["phy_offset"])]
+        known = {unit.item() for unit in there}
+        for unit in wanted:
+            phy_offset, _, base, count = unit.item()
             self._report.batches.setdefault(key, []).append(phy_offset)
-            if (phy_offset, size, base, count) not in known:
+            if unit.item() not in known:
                 self._report.note(
                     QueueProblem(self._files.batch_path(key), base, count, phy_offset, "missing")
                 )
-
-
-def _stretches(
-    rows: list[tuple[int, int, int, int, int, int]], units: memoryview
-) -> Iterator[tuple[int, memoryview]]:
-    """Cut the units of rows whose queue offsets have gaps into stretches without."""
-    start = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or rows[at][0] != rows[at - 1][0] + 1:
-            yield rows[start][0], units[start * UNIT_SIZE : at * UNIT_SIZE]
-            start = at
 
 
 def stretches_of(found: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -51,9 +51,9 @@ def scan_region(data):
     buffer = MEMORY.place(data)
     end, status = batch.scan(buffer, 0, len(buffer), base_offset=0)
     assert 0 <= end <= len(data)
-    for number in range(batch.group_count):
-        batch.queue(number)
-        batch.rows_of(number)
+    for stretch in batch.stretches():
+        stretch.plain()
+        len(stretch.batch_units)
     if status < 0:
         raise CorruptStoreError("region", end, f"status {status}")
 

@@ -108,6 +108,17 @@ def keys_of(log, rule):
     ]
 
 
+def rows_of(stretch):
+    """As `units_of`."""
+    rows = []
+    for at, size, tags_code, time_ms, base, count, *rest in struct.iter_unpack(
+        ">qiqqqhii", stretch.batch_units
+    ):
+        assert rest == [-1, 0]
+        rows.append((base, at, size, tags_code, time_ms, count))
+    return rows
+
+
 def scanned(data, rule=IndexRule.KEYS_AND_TAGS, *, multi_dispatch=True, **options):
     batch = DispatchBatch(
         delays_ms=DELAYS,
@@ -116,13 +127,23 @@ def scanned(data, rule=IndexRule.KEYS_AND_TAGS, *, multi_dispatch=True, **option
     )
     at, status = batch.scan(data, 0, len(data), base_offset=BASE, **options)
     units = {}
-    for index in range(batch.group_count):
-        topic, queue_id, first, packed, contiguous, *_ = batch.queue(index)
-        rows = batch.rows_of(index)
-        assert bytes(packed) == b"".join(struct.pack(">qiq", *row[1:4]) for row in rows)
-        assert first == rows[0][0]
-        assert contiguous == all(row[0] + row[5] == after[0] for row, after in pairwise(rows))
-        units[topic, queue_id] = rows
+    for stretch in batch.stretches():
+        rows = rows_of(stretch)
+        queue = stretch.topic, stretch.queue_id
+        assert bytes(stretch.units) == b"".join(struct.pack(">qiq", *row[1:4]) for row in rows)
+        assert stretch.first_queue_offset == rows[0][0]
+        assert all(row[0] + row[5] == after[0] for row, after in pairwise(rows))
+        assert stretch.behind_gap == (queue in units)
+        if stretch.behind_gap:
+            *_, last = units[queue]
+            assert last[0] + last[5] != rows[0][0]
+        in_plain_queue = [
+            (first + at, bytes(packed[20 * at : 20 * at + 20]))
+            for first, packed in stretch.plain()
+            for at in range(len(packed) // 20)
+        ]
+        assert in_plain_queue == [(row[0], struct.pack(">qiq", *row[1:4])) for row in rows]
+        units.setdefault(queue, []).extend(rows)
     count = batch.key_count
     columns = (batch.key_hashes, batch.key_offsets, batch.key_timestamps)
     keys = list(zip(*(column[:count].tolist() for column in columns), strict=True))
@@ -227,5 +248,7 @@ def test_golden_stores_are_dispatched_alike(store, tmp_path):
             at += log[-1].store_size
         assert at == end
         assert batch.record_count == len(log)
-        units = {batch.queue(i)[:2]: batch.rows_of(i) for i in range(batch.group_count)}
+        units = defaultdict(list)
+        for stretch in batch.stretches():
+            units[stretch.topic, stretch.queue_id] += rows_of(stretch)
         assert units == units_of(log, multi_dispatch=True)

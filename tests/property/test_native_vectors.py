@@ -83,7 +83,7 @@ def test_consume_queue_units():
         )
     batch = DispatchBatch()
     batch.scan(data, 0, len(data), base_offset=0)
-    assert bytes(batch.queue(0)[3]) == vector("consume-queue-units")
+    assert bytes(batch.stretches()[0].units) == vector("consume-queue-units")
 
 
 def test_index_file():

@@ -2,16 +2,16 @@
 
 `DispatchBatch.scan` walks whole records without the GIL and fills columns: per queue the 20-byte
 units in order, and for the index one (hash, offset, time) triple a key. Python then appends each
-queue's units in one copy and inserts the keys in one call; no loop over records runs in Python.
+queue's `Stretch` in one copy and inserts the keys in one call; no loop over records runs in Python.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp
 cimport cython
 
-from rmqcore.native.format._bytes cimport load_i32, load_i64, store_i32, store_i64
+from rmqcore.native.format._bytes cimport load_i32, load_i64
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, next_item, read_properties
@@ -20,6 +20,10 @@ from rmqcore.native.format._record cimport (
     read_head, rmq_crc32_init,
 )
 from rmqcore.native.format._tags cimport DelayLevels, decimal, tags_code_of
+from rmqcore.native.derive._units cimport (
+    Group, Row, addressable, dispatches_to_many, java_hash_of, new_column, store_batch_unit,
+    store_unit,
+)
 
 rmq_crc32_init()
 
@@ -28,46 +32,77 @@ cdef int32_t KEYS_A_RECORD_MAX = 16390
 cdef int64_t INNER_BATCH_MAX = 32767
 # A stretch costs its caller 20 us for each queue, which so many units for each make small.
 cdef int32_t UNITS_A_QUEUE = 64
-# A unit has 20 bytes, and a position in a queue fits into an int64.
-cdef int64_t QUEUE_OFFSET_MAX = (1 << 58) - 1
 
 
-cdef struct Row:
-    int64_t phy_offset
-    int64_t tags_code
-    int64_t store_timestamp
-    int64_t queue_offset
-    int32_t size
-    int32_t group
-    int32_t message_count
+@cython.final
+cdef class Stretch:
+    """Units of one queue without a gap between them, as one scan of the log has them.
 
+    Good until the batch scans again.
 
-cdef struct Group:
-    bytes_t topic
-    int32_t topic_size
-    int32_t queue_id
-    uint32_t bucket
-    int32_t count
-    int32_t first_row        # position of the group's first unit among the sorted units
-    int64_t first_queue_offset
-    int64_t next_queue_offset
-    int64_t end_phy_offset
-    int64_t store_timestamp
-    bint contiguous
-    bint inner_batch
-
-
-cdef object new_column(Py_ssize_t count, str kind, void** first):
-    """A read-only view of ``count`` values that nothing has been written to yet.
-
-    Args:
-        kind: of the values, as `struct` names it.
-        first: where they lie; they live as long as the view.
+    Attributes:
+        topic, queue_id: the queue.
+        first_queue_offset: of the first message.
+        units: memoryview, 20 bytes a record.
+        inner_batch: some record of the queue's holds several messages.
+        behind_gap: other stretches of the queue come before this one in the batch.
     """
-    cdef Py_ssize_t width = {"B": 1, "i": 4, "q": 8}[kind]
-    cdef bytearray data = PyByteArray_FromStringAndSize(NULL, count * width)
-    first[0] = PyByteArray_AS_STRING(data)
-    return memoryview(data).toreadonly().cast(kind)
+
+    cdef readonly str topic
+    cdef readonly int32_t queue_id
+    cdef readonly int64_t first_queue_offset
+    cdef readonly object units
+    cdef readonly bint inner_batch
+    cdef readonly bint behind_gap
+    cdef DispatchBatch batch
+    cdef int32_t start
+    cdef int32_t stop
+
+    def plain(self) -> list:
+        """What lies beside each other in a plain consume queue, where a record is one unit at the
+        place of its first message.
+
+        Returns:
+            (queue offset of the first, units) of each part: one, unless records hold several.
+        """
+        cdef int32_t at
+        if not self.inner_batch:
+            return [(self.first_queue_offset, self.units)]
+        self.batch.arrange()
+        return [
+            (self.batch.rows[self.batch.row_at[self.start + at]].queue_offset,
+             self.units[UNIT_SIZE * at:UNIT_SIZE * (at + 1)])
+            for at in range(self.stop - self.start)
+        ]
+
+    @property
+    def batch_units(self) -> bytes:
+        """The same for a batch consume queue, 46 bytes a record."""
+        cdef int32_t place
+        cdef bytearray units = bytearray(BATCH_UNIT_SIZE * (self.stop - self.start))
+        cdef uint8_t* unit = <uint8_t*>PyByteArray_AS_STRING(units)
+        self.batch.arrange()
+        for place in range(self.start, self.stop):
+            store_batch_unit(unit, &self.batch.rows[self.batch.row_at[place]])
+            unit += BATCH_UNIT_SIZE
+        return bytes(units)
+
+
+cdef Stretch new_stretch(
+    DispatchBatch batch, const Group* group, str topic, int32_t start, int32_t stop,
+    int64_t first_queue_offset,
+):
+    cdef Stretch stretch = Stretch.__new__(Stretch)
+    stretch.batch = batch
+    stretch.topic = topic
+    stretch.queue_id = group.queue_id
+    stretch.first_queue_offset = first_queue_offset
+    stretch.inner_batch = group.inner_batch
+    stretch.behind_gap = start > group.first_row
+    stretch.start = start
+    stretch.stop = stop
+    stretch.units = batch.units[UNIT_SIZE * <int64_t>start:UNIT_SIZE * <int64_t>stop]
+    return stretch
 
 
 @cython.final
@@ -130,6 +165,8 @@ cdef class DispatchBatch:
     cdef BufferHold hold
     cdef object units
     cdef uint8_t* unit_at
+    cdef int32_t* row_at
+    cdef bint arranged
 
     def __cinit__(self, *, int32_t row_count_max=32768, int32_t row_count_enough=0x7FFFFFFF,
                   delays_ms=(), bint index_tags=True, bint multi_dispatch=False, bint keys=True):
@@ -165,6 +202,7 @@ cdef class DispatchBatch:
         free(self.groups)
         free(self.table)
         free(self.delays)
+        free(self.row_at)
 
     def clear(self) -> None:
         """Forget the last scan and let its buffer go."""
@@ -173,6 +211,7 @@ cdef class DispatchBatch:
             self.table[self.groups[index].bucket] = 0
         self.row_count = self.group_count = self.key_count = 0
         self.record_count = self.unaddressable_count = 0
+        self.arranged = False
         self.hold = None
 
     cdef uint32_t bucket_of(self, const Group* group) noexcept nogil:
@@ -306,8 +345,6 @@ cdef class DispatchBatch:
             group.inner_batch = True
         group.next_queue_offset = queue_offset + message_count
         group.count += 1
-        group.end_phy_offset = head.phy_offset + head.total_size
-        group.store_timestamp = head.store_timestamp
         row.phy_offset = head.phy_offset
         row.size = head.total_size
         row.tags_code = tags_code
@@ -372,46 +409,57 @@ cdef class DispatchBatch:
         for index in range(self.row_count):
             unit = self.unit_at + UNIT_SIZE * <int64_t>self.groups[self.rows[index].group].first_row
             self.groups[self.rows[index].group].first_row += 1
-            store_i64(unit, self.rows[index].phy_offset)
-            store_i32(unit + UNIT_SIZE_AT, self.rows[index].size)
-            store_i64(unit + UNIT_TAGS_CODE_AT, self.rows[index].tags_code)
+            store_unit(unit, &self.rows[index])
         for index in range(self.group_count):
             self.groups[index].first_row -= self.groups[index].count
 
-    def queue(self, int32_t index) -> tuple:
-        """One queue of the batch.
+    cdef int arrange(self) except -1:
+        """Find the row of each sorted unit; most scans have no need of it."""
+        cdef int32_t index
+        cdef Group* group
+        if self.arranged:
+            return 0
+        if self.row_at == NULL:
+            self.row_at = <int32_t*>calloc(self.row_count_max, sizeof(int32_t))
+            if self.row_at == NULL:
+                raise MemoryError
+        for index in range(self.row_count):
+            group = &self.groups[self.rows[index].group]
+            self.row_at[group.first_row] = index
+            group.first_row += 1
+        for index in range(self.group_count):
+            self.groups[index].first_row -= self.groups[index].count
+        self.arranged = True
+        return 0
+
+    def stretches(self) -> list:
+        """What the last scan adds to each queue, cut where its queue offsets have a gap.
 
         Returns:
-            (topic, queue_id, first_queue_offset, units: memoryview of 20 bytes a message,
-            contiguous: the queue offsets have no gap, inner_batch, end_phy_offset: behind the last
-            record, store_timestamp_ms of the last record).
+            list of Stretch; those of one queue follow each other, in log order.
         """
+        cdef int32_t index, start, place, stop
         cdef Group* group
-        if index < 0 or index >= self.group_count:
-            raise IndexError(f"queue {index} of {self.group_count}")
-        group = &self.groups[index]
-        return (
-            group.topic[:group.topic_size].decode("utf-8", "replace"), group.queue_id,
-            group.first_queue_offset,
-            self.units[
-                UNIT_SIZE * <int64_t>group.first_row:
-                UNIT_SIZE * <int64_t>(group.first_row + group.count)
-            ],
-            group.contiguous, group.inner_batch, group.end_phy_offset, group.store_timestamp,
-        )
-
-    def rows_of(self, int32_t index) -> list:
-        """The rows of one queue in log order: (queue_offset, phy_offset, size, tags_code,
-        store_timestamp_ms, message_count)."""
-        cdef int32_t row
-        found = []
-        for row in range(self.row_count):
-            if self.rows[row].group == index:
-                found.append((
-                    self.rows[row].queue_offset, self.rows[row].phy_offset, self.rows[row].size,
-                    self.rows[row].tags_code, self.rows[row].store_timestamp,
-                    self.rows[row].message_count,
-                ))
+        cdef Row* row
+        cdef list found = []
+        for index in range(self.group_count):
+            group = &self.groups[index]
+            start, stop = group.first_row, group.first_row + group.count
+            topic = group.topic[:group.topic_size].decode("utf-8", "replace")
+            if group.contiguous:
+                found.append(new_stretch(self, group, topic, start, stop, group.first_queue_offset))
+                continue
+            self.arrange()
+            for place in range(start + 1, stop + 1):
+                row = &self.rows[self.row_at[place - 1]]
+                if place < stop and (
+                    self.rows[self.row_at[place]].queue_offset
+                    == row.queue_offset + row.message_count
+                ):
+                    continue
+                row = &self.rows[self.row_at[start]]
+                found.append(new_stretch(self, group, topic, start, place, row.queue_offset))
+                start = place
         return found
 
     def __len__(self):
@@ -450,29 +498,3 @@ def find_head(buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> int:
                 break
             at += 1
     return at if at + PHY_OFFSET_AT + 8 <= stop else -1
-
-
-cdef inline int32_t java_hash_of(bytes_t text, int32_t size) noexcept nogil:
-    return java_hash_step(0, text, size)
-
-
-cdef bint addressable(
-    bytes_t topic, int32_t topic_size, int32_t queue_id, int64_t queue_offset
-) noexcept nogil:
-    """True when a queue of this name can have a directory, and the offset a place in it."""
-    if topic_size < 1 or topic_size > TOPIC_SIZE_MAX or queue_id < 0:
-        return False
-    if memchr(topic, 0, topic_size) != NULL or memchr(topic, 47, topic_size) != NULL:
-        return False
-    if topic[0] == 46 and (topic_size == 1 or (topic_size == 2 and topic[1] == 46)):
-        return False
-    return 0 <= queue_offset <= QUEUE_OFFSET_MAX
-
-
-cdef bint dispatches_to_many(bytes_t topic, int32_t size) noexcept nogil:
-    """Source: RocketMQ store/MultiDispatchUtils.java, checkMultiDispatchQueue."""
-    return not (
-        (size >= 7 and memcmp(topic, b"%RETRY%", 7) == 0)
-        or (size >= 8 and memcmp(topic, b"rmq_sys_", 8) == 0)
-        or (size == 19 and memcmp(topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0)
-    )
