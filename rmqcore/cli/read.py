@@ -23,7 +23,7 @@ from rmqcore.cli.options import (
     parse_time,
 )
 from rmqcore.cli.output import print_message
-from rmqcore.recovery.log_search import first_record
+from rmqcore.files.log_walker import first_record
 
 Topic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")

@@ -16,7 +16,7 @@ from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
 from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
 from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE
 from rmqcore.java.json import parse_java_json
-from rmqcore.native.derive._dispatch import find_head
+from rmqcore.native.format._next_record import find_head
 
 KINDS = (
     "commitlog",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rmqcore._codec import RECORD_SIZE_LEAST, check_record
 from rmqcore.errors import CorruptRecordError
-from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import MessageExt, find_message, status_text
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.read._log_map import LogMap
 
 if TYPE_CHECKING:

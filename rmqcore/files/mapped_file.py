@@ -17,7 +17,7 @@ from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClose
 from rmqcore.native.base._mapped import MappedRegion, reserve, sync_data, zero_range
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _ZEROS = bytes(1 << 20)
 #: bytes of the largest folio that a file system makes
@@ -278,18 +278,18 @@ class MappedFile:
         while len(data) < size:
             more = os.pread(handle.fd, size - len(data), position + len(data))
             if not more:
-                raise self._cut_short(position + len(data), size - len(data))
+                raise self._cut_short(position + len(data))
             data += more
         return data
 
-    def _cut_short(self, position: int, size: int) -> CorruptStoreError:
+    def _cut_short(self, position: int) -> CorruptStoreError:
         return CorruptStoreError(
             self.path,
             self.file_from_offset + position,
-            f"the file was cut short: {size} bytes from {position} were expected",
+            f"the file was cut short: it ends at byte {position}",
         )
 
-    def read_into(self, position: int, buffer: bytearray) -> None:
+    def read_into(self, position: int, buffer: WriteableBuffer) -> None:
         """Fill a buffer from ``position`` on, through the descriptor.
 
         Raises:
@@ -301,7 +301,7 @@ class MappedFile:
             while done < len(view):
                 more = os.preadv(handle.fd, [view[done:]], position + done)
                 if not more:
-                    raise self._cut_short(position + done, len(view) - done)
+                    raise self._cut_short(position + done)
                 done += more
 
     def write(self, position: int, data: ReadableBuffer, *, reserve_step: int = 0) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.files.log_walker import GoodRecord, find_good_record, first_record
 from rmqcore.native.format._message import status_text
-from rmqcore.recovery.log_search import GoodRecord, find_good_record, first_record
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.report import Ending
 
 if TYPE_CHECKING:

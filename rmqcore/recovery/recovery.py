@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.log_walker import first_record
 from rmqcore.recovery.index_left import LeftIndexFiles
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import Judge
-from rmqcore.recovery.log_search import first_record
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.recovery.walk import Walk

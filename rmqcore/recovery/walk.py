@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.files.log_walker import find_good_record
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.beside_thread import BesideThread
 from rmqcore.recovery.index_check import IndexCheck
-from rmqcore.recovery.log_search import find_good_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,8 @@ from typing import Protocol
 
 from rmqcore._codec import BLANK_MAGIC, check_record
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, RecordsGoneError
-from rmqcore.native.derive._dispatch import find_head
-from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import ScanStatus, find_head
 from rmqcore.scan.split import Split
 
 CHUNK_SIZE = 512 << 10

@@ -20,7 +20,7 @@ from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split

@@ -9,7 +9,7 @@ from typing import Any
 from rmqcore.config import StoreConfig
 from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import plan
 from rmqcore.scan.split import Split

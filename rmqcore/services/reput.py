@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptRecordError, DiskFullError
 from rmqcore.files.commit_log import CommitLog
-from rmqcore.native.derive.dispatch import CommitLogDispatcher, ScanStatus
+from rmqcore.native.derive.dispatch import CommitLogDispatcher
 from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.service import ServiceThread
 
 if TYPE_CHECKING:

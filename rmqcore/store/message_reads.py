@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 from rmqcore._codec import BLANK_MAGIC, BLANK_SIZE
 from rmqcore.config import StoreConfig, to_broker_conf
 from rmqcore.errors import CorruptRecordError
-from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.general_reads import GeneralReads

@@ -16,14 +16,14 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.log_walker import good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.log_search import good_record_at
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
 

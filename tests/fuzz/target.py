@@ -14,8 +14,8 @@ from rmqcore.metaq._message_set import checksum, scan
 from rmqcore.metaq.protocol import parse_command
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import message_from
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.log._tail import END_OF_FILE, LogTail
 
 INPUT_MAX = 64 * 1024

@@ -11,7 +11,7 @@ import pytest
 from reference.records import Record, encode_record
 from rmqcore.errors import CorruptRecordError
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._next_record import ScanStatus
 
 pyarrow = pytest.importorskip("pyarrow")
 BODY_SIZE = 3000

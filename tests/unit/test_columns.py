@@ -10,8 +10,8 @@ from golden.stores import packed_stores
 from reference.records import Record, encode_record
 from reference.values import encode_properties
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
-from rmqcore.native.derive.dispatch import ScanStatus
 from rmqcore.native.format._message import message_from
+from rmqcore.native.format._next_record import ScanStatus
 
 pyarrow = pytest.importorskip("pyarrow")
 TIMES = ("store_timestamp", "born_timestamp")

@@ -9,8 +9,7 @@ from reference.records import Record, encode_record
 from reference.values import encode_properties
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.derive._chains import ChainCheck
-from rmqcore.native.derive._dispatch import find_head
-from rmqcore.native.derive.dispatch import ScanStatus
+from rmqcore.native.format._next_record import ScanStatus, find_head
 
 MEMORY = GuardedMemory(1 << 16)
 MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")

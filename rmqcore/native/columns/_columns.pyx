@@ -21,7 +21,7 @@ from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, read_properties
 from rmqcore.native.format._record cimport (
-    RecordHead, Slice, bytes_t, check_body_crc, read_head, rmq_crc32_init,
+    CHECK_BODY, NO_FILE, RecordHead, Slice, bytes_t, check_body_crc, next_record, rmq_crc32_init,
 )
 from rmqcore.native.format._tags cimport DelayLevels, tags_code_of
 
@@ -255,16 +255,15 @@ cdef class ColumnDecoder:
     ) noexcept nogil:
         """Find the next records that are to be rows, up to `ROWS_AT_ONCE`; why it stopped."""
         cdef int status = OK, found = 0
+        cdef int checks = CHECK_BODY if self.verify_crc else 0
         cdef int64_t here = at[0]
         cdef Row* row
         while here < stop and found < ROWS_AT_ONCE:
             row = &self.rows[found]
             row.at = base + here
-            status = read_head(row.at, stop - here, &row.head)
-            if status == OK and row.head.phy_offset != base_offset + here:
-                status = BAD_OFFSET
-            if status == OK and self.verify_crc:
-                status = check_body_crc(row.at, &row.head)
+            status = next_record(
+                row.at, stop - here, base_offset + here, NO_FILE, checks, &row.head
+            )
             if status == OK and self.selected(row.at, &row.head):
                 if self.is_full(self.row_count + found, &row.head):
                     status = CAPACITY

@@ -8,16 +8,15 @@ queue's `Stretch` in one copy and inserts the keys in one call; no loop over rec
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp
+from libc.string cimport memcmp
 cimport cython
 
-from rmqcore.native.format._bytes cimport load_i32, load_i64
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, next_item, read_properties
 from rmqcore.native.format._record cimport (
-    RecordHead, Slice, bytes_t, check_body_crc, check_crc_property, index_hash_of, java_hash_step,
-    read_head, rmq_crc32_init,
+    CHECK_BODY, CHECK_PROPERTY, NO_FILE, RecordHead, Slice, bytes_t, index_hash_of, java_hash_step,
+    next_record, rmq_crc32_init,
 )
 from rmqcore.native.format._tags cimport DelayLevels, decimal, tags_code_of
 from rmqcore.native.derive._units cimport (
@@ -249,6 +248,7 @@ cdef class DispatchBatch:
             no good record is there.
         """
         cdef int status = OK
+        cdef int checks = CHECK_PROPERTY if verify_crc_property else CHECK_BODY if verify_crc else 0
         cdef RecordHead head
         cdef bytes_t base
         self.clear()
@@ -258,16 +258,9 @@ cdef class DispatchBatch:
         base = <bytes_t>self.hold.view.buf
         with nogil:
             while at < stop:
-                status = read_head(base + at, stop - at, &head)
-                if status != OK:
-                    break
-                if head.phy_offset != base_offset + at:
-                    status = BAD_OFFSET
-                    break
-                if verify_crc_property:
-                    status = OK if check_crc_property(base + at, &head) == OK else BAD_CRC
-                elif verify_crc:
-                    status = check_body_crc(base + at, &head)
+                status = next_record(
+                    base + at, stop - at, base_offset + at, NO_FILE, checks, &head
+                )
                 if status == OK:
                     status = self.take(base + at, &head)
                 if status != OK:
@@ -464,37 +457,3 @@ cdef class DispatchBatch:
 
     def __len__(self):
         return self.row_count
-
-
-def find_head(buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> int:
-    """Position from ``at`` on where a record's magic code and its own offset stand, -1 for none.
-
-    Where the chain of sizes is broken, this is where a record may begin; whether a good one does
-    is for the caller to check.
-
-    Args:
-        buffer: bytes of the commit log.
-        at, stop: positions in the buffer.
-        base_offset: physical offset of the buffer's first byte.
-    """
-    cdef BufferHold hold = BufferHold(buffer, None, base_offset)
-    cdef bytes_t base = <bytes_t>hold.view.buf
-    cdef bytes_t found
-    cdef int32_t magic
-    if at < 0 or stop > hold.view.len:
-        raise IndexError(f"{at} to {stop} lie outside the buffer")
-    with nogil:
-        while at + PHY_OFFSET_AT + 8 <= stop:
-            # both magic codes begin with the byte 0xDA
-            found = <bytes_t>memchr(base + at + MAGIC_AT, 0xDA, stop - at - PHY_OFFSET_AT - 7)
-            if found == NULL:
-                at = stop
-                break
-            at = found - base - MAGIC_AT
-            magic = load_i32(found)
-            if (magic == MAGIC_V1 or magic == MAGIC_V2) and (
-                load_i64(base + at + PHY_OFFSET_AT) == base_offset + at
-            ):
-                break
-            at += 1
-    return at if at + PHY_OFFSET_AT + 8 <= stop else -1

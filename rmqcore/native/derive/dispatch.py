@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
-
-
-class ScanStatus(IntEnum):
-    """Why a scan of the log stopped; negative where no good record is. Source: _layout.pxd."""
-
-    OK = 0
-    BLANK = 1
-    EMPTY = 2
-    CAPACITY = 3
-    TRUNCATED = -1
-    BAD_MAGIC = -2
-    BAD_SIZE = -3
-    BAD_CRC = -4
-    BAD_OFFSET = -5
 
 
 class CommitLogDispatcher(Protocol):

@@ -19,6 +19,9 @@ cdef enum:
     # all fields but the hosts, the body, the topic and properties with their lengths
     FIXED_SIZE = 72
     RECORD_SIZE_MIN = 91
+    # from the start of a record to behind its store time, with the longer of the born hosts: every
+    # record has more bytes
+    RECORD_HEAD_SIZE = 76
     BLANK_SIZE_MIN = 8
     CRC_PROPERTY_SIZE = 20
     PROPERTIES_SIZE_MAX = 32767
@@ -97,6 +100,7 @@ cdef enum Status:
     BLANK = 1             # the end-of-file record
     EMPTY = 2             # zeros: nothing was written here yet
     CAPACITY = 3          # the caller's arrays are full; call again from where it stopped
+    PARTIAL = 4           # goes on behind what may be read, and the file has it
     TRUNCATED = -1        # fewer bytes than the record declares
     BAD_MAGIC = -2
     BAD_SIZE = -3         # lengths of the parts do not add up

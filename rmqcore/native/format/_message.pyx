@@ -476,6 +476,7 @@ cpdef str status_text(int status):
         BLANK: "the end-of-file marker, not a message",
         EMPTY: "zeros: nothing was written here",
         CAPACITY: "more than the arrays hold",
+        PARTIAL: "the record goes on behind what was read",
         TRUNCATED: "the record is cut short",
         BAD_MAGIC: "no record begins here (magic code)",
         BAD_SIZE: "the lengths of the record's parts contradict its size",

@@ -116,6 +116,54 @@ cdef inline int check_body_crc(bytes_t p, const RecordHead* head) noexcept nogil
         return OK
     return OK if <int32_t>java_crc32(p + head.body_at, head.body_size) == head.body_crc else BAD_CRC
 
+# What `next_record` compares beside the lengths and the offset.
+cdef enum:
+    CHECK_BODY = 1
+    CHECK_PROPERTY = 2
+    # nothing is known of the file that the bytes are from
+    NO_FILE = -1
+
+cdef inline int next_record(
+    bytes_t p, int64_t available, int64_t phy_offset, int64_t file_end, int checks,
+    RecordHead* head,
+) noexcept nogil:
+    """Tell what lies at `p`, at `phy_offset` of the log; `available` bytes may be read.
+
+    OK: a whole record that names this offset and stands up to `checks`. BLANK: the end-of-file
+    record, which reaches to `file_end`. EMPTY: zeros. PARTIAL: what may be read does not tell yet,
+    the file has more; `head.total_size` bytes do. Negative: damage.
+
+    With NO_FILE, BLANK is what fits into the bytes there are, and what goes on is TRUNCATED.
+    """
+    cdef int status = read_head(p, available, head)
+    if status == OK:
+        if head.phy_offset != phy_offset:
+            return BAD_OFFSET
+        if checks & CHECK_PROPERTY:
+            return OK if check_crc_property(p, head) == OK else BAD_CRC
+        return check_body_crc(p, head) if checks & CHECK_BODY else OK
+    if file_end != NO_FILE and (status == BLANK or status == TRUNCATED):
+        return what_goes_on(p, available, phy_offset, file_end - phy_offset, head)
+    return status
+
+cdef inline int what_goes_on(
+    bytes_t p, int64_t available, int64_t phy_offset, int64_t left, RecordHead* head
+) noexcept nogil:
+    """Tell what does not end in the bytes that may be read, of a file with `left` more bytes."""
+    if available >= BLANK_SIZE_MIN:
+        if head.magic == MAGIC_BLANK:
+            return BLANK if head.total_size == left else BAD_SIZE
+        if head.total_size > left:
+            return TRUNCATED
+    if available >= RECORD_HEAD_SIZE:
+        head.store_timestamp = load_i64(
+            p + BORN_HOST_AT
+            + (HOST_V6_SIZE if load_i32(p + SYS_FLAG_AT) & BORN_HOST_V6 else HOST_V4_SIZE)
+        )
+        return PARTIAL if load_i64(p + PHY_OFFSET_AT) == phy_offset else BAD_OFFSET
+    head.total_size = <int32_t>min(RECORD_HEAD_SIZE, left)
+    return PARTIAL if head.total_size > available else TRUNCATED
+
 # A walk over the pairs of a properties string.
 cdef struct PropertyWalk:
     bytes_t text

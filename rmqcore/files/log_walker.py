@@ -1,0 +1,233 @@
+"""The walk over one log file, and the search for good records where it is broken.
+
+One walk for all who follow the log: `walk_file` feeds a kernel piece by piece and tells after each
+call where it stands and why. It never decides what damage means, the caller does::
+
+    for step in walk_file(view_of(file), batch.scan, start, stop, file_end=file_end):
+        ...                             # take what the kernel has made
+    # step.status: OK, all up to `stop`; BLANK, the file ends here and the log goes on in the
+    # next one; EMPTY or negative, no good record begins at step.phy_offset
+
+To pass over damage, look for `find_good_record` behind it and walk on from there. A record is good
+when it is whole, names its own physical offset and has a right CRC: nothing else looks like that by
+chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from rmqcore.files.commit_log import View
+from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import (
+    RECORD_HEAD_SIZE,
+    ScanStatus,
+    find_head,
+    next_record,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from rmqcore.files.mapped_file import MappedFile
+
+#: bytes read at once; a larger record is read whole all the same
+PIECE_SIZE = 512 << 10
+_GROWTH = 16
+_LOOK = 1 << 20
+
+
+class Kernel(Protocol):
+    """What works on the bytes: `DispatchBatch.scan`, `ColumnDecoder.decode` and their like."""
+
+    def __call__(
+        self, buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int
+    ) -> tuple[int, int]:
+        """Work on the records between two positions: (where it stopped, why)."""
+        ...
+
+
+#: readable bytes of one log file from a physical offset on, so many or what there is
+LogView = Callable[[int, int], View]
+
+
+class LogStep(NamedTuple):
+    """Where a walk stands after a call of the kernel.
+
+    Attributes:
+        status: OK: it goes on, or has come to its end. CAPACITY: the kernel's arrays are full, it
+            goes on when they have been taken. BLANK: the end-of-file record. EMPTY, or negative:
+            no good record begins here, and the walk is over.
+        phy_offset: behind the last record that the kernel took.
+    """
+
+    status: ScanStatus
+    phy_offset: int
+
+    @property
+    def is_good(self) -> bool:
+        """False when there is no good record where one should be."""
+        return self.status >= 0 and self.status is not ScanStatus.EMPTY
+
+    @property
+    def reason(self) -> str:
+        """What lies here, as a reason in an error."""
+        return status_text(self.status)
+
+
+def walk_file(
+    view: LogView,
+    kernel: Kernel,
+    start: int,
+    stop: int,
+    *,
+    file_end: int,
+    piece_size: int = PIECE_SIZE,
+    first_piece_size: int | None = None,
+) -> Iterator[LogStep]:
+    """Feed a stretch of one log file to a kernel.
+
+    Args:
+        view: gives the bytes: `view_of` a file, or `CommitLog.view`.
+        kernel: takes whole records.
+        start: physical offset of the first record.
+        stop: physical offset where the walk ends; a record that goes on behind it is TRUNCATED.
+        file_end: physical offset where the file ends.
+        piece_size: bytes that are asked for at once.
+        first_piece_size: bytes that are asked for at first; they grow from there.
+
+    Yields:
+        a step after each call of the kernel. What the kernel has made is to be taken then, before
+        the buffer changes. The last one says why the walk is over.
+    """
+    at, size = start, first_piece_size or piece_size
+    wanted = size
+    while at < stop:
+        piece = view(at, min(wanted, stop - at))
+        end = min(piece.end, stop - piece.base_offset)
+        while True:
+            reached, code = kernel(
+                piece.buffer, at - piece.base_offset, end, base_offset=piece.base_offset
+            )
+            at, status = piece.base_offset + reached, ScanStatus(code)
+            if status is not ScanStatus.CAPACITY:
+                break
+            yield LogStep(status, at)
+        wanted = size = min(_GROWTH * size, piece_size)
+        if status is ScanStatus.BLANK or status is ScanStatus.TRUNCATED:
+            status, needed, _ = next_record(
+                piece.buffer, reached, end, base_offset=piece.base_offset, file_end=file_end
+            )
+            if status is ScanStatus.PARTIAL:
+                # cut off by the end of what was read, or of what may be walked
+                status = ScanStatus.OK if needed <= stop - at else ScanStatus.TRUNCATED
+                wanted = max(size, needed)
+        yield LogStep(status, at)
+        if status is not ScanStatus.OK:
+            return
+
+
+def view_of(file: MappedFile) -> LogView:
+    """The bytes of a log file: mapped whole where the file is ours, else read piece by piece.
+
+    What was read of another process's file is good until the next piece.
+    """
+    if file.writable:
+        return lambda _offset, _size: View(file.region, file.file_from_offset, file.size, file.path)
+    return _Pieces(file)
+
+
+class _Pieces:
+    """Reads pieces of a file into a buffer that is used again."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+        self._buffer = bytearray()
+
+    def __call__(self, offset: int, size: int) -> View:
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        piece = memoryview(self._buffer)[:size]
+        self._file.read_into(offset - self._file.file_from_offset, piece)
+        return View(piece, offset, size, self._file.path)
+
+
+# ---- good records
+
+
+class GoodRecord(NamedTuple):
+    """Where a record was found, and when it was stored."""
+
+    phy_offset: int
+    end_offset: int
+    store_timestamp_ms: int
+
+
+def good_record_at(file: MappedFile, at: int, stop: int | None = None) -> GoodRecord | None:
+    """The record at byte ``at`` of a log file, or None.
+
+    Args:
+        file: the file.
+        at: position in the file.
+        stop: position that the record must not go beyond; None for the file's end.
+
+    Raises:
+        CorruptStoreError: the file has become shorter than it was.
+    """
+    stop = file.size if stop is None else stop
+    if not 0 <= at <= stop - RECORD_HEAD_SIZE:
+        return None
+    offset, end = file.file_from_offset + at, file.file_from_offset + stop
+    head = file.read(at, RECORD_HEAD_SIZE)
+    status, size, _ = next_record(head, 0, len(head), base_offset=offset, file_end=end)
+    if status is not ScanStatus.PARTIAL:
+        return None
+    record = file.read(at, size)
+    status, size, stored = next_record(
+        record, 0, size, base_offset=offset, file_end=end, verify_crc=True
+    )
+    return GoodRecord(offset, offset + size, stored) if status is ScanStatus.OK else None
+
+
+def first_record(file: MappedFile) -> GoodRecord | None:
+    """The record that a log file begins with, or None."""
+    return good_record_at(file, 0)
+
+
+def find_good_record(
+    files: Sequence[MappedFile], at: int = 0, stop: int | None = None
+) -> GoodRecord | None:
+    """The first good record from byte ``at`` of the first file on.
+
+    Args:
+        files: log files in order.
+        at: position in the first one.
+        stop: position in each that records must not go beyond; None for the file's end.
+    """
+    for file in files:
+        for position in record_heads(file, at):
+            record = good_record_at(file, position, stop)
+            if record is not None:
+                return record
+        at = 0
+    return None
+
+
+def record_heads(file: MappedFile, at: int) -> Iterator[int]:
+    """Positions from ``at`` on where a record's magic code and its own offset stand, in order.
+
+    Stretches that were never written, which is what most of a log's last file is, are not read.
+    """
+    for begin, stop in file.data_stretches(at):
+        # a size that begins with zeros may begin before the data
+        for first in range(max(at, begin - RECORD_HEAD_SIZE), stop, _LOOK):
+            # behind the stretch there are zeros
+            data = bytearray(min(_LOOK, stop - first) + RECORD_HEAD_SIZE)
+            with memoryview(data) as view:
+                file.read_into(first, view[: stop - first])
+            base_offset = file.file_from_offset + first
+            found = find_head(data, 0, len(data), base_offset=base_offset)
+            while 0 <= found < _LOOK:
+                yield first + found
+                found = find_head(data, found + 1, len(data), base_offset=base_offset)

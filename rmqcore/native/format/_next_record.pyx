@@ -1,0 +1,113 @@
+"""What lies at a place of the log, and where the next record may begin.
+
+The one answer to "is a good record here" and "does this end the file": `next_record` of
+`_record.pxd`, over a buffer. The kernels that work on many records share it.
+"""
+
+from enum import IntEnum
+
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memchr
+
+from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.format cimport _layout
+from rmqcore.native.format._bytes cimport load_i32, load_i64
+from rmqcore.native.format._layout cimport MAGIC_AT, MAGIC_V1, MAGIC_V2, PHY_OFFSET_AT
+from rmqcore.native.format._record cimport (
+    CHECK_BODY, CHECK_PROPERTY, RecordHead, bytes_t, next_record as look, rmq_crc32_init,
+)
+
+rmq_crc32_init()
+
+RECORD_HEAD_SIZE = _layout.RECORD_HEAD_SIZE
+
+
+class ScanStatus(IntEnum):
+    """Why a walk over the log stopped; negative where no good record is.
+
+    OK: all there is is good. BLANK: an end-of-file record. EMPTY: zeros. CAPACITY: the caller's
+    arrays are full. PARTIAL: it goes on behind the bytes that were given.
+    """
+
+    OK = _layout.OK
+    BLANK = _layout.BLANK
+    EMPTY = _layout.EMPTY
+    CAPACITY = _layout.CAPACITY
+    PARTIAL = _layout.PARTIAL
+    TRUNCATED = _layout.TRUNCATED
+    BAD_MAGIC = _layout.BAD_MAGIC
+    BAD_SIZE = _layout.BAD_SIZE
+    BAD_CRC = _layout.BAD_CRC
+    BAD_OFFSET = _layout.BAD_OFFSET
+
+
+def next_record(
+    buffer, int64_t at, int64_t stop, *, int64_t base_offset, int64_t file_end,
+    bint verify_crc=False, bint verify_crc_property=False,
+) -> tuple:
+    """What lies at one place of a log file.
+
+    Args:
+        buffer: bytes of the file; read during the call only.
+        at, stop: the place, and where the bytes end that may be read, as positions in the buffer.
+        base_offset: physical offset of the buffer's first byte.
+        file_end: physical offset where the file ends.
+        verify_crc: compare the body with its CRC.
+        verify_crc_property: demand and check the ``__CRC32#`` property instead.
+
+    Returns:
+        (`ScanStatus`, size, store_timestamp_ms). OK: a whole record that names its own offset, of
+        this size; BLANK: the end-of-file record, which ends the file; EMPTY: zeros; PARTIAL: so
+        many bytes are needed to say more, which the file has; when `RECORD_HEAD_SIZE` bytes were
+        given, that is a record's size, and it names its own offset; negative: damage. The store
+        time is that of a record that is told by this, else 0.
+    """
+    cdef BufferHold hold = BufferHold(buffer, None, base_offset)
+    cdef RecordHead head
+    cdef int status
+    cdef int checks = CHECK_PROPERTY if verify_crc_property else CHECK_BODY if verify_crc else 0
+    if at < 0 or stop < at or stop > hold.view.len:
+        raise IndexError(f"{at} to {stop} lie outside the buffer")
+    head.total_size = 0
+    head.store_timestamp = 0
+    with nogil:
+        status = look(
+            <bytes_t>hold.view.buf + at, stop - at, base_offset + at, file_end, checks, &head
+        )
+    if status < 0 or status == _layout.EMPTY:
+        return ScanStatus(status), 0, 0
+    return ScanStatus(status), head.total_size, head.store_timestamp
+
+
+def find_head(buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> int:
+    """Position from ``at`` on where a record's magic code and its own offset stand, -1 for none.
+
+    Where the chain of sizes is broken, this is where a record may begin; whether a good one does
+    is for the caller to check.
+
+    Args:
+        buffer: bytes of the commit log.
+        at, stop: positions in the buffer.
+        base_offset: physical offset of the buffer's first byte.
+    """
+    cdef BufferHold hold = BufferHold(buffer, None, base_offset)
+    cdef bytes_t base = <bytes_t>hold.view.buf
+    cdef bytes_t found
+    cdef int32_t magic
+    if at < 0 or stop > hold.view.len:
+        raise IndexError(f"{at} to {stop} lie outside the buffer")
+    with nogil:
+        while at + PHY_OFFSET_AT + 8 <= stop:
+            # both magic codes begin with the byte 0xDA
+            found = <bytes_t>memchr(base + at + MAGIC_AT, 0xDA, stop - at - PHY_OFFSET_AT - 7)
+            if found == NULL:
+                at = stop
+                break
+            at = found - base - MAGIC_AT
+            magic = load_i32(found)
+            if (magic == MAGIC_V1 or magic == MAGIC_V2) and (
+                load_i64(base + at + PHY_OFFSET_AT) == base_offset + at
+            ):
+                break
+            at += 1
+    return at if at + PHY_OFFSET_AT + 8 <= stop else -1
