@@ -1,4 +1,4 @@
-"""The JSON dialect of RocketMQ's configuration files (fastjson), read and written.
+"""The JSON dialect of RocketMQ's configuration files and of its bodies on the wire (fastjson).
 
 The one difference from standard JSON: integer keys of a map stand without quotes. Both kinds of
 keys are read.
@@ -43,6 +43,30 @@ def format_java_json(value: object, depth: int = 0) -> str:
         return _format_mapping(value, depth)
     if isinstance(value, list | tuple):
         return _format_list(list(value), depth)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def format_compact_java_json(value: object, *, quote_keys: bool = False) -> str:
+    """Write a value as fastjson's compact form does: without any white space.
+
+    Args:
+        value: as in `format_java_json`; a mapping's entries keep their order, those whose value is
+            None are left out.
+        quote_keys: write integer keys as standard JSON wants them.
+
+    Source: what RocketMQ 4.9.7 and 5.5.0 write through RemotingSerializable.
+    """
+    if isinstance(value, Mapping):
+        parts = [
+            f"{_format_key(str(key) if quote_keys else key)}:"
+            f"{format_compact_java_json(entry, quote_keys=quote_keys)}"
+            for key, entry in value.items()
+            if entry is not None
+        ]
+        return "{" + ",".join(parts) + "}"
+    if isinstance(value, list | tuple):
+        parts = [format_compact_java_json(entry, quote_keys=quote_keys) for entry in value]
+        return "[" + ",".join(parts) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 

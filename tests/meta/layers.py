@@ -43,7 +43,7 @@ ROWS = (
 BESIDE = {
     "metaq/": {"errors", "status", "version", "_codec", "native.base", "native.format"},
     "remoting/": {"errors", "java"},
-    "namesrv/": {"errors", "java", "remoting"},
+    "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file"},
     "client/": {"errors", "status", "message", "java", "remoting"},
 }
 #: What may be imported inside a function: packages that only an extra brings.

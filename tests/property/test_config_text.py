@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rmqcore.config import StoreConfig, parse_broker_conf, to_broker_conf
 from rmqcore.errors import ConfigError
-from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.java.json import format_compact_java_json, format_java_json, parse_java_json
 from rmqcore.java.properties import format_property, parse_properties
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -64,6 +64,19 @@ def test_integer_keys_come_back_as_text(value):
         str(key): {str(inner): text for inner, text in entry.items()}
         for key, entry in value.items()
     }
+
+
+@given(JSON)
+def test_compact_json_reads_back(value):
+    assert parse_java_json(format_compact_java_json(value)) == value
+
+
+def test_compact_json_has_no_blank_and_quotes_integer_keys_when_asked():
+    value = {1: ["ä b", None, {}], "k": {2: True}, "none": None}
+    assert format_compact_java_json(value) == '{1:["ä b",null,{}],"k":{2:true}}'
+    assert (
+        format_compact_java_json(value, quote_keys=True) == '{"1":["ä b",null,{}],"k":{"2":true}}'
+    )
 
 
 @given(st.text(alphabet='{}[]":,0123 -.\\atrufls', max_size=60))

@@ -1,0 +1,81 @@
+"""The key-value configuration: small texts that operators keep with the name server.
+
+With a path it is on the disk before a change is answered, in RocketMQ's own form, and read again at
+the next start; without one it is in memory.
+
+Source: KVConfigManager.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rmqcore.files.config_file import ConfigFile
+from rmqcore.java.json import format_compact_java_json, parse_java_json
+
+#: the namespace of the order configuration of topics
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+Table = dict[str, dict[str, str]]
+
+
+class KVConfig:
+    """Namespace -> key -> value."""
+
+    def __init__(self, path: str = "") -> None:
+        """Read what is kept.
+
+        Args:
+            path: the file; empty keeps nothing.
+
+        Raises:
+            CorruptConfigFileError: the file and its backup cannot be parsed.
+            OSError: the file cannot be read.
+        """
+        self._file = ConfigFile(Path(path), _decode) if path else None
+        self._table: Table = (self._file.load() if self._file else None) or {}
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return a value, None when there is none."""
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return all keys and values of a namespace, None when there is no such namespace."""
+        return self._table.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value.
+
+        Raises:
+            OSError: it could not be kept; nothing has changed.
+        """
+        self._change(namespace, self._table.get(namespace, {}) | {key: value})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a value, if there is one.
+
+        Raises:
+            OSError: it could not be kept; nothing has changed.
+        """
+        entries = self._table.get(namespace, {})
+        if key in entries:
+            self._change(namespace, {name: entries[name] for name in entries if name != key})
+
+    def _change(self, namespace: str, entries: dict[str, str]) -> None:
+        table = self._table | {namespace: entries}
+        if self._file is not None:
+            self._file.store(format_compact_java_json({"configTable": table}))
+        self._table = table
+
+
+def _decode(text: str) -> Table:
+    members = parse_java_json(text)
+    table = members.get("configTable") if isinstance(members, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError("configTable is missing")  # noqa: TRY004 - the text is wrong, not a type
+    for namespace, entries in table.items():
+        if not isinstance(entries, dict) or not all(isinstance(v, str) for v in entries.values()):
+            raise ValueError(f"the namespace {json.dumps(namespace)} holds other than texts")
+    return table

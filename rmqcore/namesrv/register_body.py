@@ -1,0 +1,225 @@
+"""The body of a broker's registration, plain or compressed, of every release; hostile until read.
+
+Source: RegisterBrokerBody, TopicConfig.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from rmqcore.java.json import parse_java_json
+from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, QueueData, TopicConfig
+from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
+
+#: what a compressed body may unpack to: some 500,000 topics
+PLAIN_SIZE_MAX = 64 * 1024 * 1024
+_INT = struct.Struct(">i")
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_PERM_MAX = 15
+_QUEUE_COUNT_DEFAULT = 16
+_PERM_DEFAULT = 6
+_ZLIB_FIRST_BYTE = 0x78
+_TOPIC_ITEMS_MIN = 5
+_NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+def read_register_body(body: bytes, version: int, *, compressed: bool) -> BrokerTopics:
+    """Read the topics of a registration.
+
+    Args:
+        body: as it was received; empty is no topics.
+        version: MQVersion ordinal of the broker.
+        compressed: what the header says. Brokers of 5.x compress and say that they did not, so the
+            body is looked at, too.
+
+    Raises:
+        RequestRefusedError: the body is not what a broker sends.
+    """
+    if not body:
+        return BrokerTopics()
+    if compressed or body[0] == _ZLIB_FIRST_BYTE:
+        return _read_compressed(body, version)
+    members = parse_object(body)
+    if version < VERSION_3_0_11:
+        return _read_wrapper(members, ())
+    filters = _texts(members.get("filterServerList"))
+    return _read_wrapper(_object(members.get("topicConfigSerializeWrapper")), filters)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Read a JSON object, standard or fastjson's.
+
+    Raises:
+        RequestRefusedError: it is none.
+    """
+    try:
+        text = body.decode("utf-8")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = parse_java_json(text)
+    except (ValueError, RecursionError):
+        raise _refused("it is not JSON") from None
+    return _object(value)
+
+
+def read_data_version(members: Mapping[str, Any]) -> DataVersion:
+    """Read a DataVersion; members that an older release leaves out are 0.
+
+    Raises:
+        RequestRefusedError: a member is no number of 64 bits.
+    """
+    return DataVersion(
+        _number(members, "counter", 0, _INT64_MAX),
+        _number(members, "stateVersion", 0, _INT64_MAX),
+        _number(members, "timestamp", 0, _INT64_MAX),
+    )
+
+
+def read_queue_data(members: Any) -> QueueData:
+    """Read one of the queueDatas of a route.
+
+    Raises:
+        RequestRefusedError: it is none.
+    """
+    members = _object(members)
+    topic = _read_topic(members)
+    return topic.queues_of(_text(members.get("brokerName")), topic.perm)
+
+
+def _read_wrapper(wrapper: dict[str, Any], filters: tuple[str, ...]) -> BrokerTopics:
+    table = _object(wrapper.get("topicConfigTable"))
+    mappings = _object(wrapper.get("topicQueueMappingInfoMap"))
+    return BrokerTopics(
+        read_data_version(_object(wrapper.get("dataVersion"))),
+        {_text(name): _read_topic(_object(members)) for name, members in table.items()},
+        filters,
+        {_text(name): _object(info) for name, info in mappings.items()},
+    )
+
+
+def _read_topic(members: dict[str, Any]) -> TopicConfig:
+    return TopicConfig(
+        _number(members, "readQueueNums", _QUEUE_COUNT_DEFAULT, _INT32_MAX),
+        _number(members, "writeQueueNums", _QUEUE_COUNT_DEFAULT, _INT32_MAX),
+        _number(members, "perm", _PERM_DEFAULT, _PERM_MAX),
+        _number(members, "topicSysFlag", 0, _INT32_MAX),
+    )
+
+
+# ---- compressed bodies ------------------------------------------------------------------------
+
+
+def _read_compressed(body: bytes, version: int) -> BrokerTopics:
+    pieces = _Pieces(_unpack(body))
+    data_version = read_data_version(parse_object(pieces.take()))
+    topics = dict(_read_topic_line(pieces.take()) for _ in range(pieces.count()))
+    filters = _texts(_list(pieces.take()))
+    mappings = {}
+    if version >= VERSION_5_0_0:
+        for _ in range(pieces.count()):
+            info = parse_object(pieces.take())
+            mappings[_text(info.get("topic"))] = info
+    return BrokerTopics(data_version, topics, filters, mappings)
+
+
+def _unpack(body: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(body, PLAIN_SIZE_MAX)
+    except zlib.error:
+        raise _refused("it cannot be unpacked") from None
+    if not unpacker.eof:
+        raise _refused("it is cut, or too large")
+    return plain
+
+
+class _Pieces:
+    """Pieces with their length in front, each checked against what is left."""
+
+    def __init__(self, plain: bytes) -> None:
+        self._plain = plain
+        self._at = 0
+
+    def count(self) -> int:
+        """Read how many pieces follow; each takes four bytes at least."""
+        count = self._int()
+        if not 0 <= count <= (len(self._plain) - self._at) // _INT.size:
+            raise _refused(f"{count} pieces cannot be in it")
+        return count
+
+    def take(self) -> bytes:
+        """Read one piece."""
+        size = self._int()
+        if not 0 <= size <= len(self._plain) - self._at:
+            raise _refused(f"a piece of {size} bytes cannot be in it")
+        self._at += size
+        return self._plain[self._at - size : self._at]
+
+    def _int(self) -> int:
+        if len(self._plain) - self._at < _INT.size:
+            raise _refused("it ends too early")
+        value: int = _INT.unpack_from(self._plain, self._at)[0]
+        self._at += _INT.size
+        return value
+
+
+def _read_topic_line(line: bytes) -> tuple[str, TopicConfig]:
+    """Read `name readQueueNums writeQueueNums perm filterType [attributes]`."""
+    items = line.decode("utf-8", "replace").split(" ")
+    if len(items) < _TOPIC_ITEMS_MIN or not all(map(_NUMBER.fullmatch, items[1:4])):
+        raise _refused("a topic in it cannot be read")
+    numbers = [int(item) for item in items[1:4]]
+    names = ("readQueueNums", "writeQueueNums", "perm")
+    return _text(items[0]), _read_topic(dict(zip(names, numbers, strict=True)))
+
+
+# ---- values of JSON ---------------------------------------------------------------------------
+
+
+def _number(members: Mapping[str, Any], name: str, default: int, most: int) -> int:
+    value = members.get(name, default)
+    if type(value) is not int or not 0 <= value <= most:
+        raise _refused(f"{name} has to be a number from 0 to {most}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _refused("a name in it is missing")
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """An object; an empty one for null, as a member that is missing is."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _refused("it is no JSON object where one has to be")
+    return value
+
+
+def _list(piece: bytes) -> Any:
+    try:
+        return json.loads(piece) if piece else []
+    except (ValueError, RecursionError):
+        raise _refused("it is not JSON") from None
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise _refused("its list of filter servers is none")
+    return tuple(values)
+
+
+def _refused(reason: str) -> RequestRefusedError:
+    return RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the body is refused: {reason}")

@@ -1,0 +1,306 @@
+"""What is done about each request: header and body in, answer out.
+
+All of them are plain functions: nothing waits but `put` and `delete` of a key that is kept on disk.
+
+Source: DefaultRequestProcessor, ClientRequestProcessor.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from rmqcore.errors import ConfigError
+from rmqcore.java.json import format_compact_java_json
+from rmqcore.java.properties import parse_properties
+from rmqcore.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from rmqcore.namesrv.namesrv_config import NamesrvConfig
+from rmqcore.namesrv.register_body import (
+    parse_object,
+    read_data_version,
+    read_queue_data,
+    read_register_body,
+)
+from rmqcore.namesrv.route_data import Registration
+from rmqcore.namesrv.route_table import RouteTable
+from rmqcore.remoting import (
+    Connection,
+    Processor,
+    RemotingCommand,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.codes import VERSION_4_9_4
+
+#: bytes of a text of settings
+CONFIG_SIZE_MAX = 64 * 1024
+_FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+
+
+class NamesrvRequests:
+    """The processors of a name server over its tables."""
+
+    def __init__(self, routes: RouteTable, kv: KVConfig, clock: Callable[[], float]) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._clock = clock
+        self._started_s = clock()
+
+    @property
+    def config(self) -> NamesrvConfig:
+        """The settings in force."""
+        return self._routes.config
+
+    def processors(self) -> dict[int, Processor]:
+        """Every request that is served, by its code."""
+        return {
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.get_broker_member_group,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.get_clusters,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_only_topics,
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # ---- of brokers -------------------------------------------------------------------------
+
+    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Take a broker's topics; tell it its master and the order configuration."""
+        crc = request.number("bodyCrc32", 0)
+        if crc and crc != zlib.crc32(request.body) & 0x7FFFFFFF:
+            return failure(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        fields = request.ext_fields
+        said = Registration(
+            cluster=_name(request, "clusterName"),
+            broker_name=_name(request, "brokerName"),
+            broker_addr=_name(request, "brokerAddr"),
+            broker_id=_broker_id(request),
+            ha_server_addr=request.text("haServerAddr"),
+            timeout_ms=_timeout_ms(request),
+            enable_acting_master=(
+                request.boolean("enableActingMaster") if "enableActingMaster" in fields else None
+            ),
+            zone_name=fields.get("__ZONE_NAME"),
+            content=read_register_body(
+                request.body, request.version, compressed=request.boolean("compressed")
+            ),
+        )
+        result = self._routes.register(said, connection)
+        if result is None:
+            return failure(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        answer = success()
+        if result.master_addr:
+            answer.ext_fields = {
+                "haServerAddr": result.ha_server_addr,
+                "masterAddr": result.master_addr,
+            }
+        if self.config.return_order_topic_config_to_broker:
+            order = self._kv.namespace(ORDER_TOPIC_CONFIG)
+            if order is not None:
+                answer.body = _json({"table": order})
+        return answer
+
+    def unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Forget a broker's address."""
+        _broker_id(request)
+        self._routes.unregister(
+            request.text("clusterName"), request.text("brokerAddr"), request.text("brokerName")
+        )
+        return success()
+
+    def query_data_version(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell whether a broker's topics have changed since it has told them; it is alive."""
+        cluster, addr = request.text("clusterName"), request.text("brokerAddr")
+        version = read_data_version(parse_object(request.body))
+        changed = self._routes.has_changed(cluster, addr, version)
+        self._routes.heard_of(cluster, addr)
+        known = self._routes.data_version(cluster, addr)
+        body = b"" if known is None else _json(known.to_wire())
+        return success({"changed": "true" if changed else "false"}, body)
+
+    def broker_heartbeat(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Note that a broker is alive."""
+        self._routes.heard_of(request.text("clusterName"), request.text("brokerAddr"))
+        return success()
+
+    def get_broker_member_group(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell a broker's addresses."""
+        group = self._routes.group(request.text("clusterName"), request.text("brokerName"))
+        return success(body=_json({"brokerMemberGroup": group}))
+
+    def register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Add one topic's queues on brokers that are known."""
+        topic = _name(request, "topic")
+        queues = parse_object(request.body).get("queueDatas") if request.body else None
+        if isinstance(queues, list):
+            self._routes.add_queues(topic, [read_queue_data(each) for each in queues])
+        return success()
+
+    # ---- of clients -------------------------------------------------------------------------
+
+    def get_route(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell where a topic's queues are."""
+        config = self.config
+        if config.need_wait_for_service and (
+            self._clock() - self._started_s < config.wait_for_service_s
+        ):
+            return failure(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        topic = request.text("topic")
+        route = self._routes.route(topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {topic}{_FAQ}"
+            return failure(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if config.order_message_enable:
+            route["orderTopicConf"] = self._kv.get(ORDER_TOPIC_CONFIG, topic)
+        standard = request.version >= VERSION_4_9_4 or request.boolean("acceptStandardJsonOnly")
+        return success(body=_json(dict(sorted(route.items())), quote_keys=standard))
+
+    def get_clusters(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell all brokers and clusters."""
+        return success(body=_json(self._routes.clusters()))
+
+    def get_all_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell all topics."""
+        if not self.config.enable_all_topic_list:
+            return failure(ResponseCode.SYSTEM_ERROR, "disable")
+        return success(body=_json({"topicList": self._routes.topics()}))
+
+    def get_topics_by_cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell a cluster's topics."""
+        return self._topic_list(self._routes.topics_of(request.text("cluster")))
+
+    def get_system_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell the topics that clusters and brokers are, and a broker to ask for more."""
+        topics, broker_addr = self._routes.system_topics()
+        return self._topic_list(topics, broker_addr)
+
+    def get_unit_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell the topics of units."""
+        return self._topic_list(self._routes.unit_topics())
+
+    def get_unit_sub_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell the topics that units subscribe."""
+        return self._topic_list(self._routes.unit_sub_topics())
+
+    def get_unit_sub_only_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell the topics that units subscribe and that are not theirs."""
+        return self._topic_list(self._routes.unit_sub_only_topics())
+
+    def _topic_list(self, topics: list[str], broker_addr: str | None = None) -> RemotingCommand:
+        if not self.config.enable_topic_list:
+            return failure(ResponseCode.SYSTEM_ERROR, "disable")
+        return success(body=_json({"brokerAddr": broker_addr, "topicList": topics}))
+
+    # ---- of operators -----------------------------------------------------------------------
+
+    def put_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Set a key."""
+        self._kv.put(request.text("namespace"), request.text("key"), request.text("value"))
+        return success()
+
+    def get_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell a key's value."""
+        namespace, key = request.text("namespace"), request.text("key")
+        value = self._kv.get(namespace, key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return failure(ResponseCode.QUERY_NOT_FOUND, remark)
+        return success({"value": value})
+
+    def delete_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Remove a key."""
+        self._kv.delete(request.text("namespace"), request.text("key"))
+        return success()
+
+    def get_kv_list(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell all keys and values of a namespace."""
+        namespace = request.text("namespace")
+        entries = self._kv.namespace(namespace)
+        if entries is None:
+            remark = f"No config item, Namespace: {namespace}"
+            return failure(ResponseCode.QUERY_NOT_FOUND, remark)
+        return success(body=_json({"table": entries}))
+
+    def wipe_write_perm(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Let nobody send to a broker."""
+        count = self._routes.wipe_write_perm(request.text("brokerName"))
+        return success({"wipeTopicCount": str(count)})
+
+    def add_write_perm(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Let everybody send to a broker."""
+        count = self._routes.add_write_perm(request.text("brokerName"))
+        return success({"addTopicCount": str(count)})
+
+    def delete_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Forget a topic, in one cluster or in all."""
+        cluster = request.ext_fields.get("clusterName") or None
+        self._routes.delete_topic(request.text("topic"), cluster)
+        return success()
+
+    def update_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Change settings that are dynamic: none of them is a path, nothing is written."""
+        if len(request.body) > CONFIG_SIZE_MAX:
+            remark = f"nothing was changed: the body has to have {CONFIG_SIZE_MAX} bytes at most"
+            return failure(ResponseCode.NO_PERMISSION, remark)
+        try:
+            changes = parse_properties(request.body.decode("utf-8", "replace"))
+            self._routes.config = self.config.changed(changes)
+        except ConfigError as error:
+            remark = f"nothing was changed: {error.field} has to be {error.rule}"
+            return failure(ResponseCode.NO_PERMISSION, remark)
+        return success()
+
+    def get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell the settings, none of which is a path."""
+        return success(body=self.config.to_properties().encode())
+
+
+def _name(request: RemotingCommand, field: str) -> str:
+    value = request.text(field)
+    if not value.strip():
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the header field {field} is empty")
+    return value
+
+
+def _broker_id(request: RemotingCommand) -> int:
+    number = request.number("brokerId")
+    if number < 0:
+        raise RequestRefusedError(
+            ResponseCode.SYSTEM_ERROR, "the header field brokerId has to be 0 or more"
+        )
+    return number
+
+
+def _timeout_ms(request: RemotingCommand) -> int | None:
+    if "heartbeatTimeoutMillis" not in request.ext_fields:
+        return None
+    timeout_ms = request.number("heartbeatTimeoutMillis")
+    if timeout_ms <= 0:
+        raise RequestRefusedError(
+            ResponseCode.SYSTEM_ERROR, "the header field heartbeatTimeoutMillis has to be above 0"
+        )
+    return timeout_ms
+
+
+def _json(value: object, *, quote_keys: bool = False) -> bytes:
+    return format_compact_java_json(value, quote_keys=quote_keys).encode("utf-8", "replace")

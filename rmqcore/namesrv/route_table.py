@@ -1,0 +1,415 @@
+"""Which brokers there are, which topics they have, and when they were last heard of.
+
+- All of it is in memory and used from one thread; nothing here waits.
+- A topic's queues are known by broker name, a broker's life by cluster and address.
+- A broker without any address is in no table.
+
+Source: RouteInfoManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rmqcore.namesrv.namesrv_config import NamesrvConfig
+from rmqcore.namesrv.route_data import (
+    FLAG_UNIT,
+    FLAG_UNIT_SUB,
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    DataVersion,
+    QueueData,
+    Registration,
+)
+
+#: milliseconds of silence after which a broker is forgotten, unless it asks for another time
+EXPIRED_TIME_MS = 120_000
+#: topics by which brokers of a group find each other: shown as they are
+_SYNC_BROKER_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+@dataclass(slots=True)
+class BrokerLive:
+    """What is known of one address's life.
+
+    Attributes:
+        connection: the broker's, whatever identifies it; when it is closed, the broker is gone.
+        heard_s: when, by the table's clock.
+    """
+
+    broker_name: str
+    broker_id: int
+    heard_s: float
+    timeout_ms: int
+    data_version: DataVersion
+    connection: object
+    ha_server_addr: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResult:
+    """What a broker is told about its master; empty when there is nothing to tell."""
+
+    ha_server_addr: str = ""
+    master_addr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MinBrokerIdChanged:
+    """The lowest id of a broker has changed: what its addresses are to be told.
+
+    Attributes:
+        addrs: of the broker, by id.
+        offline_addr: of the one that has gone; None when one has come.
+        ha_server_addr: of the one with the lowest id; None when it is not known.
+    """
+
+    broker_name: str
+    addrs: dict[int, str]
+    offline_addr: str | None
+    ha_server_addr: str | None
+
+
+class RouteTable:
+    """The tables of a name server."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        config: NamesrvConfig,
+        on_min_broker_id_changed: Callable[[MinBrokerIdChanged], None] | None = None,
+    ) -> None:
+        """Make empty tables.
+
+        Args:
+            clock: seconds that never step back.
+            config: may be replaced: `config` is read at each request.
+            on_min_broker_id_changed: told when the configuration asks for it.
+        """
+        self.config = config
+        self._clock = clock
+        self._on_min_changed = on_min_broker_id_changed
+        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._brokers: dict[str, BrokerData] = {}
+        self._clusters: dict[str, set[str]] = {}
+        self._live: dict[tuple[str, str], BrokerLive] = {}
+        self._filters: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._mappings: dict[str, dict[str, dict[str, object]]] = {}
+
+    # ---- what brokers say -------------------------------------------------------------------
+
+    def register(self, said: Registration, connection: object) -> RegisterResult | None:
+        """Take what a broker says of itself.
+
+        Returns:
+            What it is told; None when it is refused: a single topic, and no full registration
+            before it.
+
+        Source: RouteInfoManager, registerBroker.
+        """
+        broker = self._brokers.get(said.broker_name)
+        first = broker is None or said.broker_id not in broker.addrs
+        if first and len(said.content.topics) == 1:
+            return None
+        if broker is None:
+            broker = BrokerData(said.cluster, said.broker_name)
+            self._brokers[said.broker_name] = broker
+        self._clusters.setdefault(said.cluster, set()).add(said.broker_name)
+        broker.enable_acting_master = bool(said.enable_acting_master)
+        broker.zone_name = said.zone_name
+        min_changed = said.broker_id < min(broker.addrs, default=MASTER_ID)
+        for other in [i for i, addr in broker.addrs.items() if addr == said.broker_addr]:
+            if other != said.broker_id:
+                del broker.addrs[other]
+        if self._is_outdated(broker, said):
+            self._live.pop((said.cluster, said.broker_addr), None)
+            return RegisterResult()
+        broker.addrs[said.broker_id] = said.broker_addr
+        self._take_topics(broker, said, first)
+        key = said.cluster, said.broker_addr
+        self._live[key] = BrokerLive(
+            said.broker_name,
+            said.broker_id,
+            self._clock(),
+            EXPIRED_TIME_MS if said.timeout_ms is None else said.timeout_ms,
+            said.content.data_version,
+            connection,
+            said.ha_server_addr,
+        )
+        if said.content.filter_servers:
+            self._filters[key] = said.content.filter_servers
+        else:
+            self._filters.pop(key, None)
+        if min_changed:
+            self._tell_min_changed(broker, None)
+        return self._about_master(broker, said.broker_id)
+
+    def _is_outdated(self, broker: BrokerData, said: Registration) -> bool:
+        """Tell whether the id belongs to another address that is in a later term."""
+        holder = broker.addrs.get(said.broker_id)
+        if holder is None or holder == said.broker_addr:
+            return False
+        live = self._live.get((said.cluster, holder))
+        version = said.content.data_version
+        return live is not None and live.data_version.state_version > version.state_version
+
+    def _take_topics(self, broker: BrokerData, said: Registration, first: bool) -> None:
+        """Bring the queues level with what a master, or the first of its slaves, has told."""
+        stands_in = (
+            said.enable_acting_master is not None
+            and said.broker_id != MASTER_ID
+            and said.broker_id == min(broker.addrs)
+        )
+        if said.broker_id != MASTER_ID and not stands_in:
+            return
+        content, name = said.content, broker.broker_name
+        changed = first or self.has_changed(said.cluster, said.broker_addr, content.data_version)
+        if self.config.delete_topic_with_broker_registration and not content.mappings:
+            gone = [topic for topic in self._queues if topic not in content.topics]
+            for topic in gone:
+                self._remove_queues(topic, [name])
+        for topic, settings in content.topics.items():
+            queues = self._queues.setdefault(topic, {})
+            if changed or name not in queues:
+                perm = settings.perm
+                if stands_in and broker.enable_acting_master:
+                    perm &= ~PERM_WRITE
+                queues[name] = settings.queues_of(name, perm)
+        if changed:
+            for topic, info in content.mappings.items():
+                owner = info.get("bname")
+                owner = owner if isinstance(owner, str) else name
+                self._mappings.setdefault(topic, {})[owner] = info
+
+    def _about_master(self, broker: BrokerData, broker_id: int) -> RegisterResult:
+        master_addr = broker.addrs.get(MASTER_ID)
+        if broker_id == MASTER_ID or master_addr is None:
+            return RegisterResult()
+        live = self._live.get((broker.cluster, master_addr))
+        if live is None:
+            return RegisterResult()
+        return RegisterResult(live.ha_server_addr, master_addr)
+
+    def unregister(self, cluster: str, broker_addr: str, broker_name: str) -> None:
+        """Forget one address; with its last, the broker and all its queues.
+
+        Source: RouteInfoManager, unRegisterBroker.
+        """
+        self._live.pop((cluster, broker_addr), None)
+        self._filters.pop((cluster, broker_addr), None)
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return
+        ids = [number for number, addr in broker.addrs.items() if addr == broker_addr]
+        lowest = min(broker.addrs, default=None)
+        for number in ids:
+            del broker.addrs[number]
+        if not broker.addrs:
+            self._drop_broker(broker)
+            return
+        if ids and broker.enable_acting_master and MASTER_ID not in broker.addrs:
+            for queues in self._queues.values():
+                if broker_name in queues:
+                    queues[broker_name].perm &= ~PERM_WRITE
+        if lowest in ids:
+            self._tell_min_changed(broker, broker_addr)
+
+    def _drop_broker(self, broker: BrokerData) -> None:
+        name = broker.broker_name
+        self._brokers.pop(name, None)
+        for cluster in [each for each, names in self._clusters.items() if name in names]:
+            self._clusters[cluster].discard(name)
+            if not self._clusters[cluster]:
+                del self._clusters[cluster]
+        for topic in list(self._queues):
+            self._remove_queues(topic, [name])
+
+    def _remove_queues(self, topic: str, broker_names: Iterable[str]) -> None:
+        queues = self._queues.get(topic)
+        if queues is None:
+            return
+        for name in broker_names:
+            queues.pop(name, None)
+            self._mappings.get(topic, {}).pop(name, None)
+        if not queues:
+            del self._queues[topic]
+        if not self._mappings.get(topic, True):
+            del self._mappings[topic]
+
+    def _tell_min_changed(self, broker: BrokerData, offline_addr: str | None) -> None:
+        if self._on_min_changed is None or not self.config.notify_min_broker_id_changed:
+            return
+        live = self._live.get((broker.cluster, broker.addrs[min(broker.addrs)]))
+        ha_server_addr = live.ha_server_addr if live is not None else None
+        self._on_min_changed(
+            MinBrokerIdChanged(broker.broker_name, dict(broker.addrs), offline_addr, ha_server_addr)
+        )
+
+    def heard_of(self, cluster: str, broker_addr: str) -> None:
+        """Note that a broker is there; one that has not registered is not known by that."""
+        live = self._live.get((cluster, broker_addr))
+        if live is not None:
+            live.heard_s = self._clock()
+
+    def data_version(self, cluster: str, broker_addr: str) -> DataVersion | None:
+        """The state of its topics that a broker has told last; None when it is not known."""
+        live = self._live.get((cluster, broker_addr))
+        return live.data_version if live is not None else None
+
+    def has_changed(self, cluster: str, broker_addr: str, version: DataVersion) -> bool:
+        """Tell whether a broker's state is another than the one it has told, or that is unknown."""
+        return self.data_version(cluster, broker_addr) != version
+
+    def connection_closed(self, connection: object) -> list[str]:
+        """Forget the brokers whose connection it was; return their addresses."""
+        gone = [key for key, live in self._live.items() if live.connection is connection]
+        return self._forget(gone)
+
+    def expire(self) -> list[BrokerLive]:
+        """Forget the brokers that have been silent for too long; return them."""
+        now_s = self._clock()
+        gone = {
+            key: live
+            for key, live in self._live.items()
+            if live.heard_s + live.timeout_ms / 1000 < now_s
+        }
+        self._forget(list(gone))
+        return list(gone.values())
+
+    def _forget(self, keys: list[tuple[str, str]]) -> list[str]:
+        for cluster, broker_addr in keys:
+            live = self._live.get((cluster, broker_addr))
+            if live is not None:
+                self.unregister(cluster, broker_addr, live.broker_name)
+        return [broker_addr for _, broker_addr in keys]
+
+    # ---- what clients ask -------------------------------------------------------------------
+
+    def route(self, topic: str) -> dict[str, object] | None:
+        """A topic's brokers and queues, as they are sent; None when there are none.
+
+        Source: RouteInfoManager, pickupTopicRouteData.
+        """
+        queues = self._queues.get(topic)
+        if not queues:
+            return None
+        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        if not brokers:
+            return None
+        filters = {
+            addr: list(self._filters[broker.cluster, addr])
+            for broker in brokers
+            for addr in broker.addrs.values()
+            if (broker.cluster, addr) in self._filters
+        }
+        return {
+            "brokerDatas": [
+                each.to_wire(self._shown_addrs(topic, each, queues[each.broker_name]))
+                for each in brokers
+            ],
+            "filterServerTable": filters,
+            "queueDatas": [each.to_wire() for each in queues.values()],
+            "topicQueueMappingByBroker": self._mappings.get(topic),
+        }
+
+    def _shown_addrs(self, topic: str, broker: BrokerData, queues: QueueData) -> dict[int, str]:
+        """The addresses of a broker; of one without master the lowest slave in its place."""
+        stands_in = (
+            self.config.support_acting_master
+            and broker.enable_acting_master
+            and MASTER_ID not in broker.addrs
+            and not queues.writable
+            and not topic.startswith(_SYNC_BROKER_MEMBER)
+        )
+        if not stands_in:
+            return broker.addrs
+        lowest = min(broker.addrs)
+        others = {number: addr for number, addr in broker.addrs.items() if number != lowest}
+        return {MASTER_ID: broker.addrs[lowest]} | others
+
+    def clusters(self) -> dict[str, object]:
+        """All brokers and clusters, as they are sent."""
+        return {
+            "brokerAddrTable": {name: each.to_wire() for name, each in self._brokers.items()},
+            "clusterAddrTable": {name: sorted(each) for name, each in self._clusters.items()},
+        }
+
+    def group(self, cluster: str, broker_name: str) -> dict[str, object]:
+        """The addresses of one broker, as they are sent; none when it is not known."""
+        broker = self._brokers.get(broker_name)
+        addrs = broker.addrs if broker is not None else {}
+        return {
+            "brokerAddrs": dict(sorted(addrs.items())),
+            "brokerName": broker_name,
+            "cluster": cluster,
+        }
+
+    def topics(self) -> list[str]:
+        """All topics."""
+        return list(self._queues)
+
+    def topics_of(self, cluster: str) -> list[str]:
+        """The topics that have queues on a broker of a cluster."""
+        names = self._clusters.get(cluster, set())
+        return [topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)]
+
+    def unit_topics(self) -> list[str]:
+        """The topics of units."""
+        return self._topics_with(lambda flag: bool(flag & FLAG_UNIT))
+
+    def unit_sub_topics(self) -> list[str]:
+        """The topics that units subscribe."""
+        return self._topics_with(lambda flag: bool(flag & FLAG_UNIT_SUB))
+
+    def unit_sub_only_topics(self) -> list[str]:
+        """The topics that units subscribe and that are not of a unit themselves."""
+        return self._topics_with(lambda flag: flag & (FLAG_UNIT | FLAG_UNIT_SUB) == FLAG_UNIT_SUB)
+
+    def _topics_with(self, wanted: Callable[[int], bool]) -> list[str]:
+        return [
+            topic
+            for topic, queues in self._queues.items()
+            if wanted(next(iter(queues.values())).topic_sys_flag)
+        ]
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """The names of clusters and brokers, which are topics, too; and any broker's address."""
+        names = [*self._clusters]
+        for members in self._clusters.values():
+            names += sorted(members)
+        addrs = (addr for broker in self._brokers.values() for addr in broker.addrs.values())
+        return names, next(addrs, None)
+
+    # ---- what operators ask -----------------------------------------------------------------
+
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """Let no producer send to a broker until it tells other topics; return how many topics."""
+        return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        """Let producers send to all topics of a broker; return how many."""
+        return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
+
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+        found = [queues[broker_name] for queues in self._queues.values() if broker_name in queues]
+        for queues in found:
+            queues.perm = change(queues.perm)
+        return len(found)
+
+    def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Add or replace queues of a topic on the brokers that are known.
+
+        Source: RouteInfoManager, registerTopic.
+        """
+        known = [each for each in queues if each.broker_name in self._brokers]
+        if known:
+            table = self._queues.setdefault(topic, {})
+            table.update({each.broker_name: each for each in known})
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, on the brokers of one cluster or on all."""
+        names = self._queues.get(topic, {}) if cluster is None else self._clusters.get(cluster, ())
+        self._remove_queues(topic, list(names))
