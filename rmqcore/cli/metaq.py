@@ -32,6 +32,7 @@ from rmqcore.metaq import (
     Verdict,
 )
 from rmqcore.metaq._message_set import scan_file
+from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.transfer.metaq import migrate as migrate_partitions
 from rmqcore.transfer.metaq import partitions
 from rmqcore.transfer.metaq_demo import run_demo
@@ -205,6 +206,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="instead of serverPort")] = None,
     admin: Annotated[Path | None, typer.Option(help="Unix socket for operators")] = None,
     fast_boot: Annotated[bool, typer.Option(help="do not read what is known to be whole")] = False,
+    max_message_size: Annotated[
+        int, typer.Option(help="bytes of one put; readers of MetaQ take no more than its default")
+    ] = MAX_READ_BUFFER_SIZE,
 ) -> None:
     """Serve the text protocol until SIGTERM or Ctrl-C; SIGHUP reloads the topics."""
 
@@ -222,7 +226,13 @@ def serve(
 
         loop.add_signal_handler(signal.SIGHUP, reload)
         with MessageStoreManager(loaded, fast_boot=fast_boot) as manager:
-            server = MetaServer(manager, host=host, port=port, admin_socket=admin)
+            server = MetaServer(
+                manager,
+                host=host,
+                port=port,
+                admin_socket=admin,
+                max_message_size=max_message_size,
+            )
             where = await server.start()
             _OUT.print(f"serving {len(manager.all_topics())} topics on {where[0]}:{where[1]}")
             await done.wait()

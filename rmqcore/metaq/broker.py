@@ -6,22 +6,31 @@ Decides; `server.py` moves the bytes.
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError
+from rmqcore.metaq._message_set import checksum as checksum_of
 from rmqcore.metaq._segment_tail import Location
-from rmqcore.metaq.errors import MissingSegmentError, OffsetTooSmallError
+from rmqcore.metaq.errors import (
+    InvalidChecksumError,
+    MissingSegmentError,
+    OffsetTooSmallError,
+    UnstorableRecordError,
+)
 from rmqcore.metaq.file_message_set import FileMessageSet
 from rmqcore.metaq.ini import read_text
 from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import HEADER_SIZE, IdWorker, split_data
-from rmqcore.metaq.message_store import MessageStore
+from rmqcore.metaq.message_store import MessageStore, Row
 from rmqcore.metaq.protocol import (
+    NO_CHECKSUM,
     RANDOM_PARTITION,
     Code,
     Get,
     Offset,
-    Put,
     Stats,
     Version,
     format_result,
@@ -31,6 +40,55 @@ from rmqcore.version import __version__
 
 _LOG = logging.getLogger(__name__)
 _MAX_OFFSET = 2**63 - 1
+
+
+PutRow = tuple[str, int, int, int, int, bytes]
+
+
+class ForbiddenError(MessageIllegalError):
+    """The operator has closed the partition, or the topic takes no puts."""
+
+
+@dataclass(slots=True)
+class PutGroup:
+    """The puts of a burst to one partition.
+
+    Attributes:
+        topic: their topic.
+        partition: the partition, `RANDOM_PARTITION` where ``choices`` says which there are.
+        store: where they go; None: nowhere.
+        refused: why they go nowhere.
+        choices: open partitions.
+        rows: ``(message_id, data, flag)`` of those that are stored.
+        askers: for each of these its place in the burst, and its opaque.
+        count: puts, the refused ones too.
+        size: bytes of their data.
+        stored: where the rows begin, once they are stored.
+    """
+
+    topic: str
+    partition: int
+    store: MessageStore | None = None
+    refused: Exception | None = None
+    choices: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    askers: list[tuple[int, int]] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    stored: Future[Location] = field(default_factory=Future)
+
+
+@dataclass(slots=True)
+class Puts:
+    """The answers to a burst of puts.
+
+    Attributes:
+        replies: one a put, in order; empty while it waits for the disk.
+        waiting: what waits for the disk.
+    """
+
+    replies: list[bytes]
+    waiting: list[PutGroup] = field(default_factory=list)
 
 
 class BrokerProcessor:
@@ -53,35 +111,60 @@ class BrokerProcessor:
         self._config = manager.config
         self._ids = IdWorker(manager.config.system.broker_id)
 
-    def put(self, command: Put, data: bytes) -> bytes | Future[bytes]:
-        """Store a message; the answer may wait for the disk."""
-        self.stats.count(Count.PUT, command.topic)
-        self.stats.count(Count.MESSAGE_SIZE, command.topic, len(data))
-        partition = command.partition
-        try:
-            if command.transaction is not None:
-                return self._refuse_put(command, Code.BAD_REQUEST, "no transactions here")
-            if partition == RANDOM_PARTITION:
-                partition = self.manager.random_partition(command.topic)
-            refused = self._closed(command.topic, partition)
-            if refused is None and not self._config.topic_config(command.topic).accept_publish:
-                refused = f"topic {command.topic} does not accept publishing"
-            if refused is not None:
-                return self._refuse_put(command, Code.FORBIDDEN, refused)
-            split_data(memoryview(data), command.flag)
-            store = self.manager.get_or_create(command.topic, partition)
-            message_id = self._ids.next_id()
-            stored = store.append_async(message_id, data, command.flag, command.checksum)
-        except (OSError, RmqCoreError, ValueError) as error:
-            return self._put_failed(command, partition, error)
-        if stored.done():
-            return self._put_done(command, partition, message_id, stored)
-        reply: Future[bytes] = Future()
-        reply.set_running_or_notify_cancel()
-        stored.add_done_callback(
-            lambda done: reply.set_result(self._put_done(command, partition, message_id, done))
-        )
-        return reply
+    def put_many(self, rows: Sequence[PutRow]) -> Puts:
+        """Store a burst of messages, each partition's in one write and one flush.
+
+        Returns:
+            The answers; those of `Puts.waiting` are known once `settle` has been called with each.
+        """
+        puts = Puts([b""] * len(rows))
+        groups: dict[tuple[str, int], PutGroup] = {}
+        for index, (row, message_id) in enumerate(
+            zip(rows, self._ids.next_ids(len(rows)), strict=True)
+        ):
+            topic, partition, flag, checksum, opaque, data = row
+            group = groups.get((topic, partition))
+            if group is None:
+                group = groups[topic, partition] = self._admit(topic, partition)
+            if group.choices:
+                partition = group.choices[int(random.random() * len(group.choices))]  # noqa: S311
+                group = groups.get((topic, partition))
+                if group is None:
+                    group = groups[topic, partition] = self._admit(topic, partition)
+            group.count += 1
+            group.size += len(data)
+            reason = group.refused
+            if reason is None and (flag or checksum != NO_CHECKSUM or not data):
+                reason = _unfit(message_id, data, flag, checksum)
+            if reason is None:
+                group.rows.append((message_id, data, flag))
+                group.askers.append((index, opaque))
+            else:
+                puts.replies[index] = self._put_failed(group, opaque, reason)
+        for group in groups.values():
+            if group.count:
+                self._append(puts, group)
+        return puts
+
+    def settle(self, puts: Puts, group: PutGroup) -> None:
+        """Write the answers to the puts of one partition whose future is done."""
+        error = group.stored.exception()
+        if error is not None:
+            for index, opaque in group.askers:
+                puts.replies[index] = self._put_failed(group, opaque, error)
+            return
+        offset = group.stored.result().offset
+        replies, partition = puts.replies, group.partition
+        for (index, opaque), (message_id, data, _) in zip(group.askers, group.rows, strict=True):
+            text = f"{message_id} {partition} {offset}"
+            replies[index] = f"result 200 {len(text)} {opaque}\r\n{text}".encode()
+            offset += HEADER_SIZE + len(data)
+
+    def refuse_put(self, topic: str, partition: int, opaque: int, code: Code, reason: str) -> bytes:
+        """Answer a put of which nothing was stored."""
+        self.stats.count(Count.PUT_FAILED, topic)
+        text = f"Put message to [partition '{topic}-{partition}'] failed.Detail:{reason}"
+        return format_result(code, text, opaque)
 
     def get(self, command: Get) -> bytes | FileMessageSet:
         """Find the bytes to send, or the answer that says why there are none."""
@@ -162,27 +245,66 @@ class BrokerProcessor:
         self.stats.count(Count.GET_MISS, command.topic)
         return format_result(code, text, command.opaque)
 
-    def _put_done(
-        self, command: Put, partition: int, message_id: int, stored: Future[Location]
-    ) -> bytes:
-        error = stored.exception()
-        if error is not None:
-            return self._put_failed(command, partition, error)
-        text = f"{message_id} {partition} {stored.result().offset}"
-        return format_result(Code.SUCCESS, text, command.opaque)
+    def _admit(self, topic: str, partition: int) -> PutGroup:
+        """Find the partition of a put, or why there is none."""
+        group = PutGroup(topic, partition)
+        try:
+            if partition == RANDOM_PARTITION:
+                count = self.manager.num_partitions(topic)
+                group.choices = [p for p in range(count) if self._closed(topic, p) is None]
+                if not group.choices:
+                    group.refused = ForbiddenError(f"every partition of {topic} has been closed")
+                return group
+            refused = self._closed(topic, partition)
+            if refused is None and not self._config.topic_config(topic).accept_publish:
+                refused = f"topic {topic} does not accept publishing"
+            if refused is not None:
+                group.refused = ForbiddenError(refused)
+            else:
+                group.store = self.manager.get_or_create(topic, partition)
+        except (OSError, RmqCoreError, ValueError) as error:
+            group.refused = error
+        return group
 
-    def _put_failed(self, command: Put, partition: int, error: BaseException) -> bytes:
-        caller = isinstance(error, MessageIllegalError | ValueError)
-        if not caller:
-            _LOG.error("a put to %s-%d failed: %s", command.topic, partition, error)
-        code = Code.INTERNAL_SERVER_ERROR if not caller else Code.BAD_REQUEST
-        return self._refuse_put(command, code, str(error))
+    def _append(self, puts: Puts, group: PutGroup) -> None:
+        """Write what one partition got from a burst."""
+        self.stats.count(Count.PUT, group.topic, group.count)
+        self.stats.count(Count.MESSAGE_SIZE, group.topic, group.count, group.size)
+        if group.store is None or not group.rows:
+            return
+        try:
+            group.stored = group.store.append_many_async(group.rows)
+        except (OSError, RmqCoreError, ValueError) as error:
+            group.stored = Future()
+            group.stored.set_exception(error)
+        if group.stored.done():
+            self.settle(puts, group)
+        else:
+            puts.waiting.append(group)
 
-    def _refuse_put(self, command: Put, code: Code, reason: str) -> bytes:
-        self.stats.count(Count.PUT_FAILED, command.topic)
-        where = f"{command.topic}-{command.partition}"
-        text = f"Put message to [partition '{where}'] failed.Detail:{reason}"
-        return format_result(code, text, command.opaque)
+    def _put_failed(self, group: PutGroup, opaque: int, error: BaseException) -> bytes:
+        if isinstance(error, ForbiddenError):
+            code = Code.FORBIDDEN
+        elif isinstance(error, MessageIllegalError | ValueError):
+            code = Code.BAD_REQUEST
+        else:
+            code = Code.INTERNAL_SERVER_ERROR
+            _LOG.error("a put to %s-%d failed: %s", group.topic, group.partition, error)
+        return self.refuse_put(group.topic, group.partition, opaque, code, str(error))
+
+
+def _unfit(message_id: int, data: bytes, flag: int, checksum: int) -> Exception | None:
+    """Why these bytes are no message; None when they are."""
+    if not data:
+        return UnstorableRecordError(message_id, 0)
+    actual = checksum_of(data)
+    if checksum not in {NO_CHECKSUM, actual}:
+        return InvalidChecksumError(checksum, actual)
+    try:
+        split_data(memoryview(data), flag)
+    except ValueError as error:
+        return error
+    return None
 
 
 def _unknown(topic: str, partition: int) -> str:

@@ -231,7 +231,7 @@ class MessageStoreManager:
     # ---- what the configuration and the clock tell ----
 
     def _match_topics(self) -> None:
-        names = (re.escape(topic).replace(r"\*", ".*") for topic in self.config.topics)
+        names = map(_expression, self.config.topics)
         self._pattern = re.compile("|".join(names) or r"(?!)", re.DOTALL)
 
     def _topics_changed(self) -> None:
@@ -266,3 +266,12 @@ class MessageStoreManager:
     def _delete_job(self, expression: str) -> None:
         own = self.config.topic_config
         self.run_delete_policies(t for t in self.all_topics() if own(t).delete_when == expression)
+
+
+def matches(name: str, topic: str) -> bool:
+    """Tell whether a configured name, in which ``*`` stands for anything, matches a topic."""
+    return re.fullmatch(_expression(name), topic, re.DOTALL) is not None
+
+
+def _expression(name: str) -> str:
+    return re.escape(name).replace(r"\*", ".*")

@@ -25,6 +25,7 @@ _LENGTH = struct.Struct(">i")
 _ID_EPOCH_MS = 1_303_895_660_503
 _MAX_BROKER_ID = 1023
 _SEQUENCE_BITS = 12
+_LAST_SEQUENCE = (1 << _SEQUENCE_BITS) - 1
 _TIME_SHIFT = 22
 
 
@@ -186,8 +187,16 @@ class IdWorker:
 
     def next_id(self) -> int:
         """Give the next id."""
+        return self.next_ids(1)[0]
+
+    def next_ids(self, count: int) -> list[int]:
+        """Give the next ids, rising."""
         with self._lock:
             now = (self._clock_ms() - _ID_EPOCH_MS) << _SEQUENCE_BITS
-            self._ticks = max(now, self._ticks + 1)
-            time_bits, sequence = divmod(self._ticks, 1 << _SEQUENCE_BITS)
-        return time_bits << _TIME_SHIFT | self._broker_bits | sequence
+            first = max(now, self._ticks + 1)
+            self._ticks = first + count - 1
+        bits = self._broker_bits
+        return [
+            (tick >> _SEQUENCE_BITS) << _TIME_SHIFT | bits | (tick & _LAST_SEQUENCE)
+            for tick in range(first, first + count)
+        ]

@@ -174,18 +174,28 @@ class MetaConfig:
         self._fire(UNFLUSH_INTERVAL)
         return True
 
-    def close_partitions(self, topic: str, start: int, end: int) -> bool:
+    def close_partitions(
+        self, topic: str, start: int, end: int, *, existing: Iterable[int] = ()
+    ) -> bool:
         """Refuse puts and gets of partitions ``start`` to ``end``, both included, until opened.
+
+        Args:
+            topic: a configured topic, or one that has partitions.
+            start: the first partition.
+            end: the last one; those that cannot be are passed over.
+            existing: partitions that there are, whatever the configuration says now.
 
         Returns:
             False, and nothing is closed, for an unknown topic or a range that is none.
         """
-        if topic not in self.topics or not 0 <= start <= end:
+        existing = frozenset(existing)
+        if not (topic in self.topics or existing) or not 0 <= start <= end:
             return False
-        last = min(end, self.topics[topic].num_partitions - 1)
+        last = min(end, self.topic_config(topic).num_partitions - 1)
+        chosen = {*range(start, last + 1), *(p for p in existing if start <= p <= end)}
         with self._lock:
             closed = self._closed.get(topic, frozenset())
-            self._closed = {**self._closed, topic: closed | frozenset(range(start, last + 1))}
+            self._closed = {**self._closed, topic: closed | chosen}
         return True
 
     def open_partitions(self, topic: str) -> frozenset[int]:

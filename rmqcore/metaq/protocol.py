@@ -4,6 +4,8 @@ r"""MetaQ's text protocol: one line of words a command, then the bytes that the 
     get <topic> <group> <partition> <offset> <max size> <opaque>\r\n
     offset <topic> <group> <partition> <offset> <opaque>\r\n
     stats [<item>] [<opaque>]\r\n        version [<opaque>]\r\n        quit\r\n
+    transaction <key> <session> <type> [<timeout>] [<qualifier>] <opaque>\r\n
+    sync <topic> <partition> <size> <flag> <message id> [<checksum>] <opaque>\r\n<data>
     result <code> <size> <opaque>\r\n<text>        value <size> <opaque>\r\n<records>
 
 Knows lines and nothing of stores.
@@ -107,7 +109,23 @@ class Quit:
     """End the connection. Source: MetaQ QuitCommand.java."""
 
 
-Command = Put | Get | Offset | Stats | Version | Quit
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A step of a transaction. Source: MetaQ TransactionCommand.java."""
+
+    kind: str
+    opaque: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A master's copy of ``size`` bytes that follow the line. Source: MetaQ SyncCommand.java."""
+
+    size: int
+    opaque: int
+
+
+Command = Put | Get | Offset | Stats | Version | Quit | Transaction | Sync
 
 
 def parse_command(line: bytes) -> Command:
@@ -139,6 +157,10 @@ def parse_command(line: bytes) -> Command:
             return Version(_int(opaque))
         case ["quit"]:
             return Quit()
+        case ["transaction", _, _, kind, *rest, opaque] if len(rest) <= 2:
+            return Transaction(kind, _int(opaque))
+        case ["sync", _, _, size, _, _, *rest, opaque] if len(rest) <= 1:
+            return Sync(_size(size), _int(opaque))
         case _:
             raise ProtocolError(f"no such command: {words[0][:20]!r} with {len(words) - 1} words")
 
@@ -202,9 +224,12 @@ def _put(topic: str, partition: str, size: str, flag: str, rest: list[str]) -> P
             checksum, transaction = _int(slot), key
         case _:
             raise ProtocolError(f"a put has 5 to 7 words, not {4 + len(rest)}")
-    if _int(size) < 0:
-        raise ProtocolError(f"a put of {size} bytes")
-    return Put(topic, _int(partition), _int(size), _int(flag), checksum, transaction, _int(opaque))
+    where = topic, _int(partition), _size(size), _int(flag)
+    return Put(*where, checksum, transaction, _int(opaque))
+
+
+def _size(word: str) -> int:
+    return _number(word, 0, _INT[1])
 
 
 def _int(word: str) -> int:

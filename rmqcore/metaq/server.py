@@ -1,52 +1,35 @@
-"""The asyncio server of MetaQ's text protocol, and the socket of its operator.
+"""The listening socket of MetaQ's text protocol, and the socket of its operator.
 
-Moves bytes; `broker.py` decides.
+Takes connections; `connection.py` moves their bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
-from concurrent.futures import Future
+import socket
+import time
 from pathlib import Path
 
 from rmqcore.errors import RmqCoreError
 from rmqcore.metaq.broker import BrokerProcessor
-from rmqcore.metaq.file_message_set import FileMessageSet
+from rmqcore.metaq.connection import MetaConnection
 from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
-from rmqcore.metaq.protocol import (
-    MAX_LINE_SIZE,
-    NO_OPAQUE,
-    Code,
-    Command,
-    Get,
-    Offset,
-    ProtocolError,
-    Put,
-    Quit,
-    Stats,
-    Version,
-    format_result,
-    parse_command,
-)
+from rmqcore.metaq.protocol import MAX_LINE_SIZE
 
 _LOG = logging.getLogger(__name__)
-#: below this a copy is cheaper than the round through sendfile
-_COPY_BELOW = 32_768
-#: replies of one connection that may wait for the disk
-_MAX_PENDING = 1024
-
-Reply = bytes | tuple[bytes, FileMessageSet] | asyncio.Future[bytes]
+_BACKLOG = 1024
+#: what a process or a machine may run out of
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_RETRY_S = 0.2
+#: for replies that are on their way when the server stops
+_GRACE_S = 1.0
 
 
 class MetaServer:
     """One listening socket.
-
-    Invariants:
-        - Replies leave a connection in the order of its commands, however long a put waits.
-        - A line that is no command is answered with 400 and ends its connection, no other.
 
     Attributes:
         processor: what answers.
@@ -76,34 +59,45 @@ class MetaServer:
         self._port = manager.config.system.server_port if port is None else port
         self._admin_socket = admin_socket
         self._max_message_size = max_message_size
-        self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.Task[None]] = set()
+        self._listeners: dict[socket.socket, asyncio.Task[None]] = {}
+        self._admin: asyncio.Server | None = None
+        self._connections: set[MetaConnection] = set()
 
     async def start(self) -> tuple[str, int]:
         """Listen; return address and port."""
-        server = await asyncio.start_server(
-            self._connected, self._host, self._port, limit=MAX_LINE_SIZE
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        self._servers.append(server)
+        for family, _, _, _, address in found:
+            listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+            listener.setblocking(False)
+            self._listeners[listener] = loop.create_task(self._accept(listener))
         if self._admin_socket is not None:
-            admin = await asyncio.start_unix_server(
+            self._admin = await asyncio.start_unix_server(
                 self._admin_connected, self._admin_socket, limit=MAX_LINE_SIZE
             )
             self._admin_socket.chmod(0o600)
-            self._servers.append(admin)
-        host, port = server.sockets[0].getsockname()[:2]
+        host, port = next(iter(self._listeners)).getsockname()[:2]
         return host, port
 
     async def stop(self) -> None:
         """Stop listening and end every connection."""
-        for server in self._servers:
-            server.close()
-        for task in tuple(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        for server in self._servers:
-            await server.wait_closed()
-        self._servers.clear()
+        for listener, accepting in self._listeners.items():
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            listener.close()
+        self._listeners.clear()
+        for now in (False, True):
+            for connection in tuple(self._connections):
+                connection.close(now=now)
+            deadline = time.monotonic() + _GRACE_S
+            while self._connections and time.monotonic() < deadline:
+                await asyncio.sleep(0.001)
+        if self._admin is not None:
+            self._admin.close()
+            await self._admin.wait_closed()
+            self._admin = None
         if self._admin_socket is not None:
             self._admin_socket.unlink(missing_ok=True)
 
@@ -114,71 +108,33 @@ class MetaServer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._connections.add(task)
-        self.processor.stats.connections += 1
-        replies: asyncio.Queue[Reply | None] = asyncio.Queue(_MAX_PENDING)
-        sending = asyncio.create_task(_send_replies(writer, replies))
-        reading = asyncio.create_task(self._read_commands(reader, replies))
-        try:
-            await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                await sending
-        except asyncio.CancelledError:
-            pass
-        finally:
-            for part in (reading, sending):
-                part.cancel()
-            await asyncio.gather(reading, sending, return_exceptions=True)
-            self.processor.stats.connections -= 1
-            if task is not None:
-                self._connections.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections; when the process has no descriptor left, wait, and say so once."""
+        loop = asyncio.get_running_loop()
+        short = False
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _SHORT and not short:
+                    _LOG.error("no connections are taken for now: %s", error.strerror)
+                short = short or error.errno in _SHORT
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if short:
+                _LOG.warning("connections are taken again")
+                short = False
+            try:
+                await loop.connect_accepted_socket(self._connection, accepted)
+            except OSError:  # it went before it came
+                accepted.close()
 
-    async def _read_commands(
-        self, reader: asyncio.StreamReader, replies: asyncio.Queue[Reply | None]
-    ) -> None:
-        try:
-            while True:
-                command = parse_command((await reader.readuntil(b"\r\n"))[:-2])
-                if isinstance(command, Quit):
-                    break
-                await replies.put(await self._answer(command, reader))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        except asyncio.LimitOverrunError:
-            text = f"a line has at most {MAX_LINE_SIZE} bytes"
-            await replies.put(format_result(Code.BAD_REQUEST, text, NO_OPAQUE))
-        except ProtocolError as error:
-            await replies.put(format_result(Code.BAD_REQUEST, error.reason, NO_OPAQUE))
-        await replies.put(None)
-
-    async def _answer(self, command: Command, reader: asyncio.StreamReader) -> Reply:
-        match command:
-            case Put():
-                if command.size > self._max_message_size:
-                    raise ProtocolError(
-                        f"a put of {command.size} bytes; at most {self._max_message_size}"
-                    )
-                reply = self.processor.put(command, await reader.readexactly(command.size))
-                return asyncio.wrap_future(reply) if isinstance(reply, Future) else reply
-            case Get():
-                found = self.processor.get(command)
-                if isinstance(found, bytes):
-                    return found
-                return found.write_header(command.opaque), found
-            case Offset():
-                return self.processor.offset(command)
-            case Stats():
-                return self.processor.statistics(command)
-            case Version():
-                return self.processor.version(command)
-            case Quit():
-                return b""
+    def _connection(self) -> MetaConnection:
+        connection = MetaConnection(
+            self.processor, self._max_message_size, self._connections.discard
+        )
+        self._connections.add(connection)
+        return connection
 
     async def _admin_connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -193,30 +149,6 @@ class MetaServer:
             writer.close()
 
 
-async def _send_replies(writer: asyncio.StreamWriter, replies: asyncio.Queue[Reply | None]) -> None:
-    try:
-        while (reply := await replies.get()) is not None:
-            if isinstance(reply, asyncio.Future):
-                reply = await reply
-            if isinstance(reply, bytes):
-                writer.write(reply)
-            else:
-                await _send_records(writer, *reply)
-            await writer.drain()
-    except ConnectionError:
-        pass
-
-
-async def _send_records(
-    writer: asyncio.StreamWriter, header: bytes, records: FileMessageSet
-) -> None:
-    if records.size_in_bytes < _COPY_BELOW:
-        writer.write(header + records.read())
-    else:
-        writer.write(header)
-        await records.send_async(writer.transport)
-
-
 def admin_command(manager: MessageStoreManager, words: list[str]) -> str:
     """Run one command of the operator and say what happened.
 
@@ -229,7 +161,8 @@ def admin_command(manager: MessageStoreManager, words: list[str]) -> str:
             case ["reload"]:
                 return "reloaded" if config.reload() else "unchanged"
             case ["close", topic, first, last] if first.isdigit() and last.isdigit():
-                done = config.close_partitions(topic, int(first), int(last))
+                there = manager.stores.get(topic, ())
+                done = config.close_partitions(topic, int(first), int(last), existing=there)
                 return "closed" if done else "error: no such topic or range"
             case ["open", topic]:
                 opened = sorted(config.open_partitions(topic))

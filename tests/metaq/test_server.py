@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import json
-import subprocess
-import sys
+import os
+import resource
+import socket
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from rmqcore.metaq import (
     ResultError,
     encode_data,
 )
+from rmqcore.metaq._puts import scan_puts
 from rmqcore.metaq.protocol import (
     Get,
     Offset,
@@ -26,6 +27,8 @@ from rmqcore.metaq.protocol import (
     Put,
     Quit,
     Stats,
+    Sync,
+    Transaction,
     Version,
     format_get,
     format_offset,
@@ -69,6 +72,9 @@ def test_offset_queries_round_trip(command):
         (b"version", Version(2**31 - 1)),
         (b"version 5", Version(5)),
         (b"quit", Quit()),
+        (b"transaction k s BEGIN 30 q 5", Transaction("BEGIN", 5)),
+        (b"sync t 0 100 0 7 5", Sync(100, 5)),
+        (b"sync t 0 100 0 7 77 5", Sync(100, 5)),
     ],
 )
 def test_forms_of_older_clients(line, command):
@@ -280,6 +286,153 @@ def test_junk_ends_its_own_connection_and_no_other(serve, junk):
     serve(test)
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "transaction TX:a:1 s BEGIN 77\r\n",
+        "transaction TX:a:1 s PREPARE 30 77\r\n",
+        "transaction XID:1:x s COMMIT_ONE_PHASE 30 unique 77\r\n",
+        "sync t 0 9 0 12345 77\r\nput t 0 9",
+        "sync t 0 9 0 12345 -1 77\r\nput t 0 9",
+        "put t 0 9 0 -1 TX:a:1 77\r\nput t 0 9",
+        "put t 0 1001 0 -1 77\r\n" + "x" * 1001,
+        "put t 0 3000000 0 -1 77\r\n" + "x" * 3_000_000,
+    ],
+)
+def test_what_is_not_served_is_answered_by_its_number_and_the_connection_goes_on(serve, refused):
+    async def test(_server, host, port):
+        put = b"put t 0 5 0 -1 %d\r\nhello"
+        answer = await talk(host, port, put % 76, refused.encode(), put % 78)
+        lines = [line for line in answer.decode().split("result ") if line]
+        heads = [line.split("\r\n")[0].split() for line in lines]
+        codes = [(code, opaque) for code, _, opaque in heads]
+        code = "503" if refused.startswith("sync") else "400"
+        assert codes == [("200", "76"), (code, "77"), ("200", "78")]
+
+    serve(test, max_message_size=1000)
+
+
+def test_the_largest_put_is_a_setting_with_the_default_of_metaq(serve):
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            limit = 2_097_152
+            await client.put("t", b"x" * limit, partition=0)
+            with pytest.raises(ResultError, match=f"at most {limit}"):
+                await client.put("t", b"x" * (limit + 1), partition=0)
+
+    serve(test)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 5000, 1 << 20])
+def test_answers_do_not_depend_on_how_the_bytes_arrive(serve, chunk):
+    data, flag = encode_data(b"payload", "attribute")
+    put = b"put t %d %d %d %d %d\r\n"
+    parts = []
+    for n in range(0, 600, 6):
+        parts += [
+            put % (0, 5, 0, -1, n) + b"hello",
+            put % (1, len(data), flag, reference.checksum(data), n + 1) + data,
+            put % (0, 5, 0, 123, n + 2) + b"wrong",
+            b"put t 0 5 0 %d\r\nolder" % (n + 3),
+            b"version %d\r\n" % (n + 4),
+            b"get t g 9 0 10 %d\r\n" % (n + 5),
+        ]
+    stream = b"".join([*parts, b"quit\r\n"])
+
+    async def test(server, host, port):
+        pieces = [stream[at : at + chunk] for at in range(0, len(stream), chunk)]
+        answer = await talk(host, port, *pieces)
+        heads = [line.split() for line in answer.split(b"\r\n") if b"result" in line]
+        numbers = [int(words[-1]) for words in heads]
+        assert numbers == list(range(600))
+        assert [words[-3] for words in heads] == 100 * [
+            b"200", b"200", b"400", b"200", b"200", b"404",
+        ]  # fmt: skip
+        stores = server.processor.manager.stores["t"]
+        stored = [m.data for m in stores[0].messages()]
+        assert stored == [b"hello", b"older"] * 100
+        assert {(m.data, m.attribute) for m in stores[1].messages()} == {(b"payload", "attribute")}
+        ids = [m.message_id for store in stores.values() for m in store.messages()]
+        assert len(set(ids)) == 300
+
+    serve(test)
+
+
+@given(
+    st.lists(st.builds(Put, WORD, INT, st.integers(0, 40), INT, INT, st.none(), INT), max_size=8),
+    st.integers(0, 400),
+    st.integers(0, 50),
+)
+def test_a_burst_of_puts_is_cut_as_line_by_line(commands, missing, max_size):
+    buffer = b"".join(format_put(c) + b"#" * c.size for c in commands)
+    buffer = buffer[: max(0, len(buffer) - missing)]
+    rows, used = scan_puts(buffer, 8192, max_size)
+    expected, at = [], 0
+    for command in commands:
+        data_at = at + len(format_put(command))
+        stop = data_at + command.size
+        if stop > len(buffer) or command.size > max_size:
+            break
+        data = buffer[data_at:stop]
+        fits = command.checksum == reference.checksum(data)
+        checksum = -1 if fits else command.checksum
+        expected.append(
+            (command.topic, command.partition, command.flag, checksum, command.opaque, data)
+        )
+        at = stop
+    assert (rows, used) == (expected, at)
+
+
+@given(st.binary(max_size=200), st.integers(0, 60))
+def test_a_burst_of_anything_is_cut_where_it_is_no_put(junk, max_line):
+    rows, used = scan_puts(b"put " + junk, max_line, 1000)
+    assert 0 <= used <= 4 + len(junk)
+    assert bool(rows) == bool(used)
+
+
+def test_a_random_partition_is_one_that_is_open(serve):
+    async def test(server, host, port):
+        server.processor.manager.config.close_partitions("t", 1, 1)
+        async with MetaClient(host, port) as client:
+            assert {(await client.put("t", b"x")).partition for _ in range(20)} == {0}
+            server.processor.manager.config.close_partitions("t", 0, 0)
+            with pytest.raises(ResultError) as caught:
+                await client.put("t", b"x")
+            assert caught.value.code == 403
+
+    serve(test)
+
+
+def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog):
+    async def test(_server, host, port):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        reader, writer = await asyncio.open_connection(host, port)
+        waiting = socket.socket()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
+        try:
+            held = []
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.dup(0))
+            waiting.connect((host, port))
+            await asyncio.sleep(0.6)
+            writer.write(b"version 1\r\n")
+            assert (await reader.readuntil(b"\r\n")).startswith(b"result 200 ")
+            for fd in held:
+                os.close(fd)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        async with MetaClient(host, port) as client:
+            await client.version()
+        waiting.close()
+        writer.close()
+
+    serve(test)
+    said = [(r.levelname, r.exc_info) for r in caplog.records]
+    assert said == [("ERROR", None), ("WARNING", None)]
+    assert "Too many open files" in caplog.text
+
+
 def test_a_disk_that_refuses_is_an_answer(serve):
     broken = []
 
@@ -313,6 +466,8 @@ def test_topics_that_take_no_puts_or_gets(serve):
 
 def test_operators_close_open_and_reload(serve, tmp_path):
     path = tmp_path / "admin"
+    for name in ("gone-3", "t-7"):
+        (tmp_path / "meta" / name).mkdir(parents=True)
 
     async def admin(words):
         reader, writer = await asyncio.open_unix_connection(path)
@@ -334,6 +489,13 @@ def test_operators_close_open_and_reload(serve, tmp_path):
             assert await admin("open t") == "opened 1"
             await client.get("t", 1, 0)
         assert await admin("close x 0 1") == "error: no such topic or range"
+        for topic, partition in (("gone", 3), ("t", 7)):  # open, whatever the configuration says
+            assert await admin(f"close {topic} 2 {2**31 - 1}") == "closed"
+            async with MetaClient(host, port) as client:
+                with pytest.raises(ResultError) as caught:
+                    await client.get(topic, partition, 0)
+                assert caught.value.code == 403
+            assert await admin(f"open {topic}") == f"opened {partition}"
         assert (await admin("reload")).startswith("error: path=None")
         assert await admin("flush") == "flushed"
         assert await admin("delete") == "deleted 0 segments"
@@ -358,77 +520,52 @@ def test_statistics(serve):
             assert "total_messages 3\r\n" in broker
             assert "t partitions 1 message_count 3 message_bytes 75" in await client.stats("topics")
             assert "t part 0 min_offset 0 max_offset 75\r\n" in await client.stats("offsets")
-            assert "topic_realtime_message_size 15\r\n" in await client.stats("t")
             assert "resultCode 1\r\n" in await client.stats("nowhere")
-            assert "realtime_put 3\r\n" in await client.stats("realtime")
-            assert "reset ok" in await client.stats("reset")
-            assert "realtime_put 0\r\n" in await client.stats("realtime")
-            assert "help This list." in await client.stats("help")
 
-    serve(test, settings={"stat": True})
+    serve(test)
 
 
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path):
-    ini = tmp_path / "server.ini"
-    ini.write_text(
-        "[system]\nbrokerId=0\nnumPartitions=1\nunflushThreshold=0\nunflushInterval=10000\n"
-        f"maxSegmentSize=1000000\nmaxTransferSize=1000\ndataPath={tmp_path}/meta\n[topic=t]\n"
-    )
-    code = f"from rmqcore.cli.metaq import app; app(['serve', {str(ini)!r}, '--port', '0'])"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    ) as server:
-        line = server.stdout.readline()
-        port = int(line.rsplit(":", 1)[1])
+@pytest.mark.parametrize("setting", ["its own", "a pattern's"])
+def test_realtime_statistics_and_help_have_the_form_of_metaq(serve, monkeypatch, setting):
+    now = [1000.0]
+    monkeypatch.setattr("rmqcore.metaq.stats.monotonic", lambda: now[0])
+    topic = "t" if setting == "its own" else "other"
 
-        async def put():
-            async with MetaClient("127.0.0.1", port) as client:
-                return await client.put("t", b"x")
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            none = await client.stats("realtime")
+            assert (
+                none
+                == "STATS\r\n"
+                + "".join(
+                    f"realtime_{what} null\r\n"
+                    for what in ("put", "get", "offset", "get_miss", "put_failed", "message_size")
+                )
+                + "END\r\n"
+            )
+            for size in (5, 5, 6):
+                await client.put(topic, b"x" * size, partition=0)
+            now[0] += 2
+            one = await client.stats(topic)
+            size = "Count=3,Value=16,Value/Count=5.33,Count/Duration=1.5,Duration=2"
+            assert f"topic_realtime_message_size {size}\r\n" in one
+            put = "Count=3,Value=3,Value/Count=1,Count/Duration=1.5,Duration=2"
+            assert f"topic_realtime_put {put}\r\n" in one
+            assert "topic_realtime_get null\r\n" in one
+            assert "topic_realtime_put Invalid keyTwo:x\r\n" in await client.stats("x")
+            assert await client.stats("reset") == "STATS\r\nreset ok\r\nEND\r\n"
+            zero = "Count=0,Value=0,Value/Count=invalid,Count/Duration=invalid,Duration=0"
+            assert f"realtime_put {zero}\r\n" in await client.stats("realtime")
+            await client.put(topic, b"x", partition=0)
+            now[0] += 1801  # MetaQ begins anew every half an hour
+            assert f"realtime_put {zero}\r\n" in await client.stats("realtime")
+            words = [line.partition(" ")[0] for line in (await client.stats("help")).split("\r\n")]
+            known = ["*EMPTY*", "help", "topics", "offsets", "realtime", "config"]
+            assert words == ["STATS", *known, "END", ""]
+            names = [line.partition(" ")[0] for line in (await client.stats()).split("\r\n")]
+            at = names.index("cmd_offset")
+            transactions = ["tx_begin", "tx_xa_begin", "tx_commit", "tx_rollback"]
+            assert names[at + 1 : at + 6] == [*transactions, "get_miss"]
 
-        assert asyncio.run(put()).offset == 0
-        server.terminate()
-        assert server.wait(10) == 0
-
-
-def run_command(*words):
-    code = f"from rmqcore.cli.metaq import app; app({[str(w) for w in words]!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_looking_at_a_store(config, tmp_path):
-    with MessageStoreManager(config(unflush_threshold=0)) as manager:
-        store = manager.get_or_create("t", 0)
-        for i in range(1, 6):
-            store.append(i, b"message %d" % i)
-        path = store.segments[-1].messages.path
-    folder = tmp_path / "meta"
-    code, out, _ = run_command("stat", folder, "--json")
-    assert (code, json.loads(out)[0]["max_offset"]) == (0, 145)
-    assert run_command("cat", folder, "t", "0", "-n", "2")[1] == "message 1\nmessage 2\n"
-    code, out, _ = run_command("verify", folder, "--json")
-    assert (code, json.loads(out)) == (0, {"messages": 5, "findings": []})
-    damaged = bytearray(path.read_bytes())
-    damaged[50] ^= 1
-    path.write_bytes(damaged)
-    code, out, _ = run_command("verify", folder, "--json")
-    assert code == 1
-    assert json.loads(out)["findings"][0]["offset"] == 29
-    assert path.read_bytes() == damaged
-    code, _, err = run_command("recover", folder)
-    assert code == 1
-    assert "confirmed to be on disk" in err.replace("\n", " ")
-    code, out, _ = run_command("recover", folder, "--repair", "--json")
-    assert (code, json.loads(out)[0]["messages"]) == (0, 1)
-    assert run_command("verify", folder)[0] == 0
-    assert run_command("stat", tmp_path / "nowhere")[0] == 1
-
-
-def test_checking_an_ini(tmp_path):
-    ini = tmp_path / "server.ini"
-    ini.write_text("[system]\nbrokerId=0\n")
-    code, _, err = run_command("config", ini)
-    assert code == 1
-    assert "numPartitions" in err
+    topics = ("t",) if setting == "its own" else ("oth*",)
+    serve(test, settings={"topics": topics, "own": {"stat": True}})

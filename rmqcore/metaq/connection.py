@@ -1,0 +1,280 @@
+"""One client's connection: commands in, replies out in their order.
+
+Moves bytes; `broker.py` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from rmqcore.errors import CorruptStoreError
+from rmqcore.metaq._puts import scan_puts
+from rmqcore.metaq.broker import BrokerProcessor, PutGroup, PutRow, Puts
+from rmqcore.metaq.file_message_set import FileMessageSet
+from rmqcore.metaq.protocol import (
+    MAX_LINE_SIZE,
+    NO_OPAQUE,
+    Code,
+    Command,
+    Get,
+    Offset,
+    ProtocolError,
+    Put,
+    Quit,
+    Stats,
+    Sync,
+    Transaction,
+    Version,
+    format_result,
+    parse_command,
+)
+
+#: below this a copy is cheaper than the round through sendfile
+_COPY_BELOW = 32_768
+#: replies of one connection that may wait; a burst of puts is one
+_MAX_PENDING = 256
+
+Reply = bytes | Puts | tuple[bytes, FileMessageSet]
+
+
+class MetaConnection(asyncio.Protocol):
+    """One client.
+
+    Invariants:
+        - Replies leave in the order of the commands, however long a put waits.
+        - A line that is no command is answered with 400 and ends this connection, no other.
+        - Data that a refused line announces is passed over, never kept.
+    """
+
+    def __init__(
+        self,
+        processor: BrokerProcessor,
+        max_message_size: int,
+        closed: Callable[[MetaConnection], object],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            processor: what answers.
+            max_message_size: bytes of one put.
+            closed: called with this connection at its end.
+        """
+        self._processor = processor
+        self._max_message_size = max_message_size
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._buffer = bytearray()
+        self._skip = 0  # bytes of refused data that have not arrived yet
+        self._replies: deque[Reply] = deque()
+        self._writable = True
+        self._sending: asyncio.Task[None] | None = None
+        self._reading = True
+        self._eof = False  # no more bytes
+        self._ended = False  # no more commands
+
+    # ---- what the event loop calls ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport
+        self._processor.stats.connections += 1
+
+    def data_received(self, data: bytes) -> None:
+        """Take what arrived, and answer what is whole."""
+        self._buffer += data
+        self._work()
+
+    def eof_received(self) -> bool:
+        """Answer what has been asked; then the connection ends."""
+        self._eof = True
+        self._work()
+        return True
+
+    def pause_writing(self) -> None:
+        """The client reads slowly."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """The client reads on."""
+        self._writable = True
+        self._work()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what waits."""
+        del exc
+        self._ended = True
+        self._replies.clear()
+        if self._sending is not None:
+            self._sending.cancel()
+        self._processor.stats.connections -= 1
+        self._closed(self)
+
+    def close(self, *, now: bool = False) -> None:
+        """End after the replies that are known, or now."""
+        self._ended = True
+        if now:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # ---- commands ----
+
+    def _work(self) -> None:
+        """Answer every whole command, as long as there is room for replies."""
+        more = True
+        while more and not self._ended and self._room():
+            try:
+                while self._room() and more:
+                    more = self._take()
+            except ProtocolError as error:
+                self._replies.append(format_result(Code.BAD_REQUEST, error.reason, NO_OPAQUE))
+                self._ended = True
+            if self._eof and not more:
+                self._ended = True
+            self._send()
+        self._send()
+
+    def _room(self) -> bool:
+        return len(self._replies) < _MAX_PENDING
+
+    def _take(self) -> bool:
+        """Answer what the buffer begins with; False when it is not whole yet."""
+        if self._skip:
+            passed = min(self._skip, len(self._buffer))
+            del self._buffer[:passed]
+            self._skip -= passed
+        rows, used = scan_puts(self._buffer, MAX_LINE_SIZE, self._max_message_size)
+        if rows:
+            del self._buffer[:used]
+            self._put(rows)
+            return True
+        end = self._buffer.find(b"\r\n", 0, MAX_LINE_SIZE)
+        if end < 0:
+            if len(self._buffer) >= MAX_LINE_SIZE:
+                raise ProtocolError(f"a line has at most {MAX_LINE_SIZE} bytes")
+            return False
+        return self._answer(parse_command(bytes(self._buffer[:end])), end + 2)
+
+    def _answer(self, command: Command, at: int) -> bool:
+        """Answer one command whose data, if it has any, begins at ``at``."""
+        match command:
+            case Put(size=size):
+                reason = self._refused(command)
+                if reason is not None:
+                    place = command.topic, command.partition, command.opaque
+                    reply = self._processor.refuse_put(*place, Code.BAD_REQUEST, reason)
+                    self._replies.append(reply)
+                    self._skip = size
+                elif len(self._buffer) - at < size:
+                    return False
+                else:
+                    data = bytes(self._buffer[at : at + size])
+                    at += size
+                    place = command.topic, command.partition, command.flag
+                    self._put([(*place, command.checksum, command.opaque, data)])
+            case Sync(size=size, opaque=opaque):
+                text = "this broker is no slave: it takes no sync"
+                self._replies.append(format_result(Code.SERVICE_UNAVAILABLE, text, opaque))
+                self._skip = size
+            case Transaction(opaque=opaque):
+                text = "no transactions here"
+                self._replies.append(format_result(Code.BAD_REQUEST, text, opaque))
+            case Get():
+                found = self._processor.get(command)
+                if isinstance(found, FileMessageSet):
+                    self._replies.append((found.write_header(command.opaque), found))
+                else:
+                    self._replies.append(found)
+            case Offset():
+                self._replies.append(self._processor.offset(command))
+            case Stats():
+                self._replies.append(self._processor.statistics(command))
+            case Version():
+                self._replies.append(self._processor.version(command))
+            case Quit():
+                self._ended = True
+        del self._buffer[:at]
+        return not self._ended
+
+    def _refused(self, command: Put) -> str | None:
+        """Why the data of a put is not even read; None when it is."""
+        if command.transaction is not None:
+            return "no transactions here"
+        if command.size > self._max_message_size:
+            return f"a put of {command.size} bytes; at most {self._max_message_size} are taken"
+        return None
+
+    def _put(self, rows: list[PutRow]) -> None:
+        puts = self._processor.put_many(rows)
+        self._replies.append(puts)
+        for group in puts.waiting:
+            group.stored.add_done_callback(self._stored(puts, group))
+
+    def _stored(self, puts: Puts, group: PutGroup) -> Callable[[Future[Any]], None]:
+        def tell(_: Future[Any]) -> None:  # in the partition's commit thread
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._settle, puts, group)
+
+        return tell
+
+    def _settle(self, puts: Puts, group: PutGroup) -> None:
+        self._processor.settle(puts, group)
+        puts.waiting.remove(group)
+        if not puts.waiting:
+            self._work()
+
+    # ---- replies ----
+
+    def _send(self) -> None:
+        """Write every reply that is known, and end when there is nothing more to come."""
+        if self._transport.is_closing():
+            return
+        ready = []
+        while self._writable and self._sending is None and self._replies:
+            reply = self._replies[0]
+            if isinstance(reply, Puts):
+                if reply.waiting:
+                    break
+                ready.append(b"".join(reply.replies))
+            elif isinstance(reply, bytes):
+                ready.append(reply)
+            elif reply[1].size_in_bytes < _COPY_BELOW:
+                ready += [reply[0], reply[1].read()]
+            else:
+                self._transport.write(b"".join([*ready, reply[0]]))
+                ready.clear()
+                self._sending = self._loop.create_task(self._send_file(reply[1]))
+            self._replies.popleft()
+        if ready:
+            self._transport.write(b"".join(ready))
+        self._balance()
+
+    async def _send_file(self, records: FileMessageSet) -> None:
+        try:
+            await records.send_async(self._transport)
+        except (OSError, CorruptStoreError, RuntimeError):
+            self._transport.abort()
+        self._sending = None
+        self._work()
+
+    def _balance(self) -> None:
+        """Read while there is room for replies; close when all have been written."""
+        if self._sending is not None:  # sending a file stops and starts the reading itself
+            return
+        if self._ended:
+            if not self._replies:
+                self._transport.close()
+            return
+        room = self._room()
+        if room != self._reading:
+            self._reading = room
+            if room:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()

@@ -1,0 +1,74 @@
+"""`rmqcore metaq`, run as a user runs it."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+from rmqcore.metaq import MessageStoreManager, MetaClient
+
+
+def test_the_command_serves_until_it_is_told_to_stop(tmp_path):
+    ini = tmp_path / "server.ini"
+    ini.write_text(
+        "[system]\nbrokerId=0\nnumPartitions=1\nunflushThreshold=0\nunflushInterval=10000\n"
+        f"maxSegmentSize=1000000\nmaxTransferSize=1000\ndataPath={tmp_path}/meta\n[topic=t]\n"
+    )
+    code = f"from rmqcore.cli.metaq import app; app(['serve', {str(ini)!r}, '--port', '0'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as server:
+        line = server.stdout.readline()
+        port = int(line.rsplit(":", 1)[1])
+
+        async def put():
+            async with MetaClient("127.0.0.1", port) as client:
+                return await client.put("t", b"x")
+
+        assert asyncio.run(put()).offset == 0
+        server.terminate()
+        assert server.wait(10) == 0
+
+
+def run_command(*words):
+    code = f"from rmqcore.cli.metaq import app; app({[str(w) for w in words]!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_looking_at_a_store(config, tmp_path):
+    with MessageStoreManager(config(unflush_threshold=0)) as manager:
+        store = manager.get_or_create("t", 0)
+        for i in range(1, 6):
+            store.append(i, b"message %d" % i)
+        path = store.segments[-1].messages.path
+    folder = tmp_path / "meta"
+    code, out, _ = run_command("stat", folder, "--json")
+    assert (code, json.loads(out)[0]["max_offset"]) == (0, 145)
+    assert run_command("cat", folder, "t", "0", "-n", "2")[1] == "message 1\nmessage 2\n"
+    code, out, _ = run_command("verify", folder, "--json")
+    assert (code, json.loads(out)) == (0, {"messages": 5, "findings": []})
+    damaged = bytearray(path.read_bytes())
+    damaged[50] ^= 1
+    path.write_bytes(damaged)
+    code, out, _ = run_command("verify", folder, "--json")
+    assert code == 1
+    assert json.loads(out)["findings"][0]["offset"] == 29
+    assert path.read_bytes() == damaged
+    code, _, err = run_command("recover", folder)
+    assert code == 1
+    assert "confirmed to be on disk" in err.replace("\n", " ")
+    code, out, _ = run_command("recover", folder, "--repair", "--json")
+    assert (code, json.loads(out)[0]["messages"]) == (0, 1)
+    assert run_command("verify", folder)[0] == 0
+    assert run_command("stat", tmp_path / "nowhere")[0] == 1
+
+
+def test_checking_an_ini(tmp_path):
+    ini = tmp_path / "server.ini"
+    ini.write_text("[system]\nbrokerId=0\n")
+    code, _, err = run_command("config", ini)
+    assert code == 1
+    assert "numPartitions" in err
