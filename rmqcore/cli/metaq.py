@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import signal
 import socket
@@ -165,17 +166,24 @@ def cat(
     count: Annotated[int, typer.Option("-n", help="messages at most")] = 2**31,
     as_json: Json = False,
 ) -> None:
-    """Print messages of one partition."""
+    """Print messages of one partition; exit 1 when a message has a malformed attribute."""
+    malformed = False
     with _reported():
         config = MetaConfig(SystemConfig(data_path=str(folder)))
         with MessageStore(topic, partition, config, mode="r") as store:
-            for _, message in zip(range(count), store.messages(start), strict=False):
+            found = store.messages(start, keep_malformed=True)
+            for message in itertools.islice(found, count):
+                if message.malformed:
+                    malformed = True
+                    text = f"{message.offset}: no attribute where the flag promises one"
+                    print(text, file=sys.stderr)
                 if as_json:
                     row = dataclasses.asdict(message)
                     row["data"] = message.data.decode("utf-8", "backslashreplace")
                     print(json.dumps(row))
                 else:
                     sys.stdout.buffer.write(message.data + b"\n")
+    raise typer.Exit(1 if malformed else 0)
 
 
 @app.command()

@@ -83,8 +83,15 @@ class Message:
     offset: int = field(default=-1, compare=False)
     stored_size: int = field(default=0, compare=False)
 
+    @property
+    def malformed(self) -> bool:
+        """True when the flag promises an attribute that the data does not hold; ``data`` is all."""
+        return bool(self.flag & HAS_ATTRIBUTE) and self.attribute is None
+
     def row(self) -> tuple[int, bytes, int]:
         """``(message_id, data, flag)`` as `MessageStore.append_many` takes it."""
+        if self.malformed:
+            return self.message_id, self.data, self.flag
         data, flag = encode_data(self.data, self.attribute)
         return self.message_id, data, flag
 
@@ -128,6 +135,7 @@ def decode_messages(
     base_offset: int = 0,
     path: str | Path = "",
     max_data_size: int | None = None,
+    keep_malformed: bool = False,
 ) -> Iterator[Message]:
     """Yield the whole messages of a fetched buffer; a partial last one is left for the next fetch.
 
@@ -138,6 +146,7 @@ def decode_messages(
         base_offset: the partition's byte position of the buffer's first byte.
         path: named in errors.
         max_data_size: bytes of data above which a message is refused; None: no limit.
+        keep_malformed: yield a message whose attribute block is wrong as `Message.malformed`.
 
     Raises:
         CorruptRecordError: a checksum, length, limit or attribute block is wrong, or zeros stand
@@ -152,11 +161,13 @@ def decode_messages(
         if max_data_size is not None and length > max_data_size:
             reason = f"{length} bytes of data; at most {max_data_size} are accepted"
             raise CorruptRecordError(path, offset, reason)
+        data = view[at + HEADER_SIZE : at + HEADER_SIZE + length]
         try:
-            begin = at + HEADER_SIZE
-            attribute, payload = split_data(view[begin : begin + length], flag)
+            attribute, payload = split_data(data, flag)
         except ValueError as error:
-            raise CorruptRecordError(path, offset, str(error)) from None
+            if not keep_malformed:
+                raise CorruptRecordError(path, offset, str(error)) from None
+            attribute, payload = None, bytes(data)
         text = None if attribute is None else attribute.decode("utf-8", "surrogateescape")
         size = HEADER_SIZE + length
         yield Message(topic, payload, text, message_id, flag, partition, offset, size)

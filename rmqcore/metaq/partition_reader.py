@@ -86,7 +86,12 @@ class PartitionReader:
         return segment.messages.slice(at, at + size).read()
 
     def messages(
-        self, start: int | None = None, stop: int | None = None, *, across_holes: bool = False
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        across_holes: bool = False,
+        keep_malformed: bool = False,
     ) -> Iterator[Message]:
         """Iterate over whole messages in order.
 
@@ -94,6 +99,8 @@ class PartitionReader:
             start: offset of a record; None: the first.
             stop: end before the message that begins here; None: the end of the log at this call.
             across_holes: go on behind a hole instead of raising.
+            keep_malformed: yield a message whose attribute block is wrong, see
+                `Message.malformed`, instead of raising.
 
         Raises:
             CorruptRecordError: a record is damaged, or ``start`` is no record.
@@ -112,7 +119,12 @@ class PartitionReader:
                 continue
             before = offset
             for message in decode_messages(
-                self.topic, buffer, partition=self.partition, base_offset=offset, path=self.path
+                self.topic,
+                buffer,
+                partition=self.partition,
+                base_offset=offset,
+                path=self.path,
+                keep_malformed=keep_malformed,
             ):
                 if message.offset >= end:
                     return

@@ -138,7 +138,9 @@ def to_rocketmq(message: metaq.Message) -> Message:
     if name != message.topic:
         properties[TOPIC] = message.topic
     body = message.data
-    if message.attribute is not None:
+    if message.malformed:
+        properties[RAW] = "1"
+    elif message.attribute is not None:
         if _fits_property(message.attribute):
             if message.attribute:
                 properties[ATTRIBUTE] = message.attribute
@@ -197,10 +199,10 @@ def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> Par
     count = size = 0
     copies = _queue(store, name, origin.partition)
     copies = itertools.dropwhile(lambda copy: _offset(copy) < origin.min_offset, copies)
-    for source in origin.messages(across_holes=True):
+    for source in origin.messages(across_holes=True, keep_malformed=True):
         copy = next(copies, None)
-        row = metaq.encode_data(source.data, source.attribute)[0]
-        _digest(ours, source.message_id, row, source.flag)
+        _, data, _ = source.row()
+        _digest(ours, source.message_id, data, source.flag)
         if copy is not None:
             _digest(theirs, *to_row(copy))
         if copy is None or _offset(copy) != source.offset or ours.digest() != theirs.digest():
@@ -260,7 +262,7 @@ def _resume_offset(origin: MessageStore, store: DefaultMessageStore, name: str) 
 def _batches(origin: MessageStore, start: int) -> Iterator[list[metaq.Message]]:
     batch: list[metaq.Message] = []
     size = 0
-    for message in origin.messages(start, across_holes=True):
+    for message in origin.messages(start, across_holes=True, keep_malformed=True):
         if batch and (len(batch) >= _BATCH_COUNT or size + message.stored_size > _BATCH_SIZE):
             yield batch
             batch, size = [], 0

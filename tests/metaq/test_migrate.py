@@ -197,3 +197,23 @@ def test_the_demonstration(tmp_path):
     assert result["truncated"] >= 2 * 4096
     assert result["served"] == result["recovered"]
     assert sum(report["messages"] for report in result["migrated"]) == result["served"]
+
+
+@pytest.mark.parametrize("size", [b"\0\0\0\x63", b"\xff\xff\xff\xff", b"\0"])
+def test_a_malformed_attribute_stops_neither_cat_nor_the_migration(tmp_path, size):
+    folder = tmp_path / "metaq" / "t-0"
+    folder.mkdir(parents=True)
+    rows = [(1, b"before", 0), (2, size, 1), (3, b"behind", 0)]
+    (folder / f"{0:020d}.meta").write_bytes(b"".join(reference.encode(*row) for row in rows))
+    command = [sys.executable, "-m", "rmqcore", "metaq", "cat", tmp_path / "metaq", "t", "0"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.stdout == b"before\n" + size + b"\nbehind\n"
+    assert done.stderr.decode() == "26: no attribute where the flag promises one\n"
+    assert done.returncode == 1
+    (report,) = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert (report.messages, report.moved, report.left_behind) == (3, 3, 0)
+    assert migrate(tmp_path / "metaq", tmp_path / "rocketmq")[0].moved == 0
+    with open_store(tmp_path / "rocketmq", mode="r") as store:
+        copies = queue(store, "t", 0)
+    assert [to_row(copy) for copy in copies] == rows
+    assert copies[1].properties["METAQ_RAW"] == "1"
