@@ -6,12 +6,19 @@ Knows the syntax, not the keys.
 from __future__ import annotations
 
 import ast
-import configparser
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from rmqcore.errors import ConfigError
 
 _MAX_EXPRESSION = 200
+#: what Java's `String.trim` takes away
+_BLANK = "".join(map(chr, range(0x21)))
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_OPERATOR = re.compile("[=:]")
+_ESCAPE = re.compile(r"\\(?:u(?P<code>[0-9A-Fa-f]{4})|(?P<letter>.?))", re.DOTALL)
+_ESCAPES = {"t": "\t", "n": "\n", "f": "\f", "b": "\b", "r": "\r"}
 
 
 def read_text(path: Path) -> str:
@@ -30,31 +37,66 @@ def read_text(path: Path) -> str:
 
 
 def parse_ini(text: str) -> dict[str, dict[str, str]]:
-    """Split a text into sections of keys and values; keys keep their case.
+    r"""Split a text into sections of keys and values; keys keep their case.
 
-    Lines beginning with ``#`` or ``;`` are comments. Blank values stay and are empty.
+    As ini4j 0.5.1 reads it, on which MetaQ stands: a line that begins with ``#`` or ``;`` is a
+    comment; one that ends in a backslash goes on in the next; ``\t``, ``\n``, ``\f``, ``\b``,
+    ``\r`` and ``\uXXXX`` are characters, and any other character behind a backslash is itself. A
+    key or section that comes again adds to the first, the last value counts. Blank values stay
+    and are empty.
+
+    Differs: ini4j drops a last line that ends in a backslash.
 
     Raises:
-        ConfigError: a line is no section, setting or comment, or a setting has no section.
+        ConfigError: a line is no section, setting or comment, a setting has no section, or the
+            text ends inside a line that goes on.
     """
-    parser = configparser.RawConfigParser(
-        delimiters=("=", ":"),
-        comment_prefixes=("#", ";"),
-        strict=False,
-        allow_no_value=False,
-        default_section="",
-        empty_lines_in_values=False,
-    )
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
-    flat = "\n".join(line.strip() for line in text.splitlines())  # an indent continues no value
-    try:
-        parser.read_string(flat)
-    except configparser.Error as error:
-        lines = [number for number, _ in getattr(error, "errors", ())]
-        line = lines[0] if lines else getattr(error, "lineno", 0)
-        rule = "[section], key=value, or a comment after # or ;"
-        raise ConfigError(f"line {line}", str(error).splitlines()[0], rule) from None
-    return {name: dict(parser.items(name)) for name in parser.sections()}
+    sections: dict[str, dict[str, str]] = {}
+    section: dict[str, str] | None = None
+    for number, line in _logical_lines(text):
+        operator = _OPERATOR.search(line)
+        name = ""
+        if line.startswith("[") and line.endswith("]"):
+            name = _unescape(number, line[1:-1])
+            section = sections.setdefault(name, {})
+        elif operator is not None and section is not None:
+            name = _unescape(number, line[: operator.start()])
+            section[name] = _unescape(number, line[operator.end() :])
+        if not name:
+            rule = "[section], key=value in a section, or a comment after # or ;"
+            raise ConfigError(f"line {number}", line, rule)
+    return sections
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments and blank ones, continued ones as one; with their numbers."""
+    begun, begun_at = "", 0
+    for number, physical in enumerate(_LINE_END.split(text), 1):
+        line = physical.strip(_BLANK)
+        if not line or (not begun_at and line[0] in "#;"):
+            continue
+        begun, begun_at = begun + line, begun_at or number
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield begun_at, begun
+        begun, begun_at = "", 0
+    if begun_at:
+        raise ConfigError(f"line {begun_at}", begun, "a line behind one that ends in a backslash")
+
+
+def _unescape(number: int, text: str) -> str:
+    """Resolve backslashes, and trim."""
+
+    def character(match: re.Match[str]) -> str:
+        if match["code"] is not None:
+            return chr(int(match["code"], 16))
+        letter = match["letter"]
+        if letter in {"", "u"}:
+            raise ConfigError(f"line {number}", text, r"\uXXXX, or a character behind a backslash")
+        return _ESCAPES.get(letter, letter)
+
+    return _ESCAPE.sub(character, text.strip(_BLANK)).strip(_BLANK)
 
 
 def evaluate_int(key: str, text: str, low: int, high: int) -> int:

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ TOPIC_CONFIG_MAP = "topicConfigMap"
 UNFLUSH_INTERVAL = "unflushInterval"
 EVENTS = (CONFIG_FILE_CHECKSUM, TOPICS, TOPIC_CONFIG_MAP, UNFLUSH_INTERVAL)
 
+_LOG = logging.getLogger(__name__)
 _TOPIC_SECTION = "topic="
 _FILTER = "group."
 
@@ -219,15 +221,22 @@ def parse_topics(
 ) -> dict[str, TopicConfig]:
     """Read every ``[topic=NAME]`` section, in the order of the names.
 
+    Any other section is passed over with a warning.
+
+    Differs: the original passes over a misspelt ``[topci=NAME]`` too, in silence.
+
     Raises:
-        ConfigError: an unknown section or key, or a wrong value.
+        ConfigError: an unknown key, a wrong value, or a section that must have meant a topic.
     """
     topics = {}
     for name, values in sections.items():
         if name in {"system", "zookeeper", "slave"}:
             continue
         if not name.startswith(_TOPIC_SECTION):
-            raise unknown_key("", name, "", {"system": 0, "zookeeper": 0, "topic=NAME": 0})
+            if "=" in name:  # most likely a topic, misspelt
+                raise unknown_key("", name, "", {"topic=NAME": 0})
+            _LOG.warning("section [%s] is passed over: no section of MetaQ has this name", name)
+            continue
         own = {key: text for key, text in values.items() if not key.startswith(_FILTER)}
         filters = {
             key.removeprefix(_FILTER): text.strip()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import zlib
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_no_expression_does_anything_but_count(text):
         assert isinstance(evaluate_int("k", text, -(2**31), 2**31), int)
 
 
-@given(st.text(max_size=200))
+@given(st.text(max_size=200) | st.text("[]=:#;\\\n\r au0 ", max_size=30))
 def test_any_text_is_an_ini_or_a_config_error(text):
     try:
         parse_ini(text)
@@ -310,3 +311,28 @@ def test_a_huge_range_costs_nothing():
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         SystemConfig().broker_id = 3
+
+
+INI4J = json.loads(Path(__file__).with_name("ini4j.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("text", "sections"), INI4J)
+def test_an_ini_reads_as_with_ini4j(text, sections):
+    """What ini4j 0.5.1 made of each; null where it refuses, or drops a last line half said."""
+    if sections is None:
+        with pytest.raises(ConfigError, match=r"line \d"):
+            parse_ini(text)
+    else:
+        assert parse_ini(text) == sections
+
+
+def test_a_windows_path_and_a_continued_value(tmp_path):
+    text = REQUIRED.replace("[system]", "[system]\nhostName=a\\u0062\\\n  c\ndataPath=C:\\\\meta")
+    config = MetaConfig.from_text(text)
+    assert (config.system.host_name, config.system.data_path) == ("abc", "C:\\meta")
+
+
+def test_an_unknown_section_is_passed_over_and_said(caplog):
+    config = MetaConfig.from_text(REQUIRED + "[topic=t]" + "\n[dashboard]\nanything=1\n")
+    assert list(config.topics) == list(MetaConfig.from_text(REQUIRED + "[topic=t]").topics)
+    assert "section [dashboard] is passed over" in caplog.text
