@@ -433,6 +433,13 @@ class SubscriptionGroupTable(ConfigTable):
             self._groups[group] = dict(sorted(entry.items()))
             self._changed = True
 
+    def remove(self, group: str) -> bool:
+        """Forget a group; returns whether it was there."""
+        with self._lock:
+            known = self._groups.pop(group, None) is not None
+            self._changed |= known
+            return known
+
     def names(self) -> list[str]:
         """All groups."""
         with self._lock:

@@ -1,0 +1,224 @@
+"""`Broker`: a store, its managers, the requests, and the port.
+
+Source: RocketMQ broker/BrokerController.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rmqcore.broker.client_requests import ClientRequests, QueueLocks, notify_consumers
+from rmqcore.broker.clients import Consumers, Producers, expired
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.hold import PullHold
+from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.pull import PullMessages
+from rmqcore.broker.query import QueryMessages
+from rmqcore.broker.registration import Registration
+from rmqcore.broker.runtime_info import RuntimeInfo
+from rmqcore.broker.send import SendMessages
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import Topics
+from rmqcore.clock import wall_clock_ms
+from rmqcore.config import load_config, parse_broker_conf
+from rmqcore.files.config_tables import SubscriptionGroupTable
+from rmqcore.remoting import (
+    Connection,
+    ConnectionSettings,
+    RemotingClient,
+    RemotingServer,
+    ServerSettings,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+
+logger = logging.getLogger(__name__)
+
+_EXPIRY_SCAN_S: Final = 10.0
+_CONFIG_FOLDER: Final = "config"
+
+
+class Broker:
+    """One broker on one store; used from the event loop that started it.
+
+    Attributes:
+        config: the settings, with the port that it listens on.
+        store: what the messages are in; None before `start`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], properties: Mapping[str, object] | Path | None = None
+    ) -> None:
+        """Prepare a broker; `start` opens the store and the port.
+
+        Args:
+            path: the store's directory; a new one takes RocketMQ's file sizes.
+            properties: RocketMQ's names, or a `Path` to a ``broker.conf``.
+
+        Raises:
+            ConfigError: a setting is not what it should be.
+            OSError: the file cannot be read.
+        """
+        if isinstance(properties, Path):
+            properties = parse_broker_conf(properties)
+        self._properties = dict(properties or {})
+        self.config = BrokerConfig.from_properties(self._properties)
+        self.path = Path(path)
+        self.store: DefaultMessageStore | None = None
+        self._server: RemotingServer | None = None
+        self._registration: Registration | None = None
+        self._outside: RemotingClient | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._saving = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """The address that clients connect to."""
+        return self.config.address
+
+    async def start(self) -> None:
+        """Open the store, listen, and register with the name servers.
+
+        Raises:
+            StoreLockedError, CorruptStoreError: the store cannot be opened.
+            OSError: the port is taken.
+        """
+        if self.config.listen_port == 0:
+            self.config = replace(self.config, listen_port=_free_port(self._host))
+        self.store = await asyncio.to_thread(self._open_store)
+        try:
+            await self._serve(self.store)
+        except BaseException:
+            await self.stop()
+            raise
+
+    @property
+    def _host(self) -> str:
+        return self.config.bind_address or self.config.broker_ip1
+
+    def _open_store(self) -> DefaultMessageStore:
+        config = load_config(
+            _for_store(self._properties),
+            profile="rocketmq",
+            store_host=self.config.address,
+            deliver_delayed=True,
+            retention=True,
+        )
+        return DefaultMessageStore(self.path, config)
+
+    async def _serve(self, store: DefaultMessageStore) -> None:
+        loop = asyncio.get_running_loop()
+        self._outside = RemotingClient()
+        self._registration = Registration(self._settings, store.topics, self._outside)
+        topics = Topics(store.topics, self._settings, self._topics_changed)
+        group_table = SubscriptionGroupTable(self.path / _CONFIG_FOLDER, clock=wall_clock_ms)
+        groups = Groups(group_table, self._settings, self._saving.set)
+        consumers, producers = Consumers(notify_consumers), Producers()
+        locks, hold = QueueLocks(), PullHold()
+        offsets = Offsets(store, topics, groups)
+
+        def gone(connection: Connection) -> None:
+            consumers.forget(connection)
+            producers.forget(connection)
+
+        settings = ServerSettings(
+            connection=ConnectionSettings(
+                idle_timeout_s=self.config.server_channel_max_idle_time_seconds
+            )
+        )
+        self._server = RemotingServer(
+            self._host, self.config.listen_port, settings=settings, on_close=gone
+        )
+        parts = (
+            SendMessages(store, self._settings, topics, groups, locks, hold.arrived),
+            PullMessages(store, self._settings, topics, groups, consumers, offsets, hold),
+            ClientRequests(topics, groups, consumers, producers),
+            locks,
+            offsets,
+            QueryMessages(store),
+            RuntimeInfo(store, self._settings),
+        )
+        for part in parts:
+            part.register(self._server)
+        await self._server.start()
+        store.topics.persist()
+        self._tasks = [
+            loop.create_task(self._scan(consumers, producers)),
+            loop.create_task(self._save(store, group_table)),
+        ]
+        await self._registration.start()
+
+    def _settings(self) -> BrokerConfig:
+        return self.config
+
+    def _topics_changed(self) -> None:
+        self._saving.set()
+        if self._registration is not None:
+            self._registration.topics_changed()
+
+    async def _scan(self, consumers: Consumers, producers: Producers) -> None:
+        """Let clients go that have sent no heart-beat for too long."""
+        while True:
+            await asyncio.sleep(_EXPIRY_SCAN_S)
+            for connection in expired(consumers, producers):
+                logger.info("%r: no heart-beat, closed", connection)
+                connection.close()
+                consumers.forget(connection)
+                producers.forget(connection)
+
+    async def _save(self, store: DefaultMessageStore, groups: SubscriptionGroupTable) -> None:
+        """Write the tables that have changed: topics and groups at once, offsets every 5 s."""
+        interval_s = self.config.flush_consumer_offset_interval / 1000
+        while True:
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._saving.wait()
+            except TimeoutError:
+                await self._persist(store.consumer_offsets.persist)
+            self._saving.clear()
+            await self._persist(store.topics.persist)
+            await self._persist(groups.persist)
+
+    @staticmethod
+    async def _persist(write: Callable[[], bool]) -> None:
+        try:
+            await asyncio.to_thread(write)
+        except OSError:
+            logger.exception("configuration cannot be written, and is tried again")
+
+    async def stop(self) -> None:
+        """Take the name out of the name servers, answer what was taken, close the store."""
+        if self._registration is not None:
+            await self._registration.stop()
+        if self._server is not None:
+            await self._server.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._outside is not None:
+            await self._outside.close()
+        store, self.store = self.store, None
+        self._registration = self._server = self._outside = None
+        self._tasks = []
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+
+def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
+    """What of a ``broker.conf`` is the store's."""
+    mine = ("store_host", "deliver_delayed", "retention", "profile")
+    return {name: value for name, value in properties.items() if name not in mine}
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.bind((host, 0))
+        return int(trial.getsockname()[1])

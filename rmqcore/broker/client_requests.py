@@ -1,0 +1,168 @@
+"""What clients tell of themselves: heart-beats, leaving, who else is there, queue locks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rmqcore.broker.bodies import java_body, read_object
+from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.subscription import Subscription
+from rmqcore.broker.topics import RETRY_PREFIX, Topics
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.errors import RemotingClosedError
+
+_LOCKED_FOR_S: Final = 60.0
+
+
+class ClientRequests:
+    """Heart-beats and what hangs on them. Source: ClientManageProcessor."""
+
+    def __init__(
+        self, topics: Topics, groups: Groups, consumers: Consumers, producers: Producers
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.HEART_BEAT, self.heart_beat)
+        server.register(RequestCode.UNREGISTER_CLIENT, self.unregister)
+        server.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.list_consumers)
+
+    def heart_beat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """34: take in which groups a client belongs to."""
+        body = read_object(request)
+        client = Client(
+            connection,
+            str(body.get("clientID", "")),
+            request.language,
+            request.version,
+            time.monotonic(),
+        )
+        for entry in _objects(body, "consumerDataSet"):
+            self._take_consumer(client, entry)
+        for entry in _objects(body, "producerDataSet"):
+            self._producers.register(str(entry.get("groupName", "")), client)
+        return success()
+
+    def _take_consumer(self, client: Client, entry: Mapping[str, Any]) -> None:
+        name = str(entry.get("groupName", ""))
+        group = self._groups.find(name)
+        if group is None:
+            return
+        self._topics.for_group(RETRY_PREFIX + name, max(1, int(group.get("retryQueueNums", 1))))
+        model = str(entry.get("messageModel", "CLUSTERING"))
+        wanted = []
+        for fields in _objects(entry, "subscriptionDataSet"):
+            try:
+                wanted.append(Subscription.from_java(fields))
+            except ValueError:
+                continue
+        self._consumers.register(
+            name,
+            client,
+            consume_type=str(entry.get("consumeType", "CONSUME_PASSIVELY")),
+            message_model=model,
+            consume_from_where=str(entry.get("consumeFromWhere", "CONSUME_FROM_LAST_OFFSET")),
+            subscriptions=wanted,
+            notify=model != "BROADCASTING"
+            and bool(group.get("notifyConsumerIdsChangedEnable", True)),
+        )
+
+    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """35: let a client go."""
+        producer, consumer = request.text("producerGroup", ""), request.text("consumerGroup", "")
+        if producer:
+            self._producers.unregister(producer, connection)
+        if consumer:
+            self._consumers.unregister(consumer, connection, notify=True)
+        return success()
+
+    def list_consumers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """38: the ids of a group's clients, by which they share the queues."""
+        group = request.text("consumerGroup")
+        found = self._consumers.find(group)
+        if found is None:
+            return failure(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return success(body=java_body({"consumerIdList": found.client_ids}))
+
+
+class QueueLocks:
+    """Which client of a group consumes a queue in order. Source: RebalanceLockManager."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[str, str, int], tuple[str, float]] = {}
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.LOCK_BATCH_MQ, self.lock)
+        server.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
+
+    def lock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """41: lock queues for a client; the answer names those that it has now."""
+        body = read_object(request)
+        group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
+        now = time.monotonic()
+        locked = []
+        for queue in _objects(body, "mqSet"):
+            key = _key(group, queue)
+            owner, since = self._owners.get(key, (client_id, now))
+            if owner == client_id or now - since > _LOCKED_FOR_S:
+                self._owners[key] = (client_id, now)
+                locked.append(queue)
+        return success(body=java_body({"lockOKMQSet": locked}))
+
+    def unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """42: give queues back."""
+        body = read_object(request)
+        group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
+        for queue in _objects(body, "mqSet"):
+            key = _key(group, queue)
+            if self._owners.get(key, ("", 0.0))[0] == client_id:
+                del self._owners[key]
+        return success()
+
+    def holds_any(self, group: str) -> bool:
+        """Tell whether a client of the group holds a lock that has not run out."""
+        now = time.monotonic()
+        return any(
+            owned == group and now - since <= _LOCKED_FOR_S
+            for (owned, _, _), (_, since) in self._owners.items()
+        )
+
+
+def notify_consumers(group: ConsumerGroup) -> None:
+    """Tell every client of a group to share the queues anew (40)."""
+    for connection in list(group.clients):
+        command = RemotingCommand(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name}
+        )
+        try:
+            connection.notify(command)
+        except RemotingClosedError:
+            continue
+
+
+def _key(group: str, queue: Mapping[str, Any]) -> tuple[str, str, int]:
+    queue_id = queue.get("queueId", -1)
+    return group, str(queue.get("topic", "")), queue_id if type(queue_id) is int else -1
+
+
+def _objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    entries = body.get(name) or []
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, dict)]

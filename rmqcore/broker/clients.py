@@ -1,0 +1,183 @@
+"""Who is connected: producers and consumers by group, as their heart-beats tell.
+
+Source: RocketMQ broker/client/ConsumerManager.java and ProducerManager.java.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqcore.broker.subscription import Subscription
+from rmqcore.remoting import Connection, LanguageCode
+
+#: a client that sent no heart-beat for so long is gone
+EXPIRED_AFTER_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class Client:
+    """One client on one connection."""
+
+    connection: Connection
+    client_id: str
+    language: LanguageCode
+    version: int
+    #: of the last heart-beat, by the monotonic clock.
+    seen_at_s: float
+
+    def to_java(self) -> dict[str, object]:
+        """The fields of RocketMQ's ``Connection``."""
+        return {
+            "clientAddr": self.connection.remote_address,
+            "clientId": self.client_id,
+            "language": self.language.name,
+            "version": self.version,
+        }
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The consumers of one group that are connected. Source: ConsumerGroupInfo."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    clients: dict[Connection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    @property
+    def broadcasting(self) -> bool:
+        """Tell whether each client gets every message."""
+        return self.message_model == "BROADCASTING"
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The ids of the clients, each once, in order."""
+        return sorted({client.client_id for client in self.clients.values()})
+
+    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
+        """Take what a heart-beat says of the topics; True when other topics than before."""
+        by_topic = {each.topic: each for each in wanted}
+        changed = by_topic.keys() != self.subscriptions.keys()
+        for topic, new in by_topic.items():
+            old = self.subscriptions.get(topic)
+            if old is None or new.version > old.version:
+                self.subscriptions[topic] = new
+        for topic in self.subscriptions.keys() - by_topic.keys():
+            del self.subscriptions[topic]
+        return changed
+
+
+class Consumers:
+    """The consumer groups with at least one client.
+
+    Args:
+        on_change: called with a group whose clients or topics have changed.
+    """
+
+    def __init__(self, on_change: Callable[[ConsumerGroup], None]) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._on_change = on_change
+
+    def find(self, group: str) -> ConsumerGroup | None:
+        """The clients of a group, None when none is connected."""
+        return self.groups.get(group)
+
+    def subscribed_to(self, topic: str) -> list[str]:
+        """The groups whose clients want a topic."""
+        return sorted(name for name, group in self.groups.items() if topic in group.subscriptions)
+
+    def register(
+        self,
+        name: str,
+        client: Client,
+        *,
+        consume_type: str,
+        message_model: str,
+        consume_from_where: str,
+        subscriptions: Iterable[Subscription],
+        notify: bool,
+    ) -> None:
+        """Take one group of a heart-beat in."""
+        group = self.groups.get(name)
+        if group is None:
+            group = ConsumerGroup(name, consume_type, message_model, consume_from_where)
+            self.groups[name] = group
+        group.consume_type, group.message_model = consume_type, message_model
+        group.consume_from_where = consume_from_where
+        changed = client.connection not in group.clients
+        group.clients[client.connection] = client
+        changed = group.subscribe(subscriptions) or changed
+        if changed and notify:
+            self._on_change(group)
+
+    def unregister(self, name: str, connection: Connection, *, notify: bool) -> None:
+        """Let one client of a group go."""
+        group = self.groups.get(name)
+        if group is None or group.clients.pop(connection, None) is None:
+            return
+        if not group.clients:
+            del self.groups[name]
+        elif notify:
+            self._on_change(group)
+
+    def forget(self, connection: Connection) -> None:
+        """Let all go that was registered over a connection."""
+        for name in [n for n, group in self.groups.items() if connection in group.clients]:
+            self.unregister(name, connection, notify=True)
+
+
+class Producers:
+    """The producer groups with at least one client."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Connection, Client]] = {}
+        self._turn = 0
+
+    def register(self, group: str, client: Client) -> None:
+        """Take one group of a heart-beat in."""
+        self.groups.setdefault(group, {})[client.connection] = client
+
+    def unregister(self, group: str, connection: Connection) -> None:
+        """Let one client of a group go."""
+        clients = self.groups.get(group, {})
+        clients.pop(connection, None)
+        if not clients:
+            self.groups.pop(group, None)
+
+    def forget(self, connection: Connection) -> None:
+        """Let all go that was registered over a connection."""
+        for group in [name for name, clients in self.groups.items() if connection in clients]:
+            self.unregister(group, connection)
+
+    def any_of(self, group: str) -> Connection | None:
+        """A connection of a group, one after the other; None when none is there."""
+        clients = [each for each in self.groups.get(group, {}) if not each.closed]
+        if not clients:
+            return None
+        self._turn += 1
+        return clients[self._turn % len(clients)]
+
+    def by_client_id(self, client_id: str) -> Connection | None:
+        """The connection of one client, None when it is not there."""
+        for clients in self.groups.values():
+            for client in clients.values():
+                if client.client_id == client_id and not client.connection.closed:
+                    return client.connection
+        return None
+
+
+def expired(consumers: Consumers, producers: Producers) -> set[Connection]:
+    """The connections whose clients have sent no heart-beat for too long."""
+    limit = time.monotonic() - EXPIRED_AFTER_S
+    groups = [*(group.clients for group in consumers.groups.values()), *producers.groups.values()]
+    return {
+        connection
+        for clients in groups
+        for connection, client in clients.items()
+        if client.seen_at_s < limit
+    }

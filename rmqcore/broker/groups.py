@@ -1,0 +1,101 @@
+"""The subscription groups of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.errors import MessageIllegalError
+from rmqcore.files.config_tables import SubscriptionGroupTable
+from rmqcore.remoting import RequestRefusedError, ResponseCode
+
+GROUP_NAME_MAX: Final = 120
+_SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+
+
+class Groups:
+    """Which groups there are; unknown ones are created by their first use, if settings say so.
+
+    Source: RocketMQ broker/subscription/SubscriptionGroupManager.java.
+    """
+
+    def __init__(
+        self,
+        table: SubscriptionGroupTable,
+        config: Callable[[], BrokerConfig],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Create the groups that every broker has.
+
+        Args:
+            table: the store's groups.
+            config: the broker's settings at this moment.
+            on_change: called after each change, to write the table.
+        """
+        self.table = table
+        self._config = config
+        self._on_change = on_change
+        for group in _SYSTEM_GROUPS:
+            if table.get(group) is None:
+                table.put(group, {"consumeBroadcastEnable": True})
+
+    def find(self, group: str) -> Mapping[str, Any] | None:
+        """The settings of a group under RocketMQ's names, created if that is allowed."""
+        found = self.table.get(group)
+        if found is None and (
+            self._config().auto_create_subscription_group
+            or group in _SYSTEM_GROUPS
+            or group.startswith(_SYSTEM_PREFIX)
+        ):
+            self.put(group, {})
+            found = self.table.get(group)
+        return found
+
+    def expect(self, group: str) -> Mapping[str, Any]:
+        """As `find`.
+
+        Raises:
+            RequestRefusedError: there is none; answers with code 26.
+        """
+        found = self.find(group)
+        if found is None:
+            remark = (
+                f"subscription group [{group}] does not exist; create it, or let the broker do so "
+                "with autoCreateSubscriptionGroup=true"
+            )
+            raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return found
+
+    def put(self, group: str, fields: Mapping[str, object]) -> None:
+        """Create or replace a group.
+
+        Raises:
+            RequestRefusedError: its name is no group's; answers with code 29.
+        """
+        if len(group) > GROUP_NAME_MAX:
+            remark = f"group name of {len(group)} characters: at most {GROUP_NAME_MAX} fit"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        try:
+            self.table.put(group, fields)
+        except MessageIllegalError as error:
+            remark = f"group {group!r}: only letters, digits, %, |, _ and - are accepted"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark) from error
+        self._on_change()
+
+    def remove(self, group: str) -> bool:
+        """Forget a group; returns whether it was there."""
+        removed = self.table.remove(group)
+        if removed:
+            self._on_change()
+        return removed

@@ -1,0 +1,118 @@
+"""Offsets: what groups have consumed, and where queues begin and end.
+
+Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.topics import Topics
+from rmqcore.errors import MessageIllegalError
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+
+#: the newest part of the log counts as young: a new group reads a topic that lies in it whole
+_YOUNG_BYTES: Final = 1 << 30
+_NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
+
+
+class Offsets:
+    """Requests about offsets, over the store's own table."""
+
+    def __init__(self, store: DefaultMessageStore, topics: Topics, groups: Groups) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        #: offsets that an administrator set and the next pull has to take
+        self.resets: dict[tuple[str, str, int], int] = {}
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query)
+        server.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.update)
+        server.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
+        server.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
+        server.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
+        server.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time)
+
+    def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """14: the next offset that a group wants of a queue."""
+        group, topic = request.text("consumerGroup"), request.text("topic")
+        queue_id = request.number("queueId")
+        stored = self._store.consumer_offsets.get(topic, group, queue_id)
+        if stored is not None:
+            return success({"offset": str(stored)})
+        if not request.boolean("setZeroIfNotFound", True):
+            return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+        if self._is_young(topic, queue_id):
+            return success({"offset": "0"})
+        return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        if self._store.min_queue_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.get_message(topic, queue_id, 0, max_messages=1).messages
+        if not first:
+            return False
+        return self._store.max_phy_offset - first[0].phy_offset < _YOUNG_BYTES
+
+    def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """15: a group has consumed a queue up to an offset."""
+        group, topic = request.text("consumerGroup"), request.text("topic")
+        queue_id, offset = request.number("queueId"), request.number("commitOffset")
+        self._groups.expect(group)
+        self._topics.expect(topic)
+        if (group, topic, queue_id) in self.resets:
+            return success(remark="Offset has been previously reset")
+        self.commit(group, topic, queue_id, offset)
+        return success()
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the next offset that a group wants.
+
+        Raises:
+            RequestRefusedError: it is no offset; answers with code 29.
+        """
+        try:
+            self._store.consumer_offsets.commit(topic, group, queue_id, offset)
+        except (ValueError, MessageIllegalError) as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+    def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """29: the offset that belongs to a store time."""
+        boundary = request.text("boundaryType", "LOWER").lower()
+        offset = self._store.queue_offset_by_time(
+            request.text("topic"),
+            request.number("queueId"),
+            request.number("timestamp"),
+            boundary="upper" if boundary == "upper" else "lower",
+        )
+        return success({"offset": str(offset)})
+
+    def max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """30: the offset that the next message of a queue gets."""
+        offset = self._store.max_queue_offset(request.text("topic"), request.number("queueId"))
+        return success({"offset": str(offset)})
+
+    def min_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """31: the offset of the oldest message of a queue."""
+        offset = self._store.min_queue_offset(request.text("topic"), request.number("queueId"))
+        return success({"offset": str(offset)})
+
+    def earliest_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """32: when the oldest message of a queue was stored; -1 for none."""
+        topic, queue_id = request.text("topic"), request.number("queueId")
+        least = self._store.min_queue_offset(topic, queue_id)
+        first = self._store.get_message(topic, queue_id, least, max_messages=1).messages
+        return success({"timestamp": str(first[0].store_timestamp_ms if first else -1)})

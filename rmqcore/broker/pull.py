@@ -1,0 +1,264 @@
+"""Pulling: messages of one queue from an offset on, at once or when they come.
+
+Source: RocketMQ broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rmqcore.broker.clients import Consumers
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.hold import HeldPull, PullHold
+from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.settings import READ, BrokerConfig
+from rmqcore.broker.subscription import Subscription
+from rmqcore.broker.topics import Topics
+from rmqcore.errors import CorruptStoreError
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+)
+from rmqcore.status import GetMessageStatus
+from rmqcore.store.message_store import DefaultMessageStore
+
+_COMMIT_OFFSET: Final = 1
+_SUSPEND: Final = 2
+_SUBSCRIPTION: Final = 4
+_COUNT_MAX: Final = 1024
+
+_STATUS_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY: Final = frozenset(
+    {GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """The header of a pull."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    count: int
+    flags: int
+    commit_offset: int
+    suspend_ms: int
+    subscription: str | None
+    expression_type: str | None
+    version: int
+
+    @classmethod
+    def of(cls, request: RemotingCommand) -> PullRequest:
+        """Read a header.
+
+        Raises:
+            RequestRefusedError: a field is missing or no number; answers with code 1.
+        """
+        fields = request.ext_fields
+        return cls(
+            request.text("consumerGroup"),
+            request.text("topic"),
+            request.number("queueId"),
+            request.number("queueOffset"),
+            max(1, min(_COUNT_MAX, request.number("maxMsgNums"))),
+            request.number("sysFlag"),
+            request.number("commitOffset", 0),
+            max(0, request.number("suspendTimeoutMillis", 0)),
+            fields.get("subscription"),
+            fields.get("expressionType"),
+            request.number("subVersion", 0),
+        )
+
+
+class PullMessages:
+    """Requests 11 and 361."""
+
+    def __init__(
+        self,
+        store: DefaultMessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        consumers: Consumers,
+        offsets: Offsets,
+        hold: PullHold,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._hold = hold
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.PULL_MESSAGE, self.pull)
+        server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
+
+    def pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer a pull, or let it wait."""
+        wanted = PullRequest.of(request)
+        subscription = self._checked(wanted)
+        answer = self._look(wanted, subscription)
+        if wanted.flags & _COMMIT_OFFSET and wanted.commit_offset >= 0:
+            key = (wanted.group, wanted.topic, wanted.queue_id)
+            if key not in self._offsets.resets:
+                self._offsets.commit(*key, wanted.commit_offset)
+        if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & _SUSPEND:
+            self._wait(connection, request, wanted, subscription)
+            return None
+        return answer
+
+    def _wait(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PullRequest,
+        subscription: Subscription,
+    ) -> None:
+        config = self._config()
+        timeout_ms = wanted.suspend_ms
+        if not config.long_polling_enable:
+            timeout_ms = config.short_polling_time_mills
+
+        def wake(arrived: bool) -> None:
+            if connection.closed:
+                return
+            try:
+                answer = self._look(wanted, subscription)
+            except RequestRefusedError as error:
+                answer = RemotingCommand(error.code, {}, b"", error.remark)
+            if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
+                self._hold.hold(wanted.topic, wanted.queue_id, held, timeout_ms / 1000)
+                return
+            connection.answer(request, answer)
+
+        held = HeldPull(wanted.queue_offset, wake)
+        self._hold.hold(wanted.topic, wanted.queue_id, held, timeout_ms / 1000)
+
+    # ---- checks
+
+    def _checked(self, wanted: PullRequest) -> Subscription:
+        config = self._config()
+        if not config.broker_permission & READ:
+            raise _forbidden(f"the broker[{config.broker_ip1}] pulling message is forbidden", 1)
+        group = self._groups.expect(wanted.group)
+        if not group.get("consumeEnable", True):
+            raise _forbidden(f"subscription group no permission, {wanted.group}", 2)
+        topic = self._topics.expect(wanted.topic)
+        if not topic.perm & READ:
+            raise _forbidden(f"the topic[{wanted.topic}] pulling message is forbidden", 3)
+        if not 0 <= wanted.queue_id < topic.read_queue_nums:
+            remark = (
+                f"queueId[{wanted.queue_id}] is illegal, topic:[{wanted.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            )
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if wanted.flags & _SUBSCRIPTION:
+            found = Subscription.of(wanted.topic, wanted.subscription, wanted.expression_type)
+        else:
+            found = self._subscribed(wanted, bool(group.get("consumeBroadcastEnable", True)))
+        if not found.by_tags and not config.enable_property_filter:
+            remark = (
+                f"The broker does not support consumer to filter message by {found.expression_type}"
+            )
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        return found
+
+    def _subscribed(self, wanted: PullRequest, broadcast_allowed: bool) -> Subscription:
+        """The subscription that the group's heart-beats have told."""
+        consumers = self._consumers.find(wanted.group)
+        if consumers is None:
+            raise RequestRefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if consumers.broadcasting and not broadcast_allowed:
+            raise _forbidden(f"the consumer group[{wanted.group}] can not consume by broadcast", 4)
+        found = consumers.subscriptions.get(wanted.topic)
+        if found is None:
+            raise RequestRefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if found.version < wanted.version:
+            raise RequestRefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return found
+
+    # ---- looking
+
+    def _look(self, wanted: PullRequest, subscription: Subscription) -> RemotingCommand:
+        """What is there now."""
+        reset = self._offsets.resets.pop((wanted.group, wanted.topic, wanted.queue_id), None)
+        if reset is not None:
+            return self._moved(wanted, reset)
+        config = self._config()
+        try:
+            result = self._store.get_message(
+                wanted.topic,
+                wanted.queue_id,
+                max(0, wanted.queue_offset),
+                max_messages=wanted.count,
+                max_bytes=config.max_transfer_bytes_on_message_in_memory,
+                tags=subscription.tags,
+            )
+        except CorruptStoreError as error:
+            remark = "a record of this queue is damaged; `rmqcore verify` says which"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+        status = result.status
+        if status in _EMPTY:
+            code = (
+                ResponseCode.PULL_OFFSET_MOVED
+                if wanted.queue_offset != 0
+                else ResponseCode.PULL_NOT_FOUND
+            )
+        else:
+            code = _STATUS_CODES[status]
+        answer = RemotingCommand(
+            code,
+            _positions(result.next_queue_offset, result.min_queue_offset, result.max_queue_offset),
+            b"",
+            status.name,
+        )
+        if status is GetMessageStatus.FOUND:
+            answer.parts = result.slices()
+        return answer
+
+    def _moved(self, wanted: PullRequest, offset: int) -> RemotingCommand:
+        """The answer that lets a client go on at another offset."""
+        least = self._store.min_queue_offset(wanted.topic, wanted.queue_id)
+        most = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
+        fields = _positions(offset, least, most)
+        status = GetMessageStatus.OFFSET_RESET
+        return RemotingCommand(_STATUS_CODES[status], fields, b"", status.name)
+
+
+def _positions(following: int, least: int, most: int) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(following),
+        "minOffset": str(least),
+        "maxOffset": str(most),
+    }
+
+
+def _forbidden(remark: str, kind: int) -> RequestRefusedError:
+    return RequestRefusedError(ResponseCode.NO_PERMISSION, f"{remark} (forbiddenType {kind})")

@@ -1,0 +1,84 @@
+"""Looking messages up: by key, by unique key, by where they lie.
+
+Source: RocketMQ broker/processor/QueryMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from rmqcore.errors import CorruptStoreError
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+
+_UNIQUE_QUERY_MAX: Final = 32
+_QUERY_MAX: Final = 1024
+
+
+class QueryMessages:
+    """Requests 12 and 33."""
+
+    def __init__(self, store: DefaultMessageStore) -> None:
+        self._store = store
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.QUERY_MESSAGE, self.query)
+        server.register(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
+
+    async def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """12: the messages of a topic that carry a key, looked up off the event loop."""
+        topic, key = request.text("topic"), request.text("key")
+        count = max(1, min(_QUERY_MAX, request.number("maxNum")))
+        if request.boolean("_UNIQUE_KEY_QUERY"):
+            count = _UNIQUE_QUERY_MAX
+        begin_ms = max(0, request.number("beginTimestamp"))
+        end_ms = request.number("endTimestamp")
+
+        def look() -> tuple[list[memoryview], int, int]:
+            found = self._store.query_message(
+                topic, key, max_messages=count, begin_ms=begin_ms, end_ms=end_ms
+            ).messages
+            newest = found[-1] if found else None
+            records = [message.record for message in found]
+            if newest is None:
+                return records, 0, 0
+            return records, newest.store_timestamp_ms, newest.phy_offset
+
+        try:
+            records, stored_ms, phy_offset = await asyncio.to_thread(look)
+        except CorruptStoreError as error:
+            remark = "a record with this key is damaged; `rmqcore verify` says which"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+        fields = {
+            "indexLastUpdateTimestamp": str(stored_ms),
+            "indexLastUpdatePhyoffset": str(phy_offset),
+        }
+        if not records:
+            remark = "can not find message, maybe time range not correct"
+            return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, fields, b"", remark)
+        return RemotingCommand(ResponseCode.SUCCESS, fields, parts=records)
+
+    def view(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """33: the message whose record begins at a physical offset."""
+        offset = request.number("offset")
+        try:
+            found = self._store.message_at(offset) if offset >= 0 else None
+        except CorruptStoreError:
+            found = None
+        if found is None:
+            remark = f"can not find message by the offset, {offset}"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        answer = success()
+        answer.parts = [found.record]
+        return answer

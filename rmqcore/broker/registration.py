@@ -1,0 +1,160 @@
+"""Telling the name servers which topics this broker has, and that it lives.
+
+Source: RocketMQ broker/out/BrokerOuterAPI.java, registerBrokerAll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from rmqcore.broker.bodies import java_body
+from rmqcore.broker.settings import READ, WRITE, BrokerConfig
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.remoting import (
+    RemotingClient,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    ResponseCode,
+)
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_MS_LEAST: Final = 10_000
+_PERIOD_MS_MOST: Final = 60_000
+_FIRST_AGAIN_S: Final = 10.0
+#: changes that come together are told together
+_GATHER_S: Final = 0.01
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+class Registration:
+    """Registers with every name server in parallel: at the start, after changes, and again.
+
+    Args:
+        config: the broker's settings at this moment.
+        topics: the topics to tell.
+        client: sends the requests.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: TopicConfigTable,
+        client: RemotingClient,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._client = client
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._refused: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Register everywhere, and go on doing so until `stop`."""
+        await self.register_all()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def topics_changed(self) -> None:
+        """Register anew, soon."""
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Take the broker's name out of every name server."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        await self._tell_all(RequestCode.UNREGISTER_BROKER, b"", timeout_ms=3000)
+
+    async def register_all(self) -> int:
+        """Register with all name servers at once; waits for each as long as settings say.
+
+        Returns:
+            how many have taken it.
+        """
+        self._changed.clear()
+        config = self._config()
+        answers = await self._tell_all(
+            RequestCode.REGISTER_BROKER,
+            self._body(config),
+            timeout_ms=config.register_broker_timeout_mills,
+        )
+        return sum(answer is not None for answer in answers)
+
+    async def _run(self) -> None:
+        wait_s = _FIRST_AGAIN_S
+        while True:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+                await asyncio.sleep(_GATHER_S)
+            except TimeoutError:
+                period_ms = self._config().register_name_server_period
+                wait_s = max(_PERIOD_MS_LEAST, min(_PERIOD_MS_MOST, period_ms)) / 1000
+            await self.register_all()
+
+    async def _tell_all(
+        self, code: RequestCode, body: bytes, *, timeout_ms: float
+    ) -> list[RemotingCommand | None]:
+        config = self._config()
+        return await asyncio.gather(
+            *(self._tell(address, code, body, timeout_ms) for address in config.name_servers)
+        )
+
+    async def _tell(
+        self, address: str, code: RequestCode, body: bytes, timeout_ms: float
+    ) -> RemotingCommand | None:
+        """Ask one name server; None when it did not take it, which is logged once."""
+        command = RemotingCommand(code, self._header(body), body)
+        try:
+            answer = await self._client.invoke(address, command, timeout_ms)
+        except RemotingError as error:
+            self._log_refusal(address, str(error))
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            self._log_refusal(address, f"code {answer.code}: {answer.remark}")
+            return None
+        if self._refused.pop(address, None) is not None:
+            logger.info("name server %s: takes the registration again", address)
+        return answer
+
+    def _log_refusal(self, address: str, reason: str) -> None:
+        if self._refused.get(address) != reason:
+            self._refused[address] = reason
+            logger.warning("name server %s: does not take the registration: %s", address, reason)
+
+    def _header(self, body: bytes) -> dict[str, str]:
+        config = self._config()
+        fields = {
+            "brokerName": config.broker_name,
+            "brokerAddr": config.address,
+            "clusterName": config.broker_cluster_name,
+            "haServerAddr": config.ha_address,
+            "brokerId": str(config.broker_id),
+        }
+        if body:
+            fields["compressed"] = "false"
+            fields["bodyCrc32"] = str(zlib.crc32(body) & _CRC_MASK)
+        return fields
+
+    def _body(self, config: BrokerConfig) -> bytes:
+        allowed = config.broker_permission
+        table: dict[str, Any] = {}
+        for topic in self._topics:
+            fields = topic.to_java()
+            if allowed & (READ | WRITE) != READ | WRITE:
+                fields["perm"] = topic.perm & allowed
+            table[topic.topic_name] = fields
+        wrapper = {
+            "dataVersion": self._topics.data_version.to_java(),
+            "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+            "topicConfigTable": table,
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        return java_body({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})

@@ -1,0 +1,417 @@
+"""Sending: single messages and batches, and what comes back from consumers.
+
+Source: RocketMQ broker/processor/SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqcore._codec import decode_properties
+from rmqcore.broker.client_requests import QueueLocks
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.settings import WRITE, BrokerConfig
+from rmqcore.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.message import Message, MessageExt, PutMessageResult
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.status import PutMessageStatus
+from rmqcore.store.message_store import DefaultMessageStore
+
+MULTI_TAGS_FLAG: Final = 2
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_PREPARED: Final = 4
+_HOST_FLAGS: Final = 0x30
+_KNOWS_RECONSUME_MAX: Final = 121
+_TOPIC_SIZE_MAX: Final = 127
+_RETRY_LEVEL: Final = 3
+
+_LONG_NAMES: Final = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+    "n": "bname",
+}
+_CODES: Final = {
+    PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, None),
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, None),
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, None),
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, None),
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now: the broker is a slave, its disk is full, or it shuts down",
+    ),
+    PutMessageStatus.CREATE_MAPPED_FILE_FAILED: (
+        ResponseCode.SYSTEM_ERROR,
+        "create mapped file failed, the server is busy or its disk is full",
+    ),
+    PutMessageStatus.MESSAGE_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched",
+    ),
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, its properties are larger than 32767 bytes",
+    ),
+    PutMessageStatus.OS_PAGE_CACHE_BUSY: (
+        ResponseCode.SYSTEM_BUSY,
+        "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+    ),
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (
+        ResponseCode.SYSTEM_ERROR,
+        "in-sync replicas not enough",
+    ),
+}
+
+#: Takes a half message over: (connection, message, its group) to what is put in its place.
+HalfMessage = Callable[[Message, Mapping[str, str]], Message]
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """The header of a send, under long names whatever it came with."""
+
+    group: str
+    topic: str
+    default_topic: str
+    default_queue_count: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    flag: int
+    properties: dict[str, str]
+    reconsume_times: int
+    max_reconsume_times: int | None
+    batch: bool
+
+    @classmethod
+    def of(cls, request: RemotingCommand) -> SendRequest:
+        """Read a header.
+
+        Raises:
+            RequestRefusedError: a field is missing or no number; answers with code 1.
+        """
+        if "b" in request.ext_fields:
+            fields = request.ext_fields
+            request.ext_fields = {_LONG_NAMES.get(name, name): fields[name] for name in fields}
+        limit = request.ext_fields.get("maxReconsumeTimes")
+        return cls(
+            request.text("producerGroup"),
+            request.text("topic"),
+            request.text("defaultTopic", ""),
+            request.number("defaultTopicQueueNums", 0),
+            request.number("queueId"),
+            request.number("sysFlag"),
+            request.number("bornTimestamp"),
+            request.number("flag"),
+            decode_properties(request.text("properties", "").encode()),
+            request.number("reconsumeTimes", 0),
+            None if limit is None else request.number("maxReconsumeTimes"),
+            request.boolean("batch") or request.code == RequestCode.SEND_BATCH_MESSAGE,
+        )
+
+
+class SendMessages:
+    """Requests 10, 310, 320 and 36.
+
+    Args:
+        store: what is put into.
+        config: the broker's settings at this moment.
+        topics, groups, locks: the broker's.
+        arrived: called after each put with (topic, queue id), on the event loop.
+        half_message: makes of a transaction's message what is stored until it is decided.
+    """
+
+    def __init__(
+        self,
+        store: DefaultMessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        locks: QueueLocks,
+        arrived: Callable[[str, int], None],
+        half_message: HalfMessage | None = None,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._arrived = arrived
+        self._half_message = half_message
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        for code in (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+        ):
+            server.register(code, self.send)
+        server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
+
+    # ---- 10, 310, 320
+
+    def send(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Store a message, or a batch of one queue."""
+        wanted = SendRequest.of(request)
+        self._check_writable(wanted.topic)
+        topic = self._topics.for_send(
+            wanted.topic, wanted.default_topic, wanted.default_queue_count
+        )
+        self._topics.check_sendable(wanted.topic)
+        queue_id = self._topics.queue_for_send(topic, wanted.queue_id)
+        if wanted.batch:
+            return self._send_batch(connection, request, wanted, topic, queue_id)
+        message = self._message(connection, request, wanted, topic, queue_id)
+        if message.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED:
+            message = self._half(message, wanted)
+        if self._waits(message):
+            return self._put_and_wait(message, queue_id)
+        return self._answer(self._put(message), message.topic, queue_id, message.properties)
+
+    def _check_writable(self, topic: str) -> None:
+        found = self._topics.get(topic)
+        config = self._config()
+        if not config.broker_permission & WRITE and found is not None and found.order:
+            remark = f"the broker[{config.broker_ip1}] sending message is forbidden"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+
+    def _message(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: SendRequest,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> Message:
+        properties, name = wanted.properties, wanted.topic
+        config = self._config()
+        properties.pop("POP_CK", None)
+        properties.setdefault("UNIQ_KEY", secrets.token_hex(16).upper())
+        properties["MSG_REGION"] = config.region_id
+        properties["TRACE_ON"] = "true"
+        properties["CLUSTER"] = config.broker_cluster_name
+        if name.startswith(RETRY_PREFIX) and self._is_dead(request, wanted):
+            name, queue_id = DEAD_LETTER_PREFIX + name.removeprefix(RETRY_PREFIX), 0
+            self._topics.for_group(name)
+            properties["DELAY"] = "0"
+        flags = wanted.sys_flag & ~_HOST_FLAGS & ~TRANSACTION_MASK
+        if topic.topic_filter_type == "MULTI_TAG":
+            flags |= MULTI_TAGS_FLAG
+        if properties.get("TRAN_MSG", "false").lower() == "true":
+            flags |= TRANSACTION_PREPARED
+        return Message(
+            name,
+            request.body,
+            queue_id=queue_id,
+            properties=properties,
+            flag=wanted.flag,
+            sys_flag=flags,
+            born_timestamp_ms=wanted.born_timestamp_ms,
+            born_host=connection.remote_address,
+            reconsume_times=wanted.reconsume_times,
+            wait_store_msg_ok=properties.get("WAIT", "true").lower() != "false",
+        )
+
+    def _is_dead(self, request: RemotingCommand, wanted: SendRequest) -> bool:
+        """Tell whether a message that a consumer sends again has been tried often enough."""
+        name = wanted.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.expect(name)
+        most = int(group.get("retryMaxTimes", 16))
+        if request.version >= _KNOWS_RECONSUME_MAX and wanted.max_reconsume_times is not None:
+            most = wanted.max_reconsume_times
+        return wanted.reconsume_times > most or self._locks.holds_any(name)
+
+    def _half(self, message: Message, wanted: SendRequest) -> Message:
+        if self._config().reject_transaction_message or self._half_message is None:
+            remark = (
+                f"the broker[{self._config().broker_ip1}] sending transaction message is forbidden"
+            )
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        return self._half_message(message, wanted.properties)
+
+    def _send_batch(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: SendRequest,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        if len(wanted.topic) > _TOPIC_SIZE_MAX or wanted.topic.startswith(RETRY_PREFIX):
+            remark = "batch request does not support retry groups and names above 127 characters"
+            raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        flags = wanted.sys_flag & ~_HOST_FLAGS & ~TRANSACTION_MASK
+        if topic.topic_filter_type == "MULTI_TAG":
+            flags |= MULTI_TAGS_FLAG
+        settings: dict[str, Any] = {
+            "topic": wanted.topic,
+            "queue_id": queue_id,
+            "sys_flag": flags,
+            "born_timestamp_ms": wanted.born_timestamp_ms,
+            "born_host": connection.remote_address,
+            "reconsume_times": wanted.reconsume_times,
+        }
+        if self._store.config.flush_disk_type == "SYNC_FLUSH":
+            return self._put_batch_and_wait(request.body, settings, wanted, queue_id)
+        receipt = self._guarded(lambda: self._store.put_messages(request.body, **settings))
+        return self._answer(receipt, wanted.topic, queue_id, wanted.properties)
+
+    async def _put_batch_and_wait(
+        self, body: bytes, settings: dict[str, Any], wanted: SendRequest, queue_id: int
+    ) -> RemotingCommand:
+        try:
+            receipt = await self._store.put_messages_async(body, **settings)
+        except (MessageIllegalError, StoreError) as error:
+            raise _refusal(error) from error
+        return self._answer(receipt, wanted.topic, queue_id, wanted.properties)
+
+    # ---- putting
+
+    def _waits(self, message: Message) -> bool:
+        return self._store.config.flush_disk_type == "SYNC_FLUSH" and message.wait_store_msg_ok
+
+    def _put(self, message: Message) -> PutMessageResult:
+        return self._guarded(lambda: self._store.put_message(message))
+
+    @staticmethod
+    def _guarded(put: Callable[[], PutMessageResult]) -> PutMessageResult:
+        try:
+            return put()
+        except (MessageIllegalError, StoreError) as error:
+            raise _refusal(error) from error
+
+    async def _put_and_wait(self, message: Message, queue_id: int) -> RemotingCommand:
+        try:
+            receipt = await self._store.put_message_async(message)
+        except (MessageIllegalError, StoreError) as error:
+            raise _refusal(error) from error
+        return self._answer(receipt, message.topic, queue_id, message.properties)
+
+    def _answer(
+        self,
+        receipt: PutMessageResult,
+        topic: str,
+        queue_id: int,
+        properties: Mapping[str, str] | None,
+    ) -> RemotingCommand:
+        """The answer to a send; without a stored message only the region is told."""
+        code, remark = _CODES.get(
+            receipt.status, (ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR {receipt.status.name}")
+        )
+        fields = {"MSG_REGION": self._config().region_id, "TRACE_ON": "true"}
+        answer = RemotingCommand(code, fields, b"", remark)
+        message_id = receipt.message_id
+        if message_id is not None:
+            fields["msgId"] = message_id
+            fields["queueId"] = str(queue_id)
+            fields["queueOffset"] = str(receipt.queue_offset)
+            unique_key = (properties or {}).get("UNIQ_KEY")
+            if unique_key:
+                fields["transactionId"] = unique_key
+            self._arrived(topic, queue_id)
+        return answer
+
+    # ---- 36
+
+    async def send_back(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Store a message for its group once more, later, or as a dead letter."""
+        group_name = request.text("group")
+        group = self._groups.expect(group_name)
+        if not self._config().broker_permission & WRITE:
+            remark = f"the broker[{self._config().broker_ip1}] sending message is forbidden"
+            return failure(ResponseCode.NO_PERMISSION, remark)
+        retry_queues = int(group.get("retryQueueNums", 1))
+        if retry_queues <= 0:
+            return success()
+        stored = self._stored_at(request.number("offset"))
+        most = int(group.get("retryMaxTimes", 16))
+        if request.version >= _KNOWS_RECONSUME_MAX:
+            most = request.number("maxReconsumeTimes", most)
+        level = request.number("delayLevel")
+        message = self._again(stored, group_name, retry_queues, level, most)
+        receipt = await self._put_async(message)
+        if not receipt.ok:
+            return failure(ResponseCode.SYSTEM_ERROR, receipt.status.name)
+        self._arrived(message.topic, message.queue_id)
+        return success()
+
+    def _stored_at(self, phy_offset: int) -> MessageExt:
+        try:
+            found = self._store.message_at(phy_offset)
+        except CorruptStoreError:
+            found = None
+        if found is None:
+            remark = f"look message by offset failed, {phy_offset}"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        return found
+
+    def _again(
+        self, stored: MessageExt, group: str, retry_queues: int, level: int, most: int
+    ) -> Message:
+        """What is stored for a message that its consumer could not handle."""
+        properties = dict(stored.properties)
+        properties.setdefault("RETRY_TOPIC", stored.topic)
+        properties["WAIT"] = "false"
+        properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
+        if stored.reconsume_times >= most or level < 0:
+            topic = self._topics.for_group(DEAD_LETTER_PREFIX + group)
+            queue_id, level = 0, 0
+        else:
+            topic = self._topics.for_group(RETRY_PREFIX + group, retry_queues)
+            queue_id = self._topics.queue_for_send(topic, -1) % retry_queues
+            level = level or _RETRY_LEVEL + stored.reconsume_times
+        properties["DELAY"] = str(level)
+        return Message(
+            topic.topic_name,
+            stored.body,
+            queue_id=queue_id,
+            properties=properties,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+            born_timestamp_ms=stored.born_timestamp_ms,
+            born_host=stored.born_host,
+            reconsume_times=stored.reconsume_times + 1,
+            wait_store_msg_ok=False,
+        )
+
+    async def _put_async(self, message: Message) -> PutMessageResult:
+        try:
+            return await self._store.put_message_async(message)
+        except (MessageIllegalError, StoreError) as error:
+            raise _refusal(error) from error
+
+
+def _refusal(error: MessageIllegalError | StoreError) -> RequestRefusedError:
+    if isinstance(error, MessageIllegalError):
+        return RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error))
+    return RequestRefusedError(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now: the broker takes no messages",
+    )

@@ -1,0 +1,157 @@
+"""Settings of a broker under RocketMQ's own names; the store's are `rmqcore.config`'s."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from rmqcore.config.setting import checked_value, setting
+
+READ: Final = 4
+WRITE: Final = 2
+INHERIT: Final = 1
+_PERMISSION_MAX: Final = 15
+_PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker. ``BrokerConfig()`` has RocketMQ's defaults.
+
+    Source: RocketMQ common/BrokerConfig.java and remoting/netty/NettyServerConfig.java.
+    """
+
+    #: the cluster that the broker belongs to.
+    broker_cluster_name: str = setting("DefaultCluster", "brokerClusterName")
+    #: its name, shared by a master and its slaves.
+    broker_name: str = setting("broker-a", "brokerName")
+    #: 0 is the master, any other number one of its slaves.
+    broker_id: int = setting(0, "brokerId", least=0)
+    #: the address that clients connect to, as the name servers tell it.
+    broker_ip1: str = setting("127.0.0.1", "brokerIP1")
+    #: the address that slaves connect to; empty is ``broker_ip1``.
+    broker_ip2: str = setting("", "brokerIP2")
+    #: the address that the broker listens on; empty is ``broker_ip1``.
+    bind_address: str = setting("", "bindAddress")
+    #: its port; 0 takes any that is free.
+    listen_port: int = setting(10911, "listenPort", least=0, most=_PORT_MAX)
+    #: the port of replication; 0 is the port behind ``listen_port``.
+    ha_listen_port: int = setting(0, "haListenPort", least=0, most=_PORT_MAX)
+    #: addresses of the name servers, separated by ``;``.
+    namesrv_addr: str = setting("", "namesrvAddr")
+    #: bits of what clients may do: 4 read, 2 write.
+    broker_permission: int = setting(
+        READ | WRITE, "brokerPermission", least=0, most=_PERMISSION_MAX, dynamic=True
+    )
+    #: the most queues that a topic gets which is created by its first message.
+    default_topic_queue_nums: int = setting(8, "defaultTopicQueueNums", least=1, dynamic=True)
+    #: whether the first message of an unknown topic creates it.
+    auto_create_topic_enable: bool = setting(True, "autoCreateTopicEnable", dynamic=True)
+    #: whether the topic named as the cluster passes its queues on.
+    cluster_topic_enable: bool = setting(True, "clusterTopicEnable")
+    #: whether the topic named as the broker passes its queues on.
+    broker_topic_enable: bool = setting(True, "brokerTopicEnable")
+    #: whether the first heart-beat of an unknown consumer group creates it.
+    auto_create_subscription_group: bool = setting(
+        True, "autoCreateSubscriptionGroup", dynamic=True
+    )
+    #: whether there is a topic for traces.
+    trace_topic_enable: bool = setting(False, "traceTopicEnable")
+    #: the topic for traces.
+    msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName")
+    #: whether a pull waits for the next message.
+    long_polling_enable: bool = setting(True, "longPollingEnable", dynamic=True)
+    #: milliseconds that a pull waits without long polling.
+    short_polling_time_mills: int = setting(1000, "shortPollingTimeMills", least=1, dynamic=True)
+    #: bytes of records that one pull gets; the first message always comes.
+    max_transfer_bytes_on_message_in_memory: int = setting(
+        256 * 1024, "maxTransferBytesOnMessageInMemory", least=1
+    )
+    #: whether consumers are told when their group changes.
+    notify_consumer_ids_changed_enable: bool = setting(
+        True, "notifyConsumerIdsChangedEnable", dynamic=True
+    )
+    #: whether half messages are refused.
+    reject_transaction_message: bool = setting(False, "rejectTransactionMessage", dynamic=True)
+    #: milliseconds after which a half message is asked for.
+    transaction_time_out: int = setting(6000, "transactionTimeOut", least=1, dynamic=True)
+    #: how often a half message is asked for.
+    transaction_check_max: int = setting(15, "transactionCheckMax", least=1, dynamic=True)
+    #: milliseconds between two rounds of asking.
+    transaction_check_interval: int = setting(
+        30_000, "transactionCheckInterval", least=1, dynamic=True
+    )
+    #: whether consumers may filter by SQL92 expressions.
+    enable_property_filter: bool = setting(False, "enablePropertyFilter", dynamic=True)
+    #: the region that answers name.
+    region_id: str = setting("DefaultRegion", "regionId")
+    #: milliseconds between two registrations with the name servers; 10 to 60 seconds count.
+    register_name_server_period: int = setting(30_000, "registerNameServerPeriod", least=1)
+    #: milliseconds that a registration may take.
+    register_broker_timeout_mills: int = setting(24_000, "registerBrokerTimeoutMills", least=1)
+    #: whether registrations are compressed.
+    compressed_register: bool = setting(False, "compressedRegister")
+    #: milliseconds that a send may have waited before it is refused.
+    wait_time_mills_in_send_queue: int = setting(
+        200, "waitTimeMillsInSendQueue", least=1, dynamic=True
+    )
+    #: seconds without a byte after which a connection is closed.
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "serverChannelMaxIdleTimeSeconds", least=1
+    )
+    #: milliseconds between two writes of the consumer offsets.
+    flush_consumer_offset_interval: int = setting(5000, "flushConsumerOffsetInterval", least=1)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object]) -> Self:
+        """Take a broker's settings out of a ``broker.conf``; others are left to whom they concern.
+
+        Args:
+            properties: names of RocketMQ's, or the fields of this class; text or values.
+
+        Raises:
+            ConfigError: a value is not what its setting takes.
+        """
+        values: dict[str, Any] = {}
+        for name, value in properties.items():
+            own = name if name in _SETTINGS else _BY_JAVA_NAME.get(name)
+            if own is not None:
+                values[own] = checked_value(_SETTINGS[own], value)
+        return cls(**values)
+
+    def as_properties(self) -> dict[str, str]:
+        """All settings under RocketMQ's names, as text."""
+        return {
+            item.metadata["java"]: _as_text(getattr(self, name)) for name, item in _SETTINGS.items()
+        }
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses of the name servers, one by one."""
+        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+
+    @property
+    def address(self) -> str:
+        """The address that clients connect to."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        """The address that slaves connect to."""
+        port = self.ha_listen_port or self.listen_port + 1
+        return f"{self.broker_ip2 or self.broker_ip1}:{port}"
+
+
+def broker_property(name: str) -> str | None:
+    """The field of `BrokerConfig` that a name of RocketMQ's, or of its own, means; None: none."""
+    return name if name in _SETTINGS else _BY_JAVA_NAME.get(name)
+
+
+_SETTINGS: Final = {item.name: item for item in dataclasses.fields(BrokerConfig)}
+_BY_JAVA_NAME: Final = {item.metadata["java"]: name for name, item in _SETTINGS.items()}
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,225 @@
+"""The topics of a broker: those there are at its start, and those that clients create."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from rmqcore.broker.settings import INHERIT, READ, WRITE, BrokerConfig
+from rmqcore.errors import MessageIllegalError
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
+from rmqcore.remoting import RequestRefusedError, ResponseCode
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+_NOT_FOR_CLIENTS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+_SCHEDULE_QUEUES: Final = 18
+_BENCHMARK_QUEUES: Final = 1024
+_CLUSTER_QUEUES: Final = 16
+_REVIVE_QUEUES: Final = 8
+
+
+class Topics:
+    """Which topics there are, and the creation of those that there are not.
+
+    Source: RocketMQ broker/topic/TopicConfigManager.java, common/topic/TopicValidator.java.
+    """
+
+    def __init__(
+        self,
+        table: TopicConfigTable,
+        config: Callable[[], BrokerConfig],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Create the topics that every broker has.
+
+        Args:
+            table: the store's topics.
+            config: the broker's settings at this moment.
+            on_change: called after each change, to write the table and to tell the name servers.
+        """
+        self.table = table
+        self._config = config
+        self._on_change = on_change
+        self.system_topics = frozenset(self._create_system_topics())
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The configuration of a topic, None when there is none."""
+        return self.table.get(topic)
+
+    def expect(self, topic: str) -> TopicConfig:
+        """The configuration of a topic.
+
+        Raises:
+            RequestRefusedError: there is none; answers with code 17.
+        """
+        found = self.table.get(topic)
+        if found is None:
+            raise _unknown(topic)
+        return found
+
+    def is_system(self, topic: str) -> bool:
+        """Tell whether the broker itself owns a topic."""
+        return topic in self.system_topics or topic.startswith(_SYSTEM_PREFIX)
+
+    def put(self, topic: TopicConfig) -> None:
+        """Create or replace a topic.
+
+        Raises:
+            RequestRefusedError: its name is no topic's; answers with code 29.
+        """
+        try:
+            self.table.put(topic)
+        except MessageIllegalError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self._on_change()
+
+    def remove(self, topic: str) -> bool:
+        """Forget a topic; returns whether it was there."""
+        removed = self.table.remove(topic)
+        if removed:
+            self._on_change()
+        return removed
+
+    def check_sendable(self, topic: str) -> None:
+        """Refuse what no client may send to.
+
+        Raises:
+            RequestRefusedError: with code 16 a topic of the broker's own, with 29 no topic's name.
+        """
+        if topic in _NOT_FOR_CLIENTS:
+            remark = f"Sending message to topic[{topic}] is forbidden."
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        try:
+            check_topic_name(topic)
+        except MessageIllegalError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+    def for_send(self, topic: str, template: str, queue_count: int) -> TopicConfig:
+        """The topic of a message, created if it may be.
+
+        Args:
+            topic: the message's topic.
+            template: the topic whose settings a new one takes; clients say ``TBW102``.
+            queue_count: queues that the client wants for a new one.
+
+        Raises:
+            RequestRefusedError: there is no such topic, and it is not created; code 17.
+
+        Source: TopicConfigManager, createTopicInSendMessageMethod.
+        """
+        found = self.table.get(topic)
+        if found is not None:
+            return found
+        self.check_sendable(topic)
+        origin = self.table.get(template)
+        allowed = template != AUTO_CREATE_TOPIC or self._config().auto_create_topic_enable
+        if origin is not None and allowed and origin.perm & INHERIT:
+            count = max(0, min(queue_count, origin.write_queue_nums))
+            created = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                perm=origin.perm & ~INHERIT,
+                topic_filter_type=origin.topic_filter_type,
+            )
+        elif topic.startswith(RETRY_PREFIX):
+            created = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        else:
+            raise _unknown(topic)
+        self.put(created)
+        return created
+
+    def for_group(self, topic: str, queue_count: int = 1) -> TopicConfig:
+        """The retry or dead-letter topic of a group, created when it is missing."""
+        found = self.table.get(topic)
+        if found is None:
+            found = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_count,
+                write_queue_nums=queue_count,
+                perm=READ | WRITE,
+            )
+            self.put(found)
+        return found
+
+    @staticmethod
+    def queue_for_send(topic: TopicConfig, queue_id: int) -> int:
+        """The queue that a message goes to; a negative number is any.
+
+        Raises:
+            RequestRefusedError: the topic has no such queue; code 29.
+        """
+        if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            remark = (
+                f"request queueId[{queue_id}] is illegal: topic {topic.topic_name} has "
+                f"{topic.write_queue_nums} queues to write and {topic.read_queue_nums} to read"
+            )
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if queue_id >= 0:
+            return queue_id
+        return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - spreads load
+
+    def _create_system_topics(self) -> list[str]:
+        config = self._config()
+        both = READ | WRITE
+        inherit = both | INHERIT
+        cluster_permission = inherit if config.cluster_topic_enable else INHERIT
+        broker_permission = inherit if config.broker_topic_enable else INHERIT
+        cluster = config.broker_cluster_name
+        wanted = [
+            (SELF_TEST_TOPIC, 1, both),
+            ("BenchmarkTest", _BENCHMARK_QUEUES, both),
+            (cluster, _CLUSTER_QUEUES, cluster_permission),
+            (config.broker_name, 1, broker_permission),
+            (OFFSET_MOVED_TOPIC, 1, both),
+            (SCHEDULE_TOPIC, _SCHEDULE_QUEUES, both),
+            (f"{cluster}_REPLY_TOPIC", 1, both),
+            (HALF_TOPIC, 1, both),
+            (OP_HALF_TOPIC, 1, both),
+            (f"rmq_sys_REVIVE_LOG_{cluster}", _REVIVE_QUEUES, both),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, INHERIT),
+            (TIMER_TOPIC, 1, both),
+        ]
+        if config.auto_create_topic_enable:
+            wanted.insert(1, (AUTO_CREATE_TOPIC, config.default_topic_queue_nums, inherit))
+        if config.trace_topic_enable:
+            wanted.append((config.msg_trace_topic_name, 1, both))
+        for name, queues, permission in wanted:
+            created = TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=permission,
+            )
+            found = self.table.get(name)
+            if found is None:
+                self.table.put(created)
+            elif found.perm & INHERIT != permission & INHERIT:
+                self.table.put(replace(found, perm=permission))
+        return [name for name, _, _ in wanted] + [AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC]
+
+
+def _unknown(topic: str) -> RequestRefusedError:
+    remark = f"topic[{topic}] not exist, apply first please!"
+    return RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, remark)
