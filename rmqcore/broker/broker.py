@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -74,6 +74,7 @@ class Broker:
         self._server: RemotingServer | None = None
         self._registration: Registration | None = None
         self._outside: RemotingClient | None = None
+        self._stop_listening: Callable[[], None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
 
@@ -147,6 +148,11 @@ class Broker:
         for part in parts:
             part.register(self._server)
         await self._server.start()
+
+        def arrived(queues: Sequence[tuple[str, int]]) -> None:
+            loop.call_soon_threadsafe(hold.arrived_in, queues)
+
+        self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
         self._tasks = [
             loop.create_task(self._scan(consumers, producers)),
@@ -196,6 +202,9 @@ class Broker:
         """Take the name out of the name servers, answer what was taken, close the store."""
         if self._registration is not None:
             await self._registration.stop()
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
         if self._server is not None:
             await self._server.stop()
         for task in self._tasks:

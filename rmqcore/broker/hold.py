@@ -6,7 +6,7 @@ Source: RocketMQ broker/longpolling/PullRequestHoldService.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,6 +55,12 @@ class PullHold:
             if pull.timer is not None:
                 pull.timer.cancel()
             pull.wake(True)
+
+    def arrived_in(self, queues: Iterable[tuple[str, int]]) -> None:
+        """As `arrived`, for several queues."""
+        for topic, queue_id in queues:
+            if (topic, queue_id) in self._held:
+                self.arrived(topic, queue_id)
 
     def _expire(self, queue: tuple[str, int], pull: HeldPull) -> None:
         if self._take(queue, pull):

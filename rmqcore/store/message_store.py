@@ -38,6 +38,7 @@ from rmqcore.recovery.recovery import Recovery
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.allocate import AllocateMappedFileService
+from rmqcore.services.arrival import ArrivalListener, MessageArrival
 from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
 from rmqcore.services.flush import (
     CommitRealTimeService,
@@ -141,6 +142,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._open_files,
         )
         self.index = self._index_service() if config.message_index_enable else None
+        self._arrival = MessageArrival()
+        filled = (self.consume_queues, self.index, self._arrival)
+        self._dispatchers = [part for part in filled if part is not None]
         self._checkpoint = StoreCheckpoint(directory.checkpoint)
         self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
@@ -228,7 +232,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._disk_timeout_s = self._flush_policy.timeout_ms / 1000
         self._reput = ReputMessageService(
             self.log,
-            [part for part in (self.consume_queues, self.index) if part is not None],
+            self._dispatchers,
             self._batch,
             partial(self._flush_policy.confirm_offset, self._log_writer),
             on_progress=self._progressed,
@@ -402,6 +406,18 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that consume queues and index do not have yet."""
         return self._reput.behind
+
+    def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
+        """Call a function whenever messages have come that can be read.
+
+        Args:
+            listener: called with the (topic, queue id) of each queue concerned, by the thread that
+                dispatches; it must neither block nor raise.
+
+        Returns:
+            what ends it.
+        """
+        return self._arrival.listen(listener)
 
     def stats(self) -> dict[str, str]:
         """Counters and rates under RocketMQ's runtime-info names."""

@@ -1,0 +1,46 @@
+"""Telling who waits that messages have come into a queue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from rmqcore.native.derive._dispatch import DispatchBatch
+
+_log = logging.getLogger("rmqcore")
+
+#: Called with the (topic, queue id) of each queue that has new messages, each once.
+ArrivalListener: TypeAlias = Callable[[Sequence[tuple[str, int]]], None]
+
+
+class MessageArrival:
+    """The last dispatcher: its listeners hear of messages that can be read already.
+
+    Threads: listeners are called by whoever dispatches, the reput service or a caller that reads.
+    Source: RocketMQ store/MessageArrivingListener.java.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: tuple[ArrivalListener, ...] = ()
+
+    def listen(self, listener: ArrivalListener) -> Callable[[], None]:
+        """Add a listener; returns what takes it away again."""
+        self._listeners = (*self._listeners, listener)
+
+        def forget() -> None:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return forget
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Tell every listener; one that fails is logged and does not stop dispatch."""
+        if not self._listeners:
+            return
+        queues = [(stretch.topic, stretch.queue_id) for stretch in batch.stretches()]
+        for listener in self._listeners:
+            try:
+                listener(queues)
+            except Exception:  # noqa: BLE001 - logged; the listeners are not ours
+                _log.exception("a listener for arrivals failed")

@@ -1,0 +1,48 @@
+"""Listeners hear of messages when they can be read."""
+
+import threading
+
+import rmqcore
+
+
+def test_a_listener_hears_of_each_queue_that_has_new_messages(store_path):
+    heard, done = [], threading.Event()
+
+    def listen(queues):
+        heard.extend(queues)
+        if ("T", 1) in heard and ("T", 0) in heard:
+            done.set()
+
+    with rmqcore.open_store(store_path) as store:
+        forget = store.on_arrival(listen)
+        store.put("T", b"a")
+        store.put("T", b"b", queue_id=1)
+        assert done.wait(10)
+        forget()
+        heard.clear()
+        store.put("T", b"c")
+        assert len(store.get_message("T", 0, 0).messages) == 2
+        assert heard == []
+
+
+def test_a_message_can_be_read_when_its_listener_is_called(store_path):
+    seen = []
+    with rmqcore.open_store(store_path) as store:
+        done = threading.Event()
+
+        def listen(queues):
+            seen.extend(store.consume_queues.find(*queue).max_offset for queue in queues)
+            done.set()
+
+        store.on_arrival(listen)
+        store.put("T", b"a")
+        assert done.wait(10)
+    assert seen == [1]
+
+
+def test_a_listener_that_fails_does_not_stop_dispatch(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.on_arrival(lambda queues: 1 / 0)
+        store.put("T", b"a")
+        assert len(store.get_message("T", 0, 0).messages) == 1
+        assert store.why_not_writable() is None
