@@ -1,0 +1,93 @@
+"""A broker in this process, and a client that speaks frames."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rmqcore._codec import decode_record, encode_properties
+from rmqcore.broker import Broker
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
+
+SMALL = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
+
+
+class Peer:
+    """Sends requests to one broker."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.client = RemotingClient()
+
+    async def ask(self, code, fields=None, body=b"", timeout_ms=10_000):
+        command = RemotingCommand(
+            code, {name: str(value) for name, value in (fields or {}).items()}, body
+        )
+        return await self.client.invoke(self.broker.address, command, timeout_ms)
+
+    async def send(self, topic, body, *, queue_id=0, code=RequestCode.SEND_MESSAGE_V2, **more):
+        properties = more.pop("properties", {})
+        fields = {
+            "a": "PG",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": queue_id,
+            "f": 0,
+            "g": 1,
+            "h": 0,
+            "i": encode_properties(properties).decode(),
+            **more,
+        }
+        return await self.ask(code, fields, body)
+
+    async def pull(self, topic, *, queue_id=0, offset=0, group="CG", suspend_ms=0, **more):
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 4 | (2 if suspend_ms else 0),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": suspend_ms,
+            "subVersion": 0,
+            "subscription": "*",
+            **more,
+        }
+        return await self.ask(RequestCode.PULL_MESSAGE, fields)
+
+
+def records(body):
+    """The messages of the records in a body."""
+    found, at = [], 0
+    while at < len(body):
+        message = decode_record(body, at)
+        found.append(message)
+        at += message.store_size
+    return found
+
+
+@pytest.fixture
+def with_broker(tmp_path):
+    """Run a coroutine function with a broker on a free port, and a peer."""
+
+    @asynccontextmanager
+    async def running(**properties):
+        broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **properties})
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            yield broker, peer
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    def run(scenario, **properties):
+        async def main():
+            async with running(**properties) as (broker, peer):
+                await scenario(broker, peer)
+
+        asyncio.run(main())
+
+    return run

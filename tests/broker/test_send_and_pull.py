@@ -1,0 +1,142 @@
+"""What a producer sends, a consumer pulls: at once, by tag, or when it comes."""
+
+import asyncio
+import time
+
+import pytest
+from broker.conftest import records
+
+import rmqcore
+from rmqcore._codec import encode_batch
+from rmqcore.message import Message
+from rmqcore.remoting import RequestCode, ResponseCode
+
+
+def test_a_message_that_was_sent_is_pulled(with_broker):
+    async def scenario(broker, peer):
+        sent = await peer.send("T", b"hello", properties={"TAGS": "a", "KEYS": "k"})
+        assert sent.code == ResponseCode.SUCCESS
+        assert sent.ext_fields["queueId"] == "0"
+        assert sent.ext_fields["queueOffset"] == "0"
+        pulled = await peer.pull("T")
+        assert pulled.code == ResponseCode.SUCCESS
+        assert pulled.ext_fields["nextBeginOffset"] == "1"
+        (message,) = records(pulled.body)
+        assert (message.body, message.tags, message.keys) == (b"hello", "a", ("k",))
+        assert message.message_id == sent.ext_fields["msgId"]
+        assert message.store_host == broker.address
+
+    with_broker(scenario)
+
+
+def test_an_encoded_batch_takes_consecutive_offsets(with_broker):
+    async def scenario(_, peer):
+        body = encode_batch([Message("T", b"%d" % n) for n in range(5)])
+        sent = await peer.send("T", body, code=RequestCode.SEND_BATCH_MESSAGE, m="true")
+        assert len(sent.ext_fields["msgId"].split(",")) == 5
+        pulled = await peer.pull("T")
+        assert [m.body for m in records(pulled.body)] == [b"0", b"1", b"2", b"3", b"4"]
+
+    with_broker(scenario)
+
+
+def test_a_pull_waits_for_the_next_message(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"first")
+        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        began = time.monotonic()
+        await peer.send("T", b"second")
+        (message,) = records((await waiting).body)
+        assert message.body == b"second"
+        assert time.monotonic() - began < 1
+
+    with_broker(scenario)
+
+
+def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"first")
+        began = time.monotonic()
+        answer = await peer.pull("T", offset=1, suspend_ms=300)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert 0.25 < time.monotonic() - began < 3
+
+    with_broker(scenario)
+
+
+def test_a_pull_by_tags_gets_those_and_goes_on_behind_the_others(with_broker):
+    async def scenario(_, peer):
+        for tag in "abca":
+            await peer.send("T", tag.encode(), properties={"TAGS": tag})
+        pulled = await peer.pull("T", subscription="a || c")
+        assert [m.body for m in records(pulled.body)] == [b"a", b"c", b"a"]
+        none = await peer.pull("T", subscription="z")
+        assert none.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert none.ext_fields["nextBeginOffset"] == "4"
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "code"),
+    [
+        ("bad/name", {}, ResponseCode.INVALID_PARAMETER),
+        ("SCHEDULE_TOPIC_XXXX", {}, ResponseCode.NO_PERMISSION),
+        ("T", {"e": 99}, ResponseCode.INVALID_PARAMETER),
+        ("T", {"c": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ("T", {"e": "one"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_send_that_cannot_be_is_refused_by_its_code(with_broker, topic, fields, code):
+    async def scenario(broker, peer):
+        answer = await peer.send(topic, b"x", **fields)
+        assert answer.code == code
+        assert answer.remark
+        assert broker.store.max_phy_offset == 0
+
+    with_broker(scenario)
+
+
+def test_a_body_above_the_limit_is_refused_and_the_connection_stays(with_broker):
+    async def scenario(_, peer):
+        answer = await peer.send("T", bytes(200_000))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await peer.send("T", b"fits")).code == ResponseCode.SUCCESS
+
+    with_broker(scenario, maxMessageSize=100_000)
+
+
+def test_a_message_that_failed_comes_again_and_ends_as_a_dead_letter(with_broker):
+    async def scenario(_, peer):
+        sent = await peer.send("T", b"bad")
+        offset = int(sent.ext_fields["msgId"][16:], 16)
+        back = {"group": "CG", "offset": offset, "delayLevel": 1, "maxReconsumeTimes": 1}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        again = await peer.pull("%RETRY%CG", suspend_ms=9000)
+        (message,) = records(again.body)
+        assert (message.body, message.reconsume_times) == (b"bad", 1)
+        assert message.properties["RETRY_TOPIC"] == "T"
+        back["offset"] = message.phy_offset
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        (dead,) = records((await peer.pull("%DLQ%CG")).body)
+        assert (dead.body, dead.reconsume_times) == (b"bad", 2)
+
+    with_broker(scenario)
+
+
+def test_a_store_that_was_served_holds_what_was_acknowledged(with_broker, tmp_path):
+    async def scenario(_, peer):
+        for number in range(20):
+            assert (await peer.send("T", b"%d" % number)).code == 0
+        commit = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 7}
+        await peer.pull("T")
+        assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+
+    with_broker(scenario, flushDiskType="SYNC_FLUSH")
+    with rmqcore.open_store(tmp_path / "store", mode="r") as store:
+        assert [m.body for m in store.messages("T")] == [b"%d" % n for n in range(20)]
+    with rmqcore.open_store(tmp_path / "store") as store:
+        assert store.consumer_offsets.get("T", "CG", 0) == 7
+        assert store.topics.get("T").write_queue_nums == 4
