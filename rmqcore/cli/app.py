@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli import check, put, query, read, rebuild, stat, transfer
+from rmqcore.cli import check, put, query, read, rebuild, serve, stat, transfer
 from rmqcore.cli.demo import command as demo
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.version import __version__
@@ -25,6 +25,9 @@ app = typer.Typer(
 
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
+    "serve": serve.serve,
+    "broker": serve.broker,
+    "namesrv": serve.namesrv,
     "put": put.put,
     "cat": read.cat,
     "tail": read.tail,

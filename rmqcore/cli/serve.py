@@ -1,0 +1,185 @@
+"""``rmqcore serve``, ``broker`` and ``namesrv``: what RocketMQ's clients connect to."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import typer
+
+from rmqcore.broker import Broker
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
+from rmqcore.config import parse_broker_conf
+from rmqcore.errors import ConfigError
+from rmqcore.namesrv import NameServer, NamesrvConfig
+from rmqcore.remoting import run
+
+NAMESRV_PORT = 9876
+BROKER_PORT = 10911
+
+Host = Annotated[str, typer.Option("--host", help="the address to listen on")]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="listen on an address that others reach, without a password"),
+]
+
+
+class Server(Protocol):
+    """What can be started and stopped."""
+
+    async def start(self) -> None:
+        """Open the port."""
+
+    async def stop(self) -> None:
+        """Answer what was taken, and close it."""
+
+
+def serve(
+    store: StorePath,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host: Host = "127.0.0.1",
+    namesrv_port: Annotated[
+        int, typer.Option("--namesrv-port", help="port of the name server; 0: any that is free")
+    ] = NAMESRV_PORT,
+    port: Annotated[
+        int | None, typer.Option("--port", help="port of the broker; 0: any that is free")
+    ] = None,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a store: a name server and a broker for RocketMQ's clients, until Ctrl-C.
+
+    A new store takes RocketMQ's file sizes. Delayed messages are delivered, and old files are
+    deleted as RocketMQ does.
+    """
+    began = time.monotonic()
+    properties = _properties(config, settings)
+    _check_host(host, insecure)
+    kept = store / "config" / "namesrv" / "kvConfig.json"
+    name_server = NameServer(host, namesrv_port, NamesrvConfig(kv_config_path=str(kept)))
+
+    async def start() -> tuple[list[Server], dict[str, object]]:
+        await name_server.start()
+        own = f"{host}:{name_server.port}"
+        others = str(properties.get("namesrvAddr") or "")
+        properties["namesrvAddr"] = ";".join(filter(None, [own, others]))
+        broker = Broker(store, _placed(properties, host, port))
+        try:
+            await broker.start()
+        except BaseException:
+            await name_server.stop()
+            raise
+        return [broker, name_server], {"namesrv": own, "broker": broker.address}
+
+    run(_until_signal(start, store, began, as_json=as_json))
+
+
+def broker(
+    store: StorePath,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="the address to listen on, instead of brokerIP1")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="the port, instead of listenPort")
+    ] = None,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a store as a broker that registers with the name servers of namesrvAddr."""
+    began = time.monotonic()
+    properties = _properties(config, settings)
+    listens_on = host or str(properties.get("brokerIP1") or "127.0.0.1")
+    _check_host(listens_on, insecure)
+
+    async def start() -> tuple[list[Server], dict[str, object]]:
+        served = Broker(store, _placed(properties, listens_on, port))
+        await served.start()
+        return [served], {"broker": served.address}
+
+    run(_until_signal(start, store, began, as_json=as_json))
+
+
+def namesrv(
+    port: Annotated[
+        int | None, typer.Option("--port", help="the port; 0: any that is free")
+    ] = None,
+    config: ConfigFile = None,
+    host: Host = "127.0.0.1",
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve as a name server that RocketMQ's brokers register with."""
+    began = time.monotonic()
+    _check_host(host, insecure)
+    loaded = NamesrvConfig.from_properties(parse_broker_conf(config) if config else {})
+
+    async def start() -> tuple[list[Server], dict[str, object]]:
+        served = NameServer(host, port, loaded)
+        await served.start()
+        return [served], {"namesrv": f"{host}:{served.port}"}
+
+    run(_until_signal(start, None, began, as_json=as_json))
+
+
+def _properties(config: Path | None, settings: list[str] | None) -> dict[str, object]:
+    return {**(parse_broker_conf(config) if config else {}), **parse_settings(settings)}
+
+
+def _placed(properties: dict[str, object], host: str, port: int | None) -> dict[str, object]:
+    """The settings with the address that the command line gives."""
+    placed = {"brokerIP1": host, "listenPort": BROKER_PORT, **properties}
+    if port is not None:
+        placed["listenPort"] = port
+    return placed
+
+
+def _check_host(host: str, insecure: bool) -> None:
+    """Refuse an address that other machines reach, unless it was asked for.
+
+    Raises:
+        ConfigError: it is one, or no address.
+    """
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError as error:
+        raise ConfigError("host", host, "an IP address of this machine") from error
+    if not address.is_loopback and not insecure:
+        raise ConfigError(
+            "host", host, "a loopback address; others reach this one, so say --insecure too"
+        )
+
+
+async def _until_signal(
+    start: Callable[[], Awaitable[tuple[list[Server], dict[str, object]]]],
+    store: Path | None,
+    began: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Start, say so in one line, and stop in order at SIGINT or SIGTERM."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked.set)
+    servers, facts = await start()
+    elapsed_ms = round((time.monotonic() - began) * 1000)
+    if as_json:
+        facts |= {"store": str(store) if store else None, "ready_ms": elapsed_ms}
+        typer.echo(json.dumps(facts))
+    else:
+        places = ", ".join(f"{name} {place}" for name, place in facts.items())
+        on = f" on {store}" if store else ""
+        typer.echo(f"{places}{on}: ready in {elapsed_ms} ms; Ctrl-C ends it")
+    try:
+        await asked.wait()
+    finally:
+        for server in servers:
+            await server.stop()
