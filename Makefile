@@ -84,7 +84,7 @@ asan: $(VENV)/built ## unit, property and fuzz tests under the address and undef
 wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, run the unit tests there
 	@scripts/lane wheel $(PY)
 
-test-interop: build ## stores of ours opened by Apache RocketMQ; needs Java and Maven
+test-interop: build ## Apache RocketMQ on our stores and our name server; needs Java and Maven
 	@$(BIN)/pytest tests/interop -m interop --no-skip
 
 test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3 and 4.2, and those of batches on 4.0

@@ -1,0 +1,148 @@
+"""Apache RocketMQ's brokers and tools as processes, and our name server for them."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+import threading
+import time
+
+from interop.peer import RUN, free_port
+from rmqcore.namesrv import NameServer, NamesrvConfig
+from rmqcore.remoting import RemotingClient, RemotingCommand
+
+#: Java starts, compiles what is new, and on the first run fetches the jars.
+TIMEOUT_S = 240
+CLUSTER = "DefaultCluster"
+#: RocketMQ wants its log configuration in its home
+_LOG_FILES = ("logback_broker.xml", "logback_tools.xml")
+
+
+@contextlib.contextmanager
+def name_server(**settings):
+    """Our name server, in a thread; yields its address and a function that asks it."""
+    started, stop, found = threading.Event(), [], {}
+
+    async def serve():
+        server = NameServer(port=0, config=NamesrvConfig(**settings))
+        await server.start()
+        stopping = asyncio.Event()
+        stop.append(lambda: loop.call_soon_threadsafe(stopping.set))
+        loop = asyncio.get_running_loop()
+        found["address"] = f"127.0.0.1:{server.port}"
+        started.set()
+        await stopping.wait()
+        await server.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(10)
+    address = found["address"]
+
+    def ask(code, fields=None, body=b""):
+        async def once():
+            client = RemotingClient()
+            try:
+                return await client.invoke(address, RemotingCommand(code, fields or {}, body))
+            finally:
+                await client.close()
+
+        return asyncio.run(once())
+
+    try:
+        yield address, ask
+    finally:
+        stop[0]()
+        thread.join(30)
+
+
+def java(release, home, *command, heap="256m"):
+    """The command and environment that run a class with a release's jars in a home of its own."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    for name in _LOG_FILES:
+        (home / "conf" / name).write_text("<configuration/>", "utf-8")
+    environment = {
+        **os.environ,
+        "ROCKETMQ": release,
+        "ROCKETMQ_HOME": str(home),
+        "HEAP": heap,
+        "JAVA_OPTS": f"-Duser.home={shlex.quote(str(home))}",
+    }
+    return [RUN, *command], environment
+
+
+def mqadmin(release, home, address, *commands):
+    """Run commands of a release's mqadmin; return what each has printed, by command."""
+    home.mkdir(parents=True, exist_ok=True)
+    script = home / "commands.txt"
+    script.write_text("".join(f"{line} -n {address}\n" for line in commands), "utf-8")
+    command, environment = java(release, home, "AdminScript", script, heap="128m")
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    printed = {}
+    for part in done.stdout.split("COMMAND ")[1:]:
+        line, _, text = part.partition("\n")
+        printed[line.removesuffix(f" -n {address}")] = text
+    # what went wrong is told on the other stream, for all commands together
+    return printed, done.stderr
+
+
+def broker_ports():
+    """A port whose neighbours are free, too: a broker also listens on two less and one more."""
+    for _ in range(100):
+        port = free_port()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for other in (port - 2, port, port + 1):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", other))
+            return port
+    raise AssertionError("no three free ports")
+
+
+@contextlib.contextmanager
+def java_broker(release, home, address, name, **settings):
+    """A broker of a release that registers with a name server; yields its process and address."""
+    home.mkdir(parents=True)
+    port = broker_ports()
+    properties = {
+        "brokerName": name,
+        "brokerClusterName": CLUSTER,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": port,
+        "namesrvAddr": address,
+        "storePathRootDir": home / "store",
+        "storePathCommitLog": home / "store" / "commitlog",
+        "mappedFileSizeCommitLog": 1024 * 1024,
+        "mappedFileSizeConsumeQueue": 60_000,
+        "maxIndexNum": 4000,
+        "maxHashSlotNum": 1000,
+        "mappedFileSizeTimerLog": 102_400,
+        **settings,
+    }
+    conf = home / "broker.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
+    main = "org.apache.rocketmq.broker.BrokerStartup"
+    command, environment = java(release, home, main, "-c", conf)
+    with (home / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield process, f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def until(condition, what, timeout_s=TIMEOUT_S):
+    """Wait until something is so; return it."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.1)
+    return found

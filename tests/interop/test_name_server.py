@@ -1,0 +1,107 @@
+"""Brokers and tools of Apache RocketMQ use our name server as their own."""
+
+import json
+
+import pytest
+
+from interop.cluster import CLUSTER, java_broker, mqadmin, name_server, until
+from interop.peer import missing
+from interop.writers import BOTH
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+
+def route_of(ask, topic):
+    """Broker name -> addresses, and broker name -> queues; None when there is no route."""
+    answer = ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    route = json.loads(answer.body)
+    addrs = {each["brokerName"]: each["brokerAddrs"] for each in route["brokerDatas"]}
+    return addrs, {each["brokerName"]: each for each in route["queueDatas"]}
+
+
+@pytest.mark.parametrize("release", BOTH)
+def test_mqadmin_works_with_keys_and_settings(tmp_path, release):
+    with name_server() as (address, ask):
+        printed, errors = mqadmin(
+            release,
+            tmp_path / "admin",
+            address,
+            "updateKvConfig -s N -k kept -v käy;1",
+            "updateKvConfig -s N -k gone -v 2",
+            "deleteKvConfig -s N -k gone",
+            "updateOrderConf -m put -t T -v b:4",
+            "updateOrderConf -m get -t T",
+            "updateNamesrvConfig -k orderMessageEnable -v true",
+            "updateNamesrvConfig -k configStorePath -v /tmp/anything",
+            "getNamesrvConfig",
+            "clusterList",
+            "topicList",
+        )
+        entries = ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}).body
+        assert json.loads(entries) == {"table": {"kept": "käy;1"}}
+        assert "orderConf=[b:4]" in printed["updateOrderConf -m get -t T"]
+        assert "orderMessageEnable" in printed["getNamesrvConfig"]
+        assert "/tmp/anything" not in printed["getNamesrvConfig"]
+        told = ask(RequestCode.GET_NAMESRV_CONFIG).body.decode()
+        assert "orderMessageEnable=true" in told
+        refused = errors + printed["updateNamesrvConfig -k configStorePath -v /tmp/anything"]
+        assert "CODE: 16" in refused
+        assert "nothing was changed: configStorePath has to be one of" in refused
+        assert refused.count("CODE:") == 1
+        assert "#Cluster Name" in printed["clusterList"]
+
+
+@pytest.mark.parametrize("release", BOTH)
+def test_a_broker_registers_is_found_and_unregisters(tmp_path, release):
+    with (
+        name_server(order_message_enable=True) as (address, ask),
+        java_broker(release, tmp_path / "broker", address, "broker-j") as (process, broker_addr),
+    ):
+        addrs, queues = until(lambda: route_of(ask, "TBW102"), "the broker registers")
+        assert addrs == {"broker-j": {"0": broker_addr}}
+        assert queues["broker-j"]["perm"] == 7
+        printed, errors = mqadmin(
+            release,
+            tmp_path / "admin",
+            address,
+            "clusterList",
+            "topicList -c",
+            "topicRoute -t TBW102",
+            f"updateTopic -t Ordered -c {CLUSTER} -r 3 -w 5 -o true",
+            f"updateTopic -t Plain -c {CLUSTER} -r 2 -w 2",
+            "topicRoute -t Ordered",
+            "wipeWritePerm -b broker-j",
+            f"deleteTopic -t Plain -c {CLUSTER}",
+        )
+        assert "Exception" not in errors
+        assert broker_addr in printed["clusterList"]
+        assert "TBW102" in printed["topicList -c"]
+        assert broker_addr in printed["topicRoute -t TBW102"]
+        assert '"orderTopicConf":"broker-j:5"' in printed["topicRoute -t Ordered"]
+        assert "OK, " in printed["wipeWritePerm -b broker-j"]
+        _, queues = route_of(ask, "Ordered")
+        assert (queues["broker-j"]["readQueueNums"], queues["broker-j"]["writeQueueNums"]) == (3, 5)
+        assert route_of(ask, "Plain") is None
+        process.terminate()
+        until(lambda: route_of(ask, "TBW102") is None, "the broker unregisters", 60)
+
+
+@pytest.mark.parametrize("release", BOTH)
+def test_a_broker_registers_compressed_and_goes_with_its_connection(tmp_path, release):
+    with (
+        name_server() as (address, ask),
+        java_broker(
+            release, tmp_path / "broker", address, "broker-z", compressedRegister="true"
+        ) as (process, broker_addr),
+    ):
+        addrs, queues = until(lambda: route_of(ask, "TBW102"), "the broker registers")
+        assert addrs == {"broker-z": {"0": broker_addr}}
+        assert queues["broker-z"]["readQueueNums"] == 8
+        process.kill()
+        until(lambda: route_of(ask, "TBW102") is None, "the connection is lost", 10)
