@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError
-from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.store_dir import subdirectories, sync_directory
@@ -52,7 +52,7 @@ class ConsumeQueueStore:
         self._batch_file_size = batch_file_size
         self._open_files = open_files
         self._writable = writable
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.damaged: list[CorruptStoreError] = []
         self.dispatched_timestamp_ms = 0
 
@@ -75,13 +75,13 @@ class ConsumeQueueStore:
             if progress is not None:
                 progress(number + 1, len(found))
 
-    def _roots(self) -> tuple[tuple[Path, type[ConsumeQueue]], ...]:
+    def _roots(self) -> tuple[tuple[Path, type[StoredQueue]], ...]:
         return (
             (self._directory.consume_queue, ConsumeQueue),
             (self._directory.batch_consume_queue, BatchConsumeQueue),
         )
 
-    def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[ConsumeQueue]]]:
+    def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[StoredQueue]]]:
         for root, kind in self._roots():
             for topic in subdirectories(root):
                 for name in subdirectories(root / topic):
@@ -89,16 +89,16 @@ class ConsumeQueueStore:
                         yield topic, int(name), root / topic / name, kind
 
     def _make(
-        self, topic: str, queue_id: int, directory: Path, kind: type[ConsumeQueue]
-    ) -> ConsumeQueue:
+        self, topic: str, queue_id: int, directory: Path, kind: type[StoredQueue]
+    ) -> StoredQueue:
         size = self._file_size if kind is ConsumeQueue else self._batch_file_size
         queue = kind(directory, topic, queue_id, size, self._open_files, writable=self._writable)
         ext = self._directory.consume_queue_ext / topic / str(queue_id)
-        if ext.is_dir():
+        if isinstance(queue, ConsumeQueue) and ext.is_dir():
             queue.ext = ConsumeQueueExt(ext, self._open_files)
         return queue
 
-    def _drop_from(self, queue: ConsumeQueue, directory: Path) -> None:
+    def _drop_from(self, queue: StoredQueue, directory: Path) -> None:
         """Remove a damaged queue's files, so that it is derived again from its first message."""
         for path in directory.iterdir():
             if path.name.isdigit() and path.is_file():
@@ -115,7 +115,7 @@ class ConsumeQueueStore:
                 queue.load()
                 self._queues[topic, queue_id] = queue
 
-    def follow_one(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def follow_one(self, topic: str, queue_id: int) -> StoredQueue | None:
         """Take in what another process has written to one queue; None when there is no such."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
@@ -131,16 +131,16 @@ class ConsumeQueueStore:
 
     # ---- looking
 
-    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def find(self, topic: str, queue_id: int) -> StoredQueue | None:
         """The queue, or None."""
         return self._queues.get((topic, queue_id))
 
     @property
-    def table(self) -> dict[tuple[str, int], ConsumeQueue]:
+    def table(self) -> dict[tuple[str, int], StoredQueue]:
         """Every queue by (topic, queue id); it changes as queues come and go."""
         return self._queues
 
-    def __iter__(self) -> Iterator[ConsumeQueue]:
+    def __iter__(self) -> Iterator[StoredQueue]:
         return iter(list(self._queues.values()))
 
     def __len__(self) -> int:
@@ -189,8 +189,9 @@ class ConsumeQueueStore:
         if batch.record_count:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
-    def _create(self, stretch: Stretch) -> ConsumeQueue:
-        kind, root = ConsumeQueue, self._directory.consume_queue
+    def _create(self, stretch: Stretch) -> StoredQueue:
+        kind: type[StoredQueue] = ConsumeQueue
+        root = self._directory.consume_queue
         if stretch.inner_batch:
             kind, root = BatchConsumeQueue, self._directory.batch_consume_queue
         topic, queue_id = stretch.topic, stretch.queue_id

@@ -10,6 +10,7 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 
 if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.consume_queue import ConsumeQueue
     from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
@@ -67,7 +68,7 @@ class QueueCheck:
             if self._left_by_crash:
                 queue.mark_unsynced(first, len(units) // queue.unit_size)
 
-    def _has_hole(self, stretch: Stretch, queue: ConsumeQueue | None) -> bool:
+    def _has_hole(self, stretch: Stretch, queue: StoredQueue | None) -> bool:
         """True when the queue lacks units before the first of a batch; it is dropped then."""
         key = stretch.topic, stretch.queue_id
         if key in self.holes or stretch.behind_gap:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
-from rmqcore.files.consume_queue import FILLER_SIZE, UNIT_SIZE
+from rmqcore.files.consume_queue import UNIT_SIZE
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.unit_file import FILLER_SIZE
 
 UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 BATCH_UNITS = np.dtype(

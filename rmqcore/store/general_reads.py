@@ -22,8 +22,8 @@ from rmqcore.status import BoundaryType, GetMessageStatus
 if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexQuery, IndexService
+    from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log import CommitLog
-    from rmqcore.files.consume_queue import ConsumeQueue
     from rmqcore.native.format._message import MessageExt
 
 END_OF_TIME_MS = 2**63 - 1
@@ -145,7 +145,7 @@ class GeneralReads:
 
     def _collect(
         self,
-        queue: ConsumeQueue,
+        queue: StoredQueue,
         result: GetMessageResult,
         max_messages: int,
         max_bytes: int,
@@ -182,7 +182,7 @@ class GeneralReads:
 
     def _take(
         self,
-        queue: ConsumeQueue,
+        queue: StoredQueue,
         result: GetMessageResult,
         units: bytes,
         max_messages: int,
@@ -228,7 +228,7 @@ class GeneralReads:
         span = last + last_size - first
         return span if size <= span <= _READ_AHEAD else size
 
-    def _check_unit(self, queue: ConsumeQueue, units: bytes, number: int) -> None:
+    def _check_unit(self, queue: StoredQueue, units: bytes, number: int) -> None:
         phy_offset, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
         record_size = self._log.record_size(phy_offset)
         if record_size is None:
@@ -353,7 +353,7 @@ class GeneralReads:
         return max(first, min(low, end) - 1)
 
     def _store_time_at_or_after(
-        self, queue: ConsumeQueue, offset: int, stop: int
+        self, queue: StoredQueue, offset: int, stop: int
     ) -> tuple[int, int | None]:
         while offset < stop:
             unit = queue.unit_at(offset)

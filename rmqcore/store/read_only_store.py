@@ -14,8 +14,8 @@ from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
+from rmqcore.files.batch_consume_queue import StoredQueue
 from rmqcore.files.commit_log import CommitLog
-from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.log_walker import good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -95,7 +95,7 @@ class ReadOnlyMessageStore(MessageReads):
         )
         self._general = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue was fitted to it
-        self._begins: dict[ConsumeQueue, int] = {}
+        self._begins: dict[StoredQueue, int] = {}
 
     # ---- following the writer
 
@@ -163,7 +163,7 @@ class ReadOnlyMessageStore(MessageReads):
         self.config = config
         return False
 
-    def _fit(self, queue: ConsumeQueue) -> None:
+    def _fit(self, queue: StoredQueue) -> None:
         """Let a queue show exactly what the log has; a writer may have gone on meanwhile."""
         begin, end = self.log.min_offset, self.log.max_offset
         if queue.end_phy_offset > end:
@@ -174,7 +174,7 @@ class ReadOnlyMessageStore(MessageReads):
             self._begins[queue] = begin
 
     @staticmethod
-    def _check_last_unit(queue: ConsumeQueue, end: int) -> None:
+    def _check_last_unit(queue: StoredQueue, end: int) -> None:
         unit = queue.unit_at(queue.max_offset - 1)
         if unit is not None and unit[0] < end:
             raise CorruptConsumeQueueError(
@@ -187,7 +187,7 @@ class ReadOnlyMessageStore(MessageReads):
     def _see_new(self) -> None:
         self.refresh()
 
-    def _find_end(self, queues: Iterable[ConsumeQueue], walk_max: int | None = None) -> bool:
+    def _find_end(self, queues: Iterable[StoredQueue], walk_max: int | None = None) -> bool:
         """Move the end of the log over the whole records that follow it.
 
         Args:
@@ -217,7 +217,7 @@ class ReadOnlyMessageStore(MessageReads):
         self.log.end.move_to(self._end)
         return whole
 
-    def _known_end(self, queues: Iterable[ConsumeQueue]) -> int:
+    def _known_end(self, queues: Iterable[StoredQueue]) -> int:
         """The end of the newest record that a queue knows and the log has."""
         for queue in sorted(queues, key=lambda queue: -queue.end_phy_offset):
             if queue.end_phy_offset <= self._end:

@@ -99,6 +99,54 @@ def test_a_lost_batch_queue_is_derived_again(path):
     assert derived == files
 
 
+def expired(store):
+    """Delete what retention allows; the first offset left of the queue."""
+    while store.delete_expired_files():
+        pass
+    return store.min_queue_offset("B", 0)
+
+
+@pytest.mark.parametrize("open_check_bytes", [0, 1 << 30])
+def test_a_queue_whose_first_batches_expired_keeps_its_offsets(path, open_check_bytes):
+    settings = SIZES | {"mapped_file_size_commit_log": 4096, "retention_bytes": 12000}
+    with open_store(path, **settings) as store:
+        for number in range(100):
+            put_batch(store, 10, 10 * number)
+        low = expired(store)
+        assert 0 < low < store.max_queue_offset("B", 0) == 1000
+        wanted = [m.body for m in store.get_message("B", 0, low, max_messages=200).messages]
+    first = min((path / "batchconsumequeue" / "B" / "0").iterdir())
+    assert int(first.name) > 0
+    kept = {"topic_queue_types": SIZES["topic_queue_types"]}
+    for opening in ({"mode": "r"}, {"open_check_bytes": open_check_bytes}):
+        with open_store(path, **opening, **kept) as store:
+            assert (store.min_queue_offset("B", 0), store.max_queue_offset("B", 0)) == (low, 1000)
+            result = store.get_message("B", 0, low, max_messages=200)
+            assert [m.body for m in result.messages] == wanted
+            assert result.next_queue_offset == 1000
+            inside = store.get_message("B", 0, low + 15)
+            assert inside.messages[0].properties["INNER_BASE"] == str(low + 10)
+    assert not store.recovery_report.findings
+    with open_store(path, **kept) as store:
+        assert put_batch(store, 10, 1000).queue_offset == 1000
+    assert verify(path).findings == []
+
+
+def test_a_queue_all_of_whose_batches_expired_goes_on_at_its_end(path):
+    settings = SIZES | {"mapped_file_size_commit_log": 4096, "retention_bytes": 12000}
+    with open_store(path, **settings) as store:
+        for number in range(100):
+            put_batch(store, 10, 10 * number)
+        for _ in range(20):
+            store.put("Other", b"x" * 1000)
+        assert expired(store) == store.max_queue_offset("B", 0) == 1000
+    with open_store(path, **settings) as store:
+        assert store.min_queue_offset("B", 0) == store.max_queue_offset("B", 0) == 1000
+        assert put_batch(store, 10, 1000).queue_offset == 1000
+        (message,) = store.get_message("B", 0, 1000).messages
+        assert message.queue_offset == 1000
+
+
 def test_batches_that_a_writer_has_not_dispatched_yet_are_a_note(path):
     derived = path / "batchconsumequeue" / "B" / "0"
     with open_store(path, **SIZES) as store:

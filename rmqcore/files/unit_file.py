@@ -1,0 +1,356 @@
+"""Units of one size, one behind the other in numbered files: what a consume queue is made of.
+
+Unit n lies at byte n times its size of the files. It is written and read through descriptors, so
+ten thousand queues need no ten thousand mappings. Everything here can be derived from the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rmqcore.files.mapped_file import MappedFile, OpenFiles
+
+FILLER_SIZE = 0x7FFFFFFF
+RESERVE_STEP = 65536
+#: every unit begins with the physical offset and the size of its record
+UNIT_HEAD = struct.Struct(">qi")
+_FIRST_LOOK = 4096
+_LOOK_MAX = 64 << 10
+_FILES_CHECKED = 3
+_FIRST_FILLERS_LOOK = 8
+_FILLERS_LOOK = 4096
+
+
+class UnitFile(UnitQueue):
+    """Units by their number; what a queue offset has to do with it is the queue's to say.
+
+    - ``unit_start`` is the number of the first unit that is not hidden, ``unit_end`` the one behind
+      the last; ``end_phy_offset`` lies behind the last one's record.
+    - A filler unit stands where no message is.
+    - Units below ``unit_end`` are written, and never change.
+
+    Args:
+        directory: of the files.
+        topic, queue_id: whose queue it is.
+        file_size: bytes of a file, a multiple of ``unit_size``.
+        open_files: the bound on descriptors.
+        writable: False follows another process's files.
+
+    Threads: one writer (the dispatcher) and any readers.
+    Durability: none until `flush`.
+    """
+
+    unit_size: int
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        open_files: OpenFiles,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue = MappedFileQueue(
+            directory, file_size, open_files, writable=writable, sync_names=False
+        )
+        self.unit_start = self.unit_end = 0
+        self.end_phy_offset = 0
+        self._dirty: set[MappedFile] = set()
+        self._dirty_lock = threading.Lock()
+
+    def _show(self) -> None:
+        """Say to readers, as ``min_offset`` and ``max_offset``, which messages there are."""
+        raise NotImplementedError
+
+    @property
+    def first_unit(self) -> int:
+        """Number of the first unit in the files, hidden or not."""
+        return self.queue.min_offset // self.unit_size
+
+    # ---- opening
+
+    def load(self) -> None:
+        """Take in the files and find the end of the queue.
+
+        The last three files are looked at unit by unit; the first unit that cannot be one ends
+        the queue, and what follows is derived from the log again.
+
+        Raises:
+            CorruptStoreError: a file has a wrong length, or one is missing.
+        """
+        self.queue.load(lengthen=True)
+        files = self.queue.files
+        self.unit_start = self.unit_end = self.first_unit
+        start = max(0, len(files) - _FILES_CHECKED)
+        self._set_end(files[start].file_from_offset // self.unit_size if files else 0)
+        self._extend()
+        self._show()
+
+    def follow(self) -> None:
+        """Take in what another process has written meanwhile."""
+        while True:
+            last = self.queue.last
+            if last is None or self.unit_end * self.unit_size >= last.file_from_offset + last.size:
+                self.queue.follow()
+            self.unit_start = max(self.unit_start, self.first_unit)
+            self.unit_end = max(self.unit_end, self.first_unit)
+            before = self.unit_end
+            self._extend()
+            if self.unit_end == before:
+                self._show()
+                return
+
+    def _set_end(self, number: int) -> None:
+        self.unit_end = number
+        head = self._message_before(number)
+        self.end_phy_offset = 0 if head is None else sum(head)
+
+    def _message_before(self, number: int) -> tuple[int, int] | None:
+        """(phy_offset, size) of the last unit below ``number`` that is no filler."""
+        look = _FIRST_FILLERS_LOOK
+        while number > self.unit_start:
+            file = self.queue.find((number - 1) * self.unit_size)
+            if file is None:
+                return None
+            first = file.file_from_offset // self.unit_size
+            start = max(self.unit_start, number - look, first)
+            look = _FILLERS_LOOK
+            units = self._block(file, start, number)
+            _, last = message_units(units, self.unit_size)
+            if last >= 0:
+                return UNIT_HEAD.unpack_from(units, last * self.unit_size)
+            number = start
+        return None
+
+    def _next_message(self, number: int, stop: int) -> tuple[int, int]:
+        """The first message from ``number`` on, below ``stop``.
+
+        Returns:
+            (number of its unit, physical offset); the second is -1 when there is none.
+        """
+        look = _FIRST_FILLERS_LOOK
+        while number < stop:
+            file = self.queue.find(number * self.unit_size)
+            if file is None:
+                return number, -1
+            behind = (file.file_from_offset + file.size) // self.unit_size
+            end = min(stop, number + look, behind)
+            look = _FILLERS_LOOK
+            units = self._block(file, number, end)
+            first, _ = message_units(units, self.unit_size)
+            if first >= 0:
+                phy_offset, _ = UNIT_HEAD.unpack_from(units, first * self.unit_size)
+                return number + first, phy_offset
+            number = end
+        return stop, -1
+
+    def _block(self, file: MappedFile, start: int, stop: int) -> bytes:
+        """The units from number ``start`` to ``stop``, which lie in one file."""
+        at = start * self.unit_size - file.file_from_offset
+        return file.read_bytes(at, (stop - start) * self.unit_size)
+
+    def _extend(self) -> None:
+        """Move the end over the good units that follow it.
+
+        Raises:
+            CorruptConsumeQueueError: of another process's files: units follow a bad one.
+        """
+        broken_at = -1
+        while (file := self.queue.find(self.unit_end * self.unit_size)) is not None:
+            at = self.unit_end * self.unit_size - file.file_from_offset
+            count, broken, self.end_phy_offset = self._good_units(file, at)
+            end = file.file_from_offset + at + count * self.unit_size
+            self.unit_end = end // self.unit_size
+            if broken and not self.queue.writable and end != broken_at:
+                # a writer may have come between two of our reads: what is still so is damage
+                broken_at = end
+            elif broken and not self.queue.writable:
+                raise CorruptConsumeQueueError(
+                    file.path,
+                    end - file.file_from_offset,
+                    "no unit can look like the one here, and more follow; open the store for "
+                    "writing, which derives it again from the log",
+                )
+            elif not count or end < file.file_from_offset + file.size - file.size % self.unit_size:
+                # no unit follows, perhaps because the file was cut short inside one
+                return
+
+    def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool, int]:
+        """What follows byte ``at`` of a file.
+
+        Returns:
+            (how many good units, True when more follow a bad one, physical offset behind the
+            record of the last message).
+        """
+        count, look = 0, _FIRST_LOOK - _FIRST_LOOK % self.unit_size
+        floor = self.end_phy_offset
+        while at < file.size:
+            size = min(look, file.size - at)
+            size -= size % self.unit_size
+            good, more, floor = good_units(file.read_bytes(at, size), self.unit_size, floor)
+            count += good
+            if good < size // self.unit_size:
+                return count, more, floor
+            at += size
+            look = min(look * 4, _LOOK_MAX)
+            if size < self.unit_size:
+                break
+        return count, False, floor
+
+    # ---- writing
+
+    def write(self, number: int, units: memoryview) -> None:
+        """Write units at their place, in files that are made as they are needed.
+
+        Raises:
+            DiskFullError: no room.
+        """
+        at = number * self.unit_size
+        while units:
+            # not just the last: one that was to be written may have made the next already
+            file = self.queue.find(at) or self.queue.append_file(at)
+            position = at - file.file_from_offset
+            part = units[: file.size - position]
+            file.write(position, part, reserve_step=RESERVE_STEP)
+            file.wrote_position = position + len(part)
+            self._mark_dirty(file)
+            at += len(part)
+            units = units[len(part) :]
+
+    def _overwrite(self, number: int, unit: bytes) -> None:
+        file = self.queue.find(number * self.unit_size)
+        if file is not None:
+            file.write(number * self.unit_size - file.file_from_offset, unit)
+            self._mark_dirty(file)
+
+    def _mark_dirty(self, file: MappedFile) -> None:
+        with self._dirty_lock:
+            self._dirty.add(file)
+
+    def flush(self) -> bool:
+        """Write through to the disk; True when there was anything.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self._dirty_lock:
+            dirty, self._dirty = self._dirty, set()
+        for file in dirty:
+            if file.available:
+                file.sync()
+        return bool(dirty)
+
+    def take_unsynced(self) -> list[Path]:
+        """Directories whose new names are still to be brought to the disk, lowest first."""
+        if not self.queue.unsynced:
+            return []
+        self.queue.unsynced = False
+        directory = self.queue.directory
+        return [directory, *directory.parents[:3]]
+
+    # ---- reading
+
+    def units_from(self, number: int, count: int) -> bytes:
+        """Up to ``count`` units from ``number``, fewer at the end of the queue."""
+        count = min(count, self.unit_end - number)
+        if count <= 0:
+            return b""
+        at = number * self.unit_size
+        stop = at + count * self.unit_size
+        parts = []
+        while at < stop:
+            file = self.queue.find(at)
+            if file is None:
+                break
+            position = at - file.file_from_offset
+            size = min(stop - at, file.size - position)
+            parts.append(file.read_bytes(position, size))
+            at += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def unit(self, number: int) -> bytes | None:
+        """One unit; None where no file is."""
+        at = number * self.unit_size
+        file = self.queue.find(at)
+        if file is None:
+            return None
+        return file.read_bytes(at - file.file_from_offset, self.unit_size)
+
+    # ---- shrinking
+
+    def first_at_or_above(self, phy_offset: int) -> int:
+        """Number of the first unit whose message lies at or behind ``phy_offset``."""
+        low, high = self.first_unit, self.unit_end
+        middle = low
+        while low < high:
+            found, at = self._next_message(middle, high)
+            if 0 <= at < phy_offset:
+                low = found + 1
+            else:
+                high = middle
+            middle = (low + high) // 2
+        return self._next_message(low, self.unit_end)[0]
+
+    def correct_min_offset(self, min_phy_offset: int) -> None:
+        """Hide the units whose messages the log no longer has.
+
+        Source: RocketMQ store/ConsumeQueue.java, correctMinOffset.
+        Differs: fillers stay hidden after a restart, too.
+        """
+        self.unit_start = self.first_at_or_above(min_phy_offset)
+        self._show()
+
+    def delete_before(self, min_phy_offset: int) -> int:
+        """Remove files all of whose messages are gone, never the last; how many went.
+
+        Source: RocketMQ store/MappedFileQueue.java, deleteExpiredFileByOffset.
+        """
+        self.correct_min_offset(min_phy_offset)
+        at = self.unit_start * self.unit_size
+        gone = sum(1 for file in self.queue.files[:-1] if file.file_from_offset + file.size <= at)
+        self.queue.remove_first(gone)
+        return gone
+
+    def truncate(self, end_phy_offset: int) -> int:
+        """Drop the units of messages that do not end at or before ``end_phy_offset``.
+
+        Returns:
+            how many units were dropped.
+        """
+        before = self.unit_end
+        if self.end_phy_offset > end_phy_offset:
+            keep = self.first_at_or_above(end_phy_offset)
+            while keep > self.unit_start and (head := self._message_before(keep)) is not None:
+                if sum(head) <= end_phy_offset:
+                    break
+                keep -= 1
+            self.unit_end = min(keep, before)
+        if self.queue.writable:
+            self.queue.truncate(self.unit_end * self.unit_size)
+        if self.unit_end != before:
+            self._set_end(self.unit_end)
+            self._show()
+        return before - self.unit_end
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.queue.close()
+
+    def destroy(self) -> None:
+        """Remove the files."""
+        self.queue.destroy()
+        self.unit_start = self.unit_end = self.end_phy_offset = 0
+        self.min_offset = self.max_offset = 0
