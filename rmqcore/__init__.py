@@ -33,7 +33,6 @@ from rmqcore.message import (
 )
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.status import (
-    AppendMessageStatus,
     BoundaryType,
     Durability,
     GetMessageStatus,
@@ -42,13 +41,13 @@ from rmqcore.status import (
 from rmqcore.store.general_reads import QueryExplanation
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
+from rmqcore.store.protocol import MessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
 from rmqcore.version import __version__
 
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())
 
 __all__ = [
-    "AppendMessageStatus",
     "BoundaryType",
     "BrokerRole",
     "ConfigError",
@@ -69,6 +68,7 @@ __all__ = [
     "Message",
     "MessageExt",
     "MessageIllegalError",
+    "MessageStore",
     "OnCorruption",
     "PutMessageError",
     "PutMessageResult",

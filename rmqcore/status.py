@@ -1,4 +1,4 @@
-"""Outcomes that are values: put, append and get statuses, durability levels, offset boundaries.
+"""Outcomes that are values: put and get statuses, durability levels, offset boundaries.
 
 Member names keep RocketMQ's spelling. None of the numbers reaches the disk.
 """
@@ -27,16 +27,6 @@ class PutMessageStatus(IntEnum):
     WHEEL_TIMER_FLOW_CONTROL = 13
     WHEEL_TIMER_MSG_ILLEGAL = 14
     WHEEL_TIMER_NOT_ENABLE = 15
-
-
-class AppendMessageStatus(IntEnum):
-    """Outcome of one append to a mapped file. Source: RocketMQ store/AppendMessageStatus.java."""
-
-    PUT_OK = 0
-    END_OF_FILE = 1
-    MESSAGE_SIZE_EXCEEDED = 2
-    PROPERTIES_SIZE_EXCEEDED = 3
-    UNKNOWN_ERROR = 4
 
 
 class GetMessageStatus(IntEnum):

@@ -20,7 +20,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
 
 #: the newest part of the log counts as young: a new group reads a topic that lies in it whole
 _YOUNG_BYTES: Final = 1 << 30
@@ -30,7 +30,7 @@ _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 class Offsets:
     """Requests about offsets, over the store's own table."""
 
-    def __init__(self, store: DefaultMessageStore, topics: Topics, groups: Groups) -> None:
+    def __init__(self, store: MessageStore, topics: Topics, groups: Groups) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups

@@ -26,7 +26,7 @@ from rmqcore.remoting import (
     ResponseCode,
 )
 from rmqcore.status import GetMessageStatus
-from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
 
 _COMMIT_OFFSET: Final = 1
 _SUSPEND: Final = 2
@@ -92,7 +92,7 @@ class PullMessages:
 
     def __init__(
         self,
-        store: DefaultMessageStore,
+        store: MessageStore,
         config: Callable[[], BrokerConfig],
         topics: Topics,
         groups: Groups,

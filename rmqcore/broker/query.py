@@ -19,7 +19,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
 
 _UNIQUE_QUERY_MAX: Final = 32
 _QUERY_MAX: Final = 1024
@@ -28,7 +28,7 @@ _QUERY_MAX: Final = 1024
 class QueryMessages:
     """Requests 12 and 33."""
 
-    def __init__(self, store: DefaultMessageStore) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     def register(self, server: RemotingServer) -> None:

@@ -18,14 +18,14 @@ from rmqcore.remoting import (
     RequestCode,
     success,
 )
-from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
 from rmqcore.version import __version__
 
 
 class RuntimeInfo:
     """Request 28."""
 
-    def __init__(self, store: DefaultMessageStore, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(self, store: MessageStore, config: Callable[[], BrokerConfig]) -> None:
         self._store = store
         self._config = config
         self._started_ms = wall_clock_ms()

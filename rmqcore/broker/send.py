@@ -29,7 +29,7 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.status import PutMessageStatus
-from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
 
 MULTI_TAGS_FLAG: Final = 2
 TRANSACTION_MASK: Final = 0xC
@@ -147,7 +147,7 @@ class SendMessages:
 
     def __init__(
         self,
-        store: DefaultMessageStore,
+        store: MessageStore,
         config: Callable[[], BrokerConfig],
         topics: Topics,
         groups: Groups,

@@ -1,0 +1,207 @@
+"""`MessageStore`: what a broker, replication and adapters may rely on, whoever implements it.
+
+`DefaultMessageStore` is one; so is a store that another process serves. Each method's own words
+are those of `DefaultMessageStore`; here stands what every implementation promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from rmqcore.config import StoreConfig
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.message import (
+    GetMessageResult,
+    Message,
+    MessageExt,
+    PutMessageResult,
+    QueryMessageResult,
+)
+from rmqcore.services.arrival import ArrivalListener
+from rmqcore.status import Durability
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@runtime_checkable
+class MessageStore(Protocol):
+    """A store to put into and to read from.
+
+    - A receipt names the durability that was reached when the put returned.
+    - A read that begins after a put has returned sees that message.
+    - A caller's mistake raises `MessageIllegalError` or `ConfigError`, and nothing is stored.
+    - A queue that does not exist is a status, or 0, and is not created by a read.
+    - Any thread may call; the coroutines belong to the event loop that runs them.
+
+    Source: RocketMQ store/MessageStore.java.
+    """
+
+    path: Path
+    config: StoreConfig
+    topics: TopicConfigTable
+    consumer_offsets: ConsumerOffsetTable
+
+    # ---- putting
+
+    def put(
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        durability: Durability | str | None = None,
+    ) -> PutMessageResult:
+        """Store one message; raises when it is not stored as was asked."""
+        ...
+
+    def put_message(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    ) -> PutMessageResult:
+        """Store one message; the status says when it is not stored as was asked."""
+        ...
+
+    def put_messages(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        topic: str | None = None,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        durability: Durability | str | None = None,
+    ) -> PutMessageResult:
+        """Store several messages of one queue back to back, all or none."""
+        ...
+
+    async def put_message_async(
+        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+    ) -> PutMessageResult:
+        """As `put_message`, without blocking the event loop."""
+        ...
+
+    async def put_messages_async(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        durability: Durability | str | None = None,
+        **settings: Any,
+    ) -> PutMessageResult:
+        """As `put_messages`, without blocking the event loop."""
+        ...
+
+    # ---- reading
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int = 128 << 20,
+        tags: str | None = None,
+    ) -> GetMessageResult:
+        """Messages of one queue from an offset on, and where to go on."""
+        ...
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        page: int | None = None,
+        explain: bool = False,
+    ) -> QueryMessageResult:
+        """The newest messages of a topic that carry a key: true hits, each once."""
+        ...
+
+    def queue_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, boundary: str = "lower"
+    ) -> int:
+        """The queue offset that belongs to a store time."""
+        ...
+
+    def message_at(self, phy_offset: int) -> MessageExt | None:
+        """The message whose record begins at a physical offset, None when none does."""
+        ...
+
+    def message_by_id(self, message_id: str) -> MessageExt | None:
+        """The message with an offset message id, None when none has it."""
+        ...
+
+    def messages(
+        self,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> Iterator[MessageExt]:
+        """Every message of a queue, of a topic, or of the whole log, in order."""
+        ...
+
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue, sorted."""
+        ...
+
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Number of the oldest message of a queue; 0 when the queue is unknown."""
+        ...
+
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Number that the next message of a queue gets; 0 when the queue is unknown."""
+        ...
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Physical offset of the first byte of the log."""
+        ...
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Physical offset behind the last byte of the log."""
+        ...
+
+    # ---- what it says of itself
+
+    def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
+        """Call a function whenever messages have come that can be read; returns what ends it."""
+        ...
+
+    def why_not_writable(self) -> str | None:
+        """Why puts are refused at this moment; None when they are not."""
+        ...
+
+    def stats(self) -> dict[str, str]:
+        """Counters and rates under RocketMQ's runtime-info names."""
+        ...
+
+    # ---- flushing and closing
+
+    def flush(self) -> int:
+        """Write everything put so far through to the disk; the flushed physical offset."""
+        ...
+
+    def close(self) -> None:
+        """Write everything through to the disk and let the store go; idempotent."""
+        ...

@@ -1,0 +1,35 @@
+"""What the `MessageStore` protocol promises, the store has: the same names, the same arguments."""
+
+import inspect
+
+import pytest
+
+import rmqcore
+from rmqcore import DefaultMessageStore, MessageStore
+
+PROMISED = [
+    name
+    for name, value in vars(MessageStore).items()
+    if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+]
+
+
+def arguments(function):
+    """(name, kind, default) of each argument."""
+    parameters = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind, each.default) for each in parameters]
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_the_store_has_what_the_protocol_promises(name):
+    promised, given = getattr(MessageStore, name), getattr(DefaultMessageStore, name)
+    if isinstance(promised, property):
+        assert isinstance(given, property)
+        return
+    assert arguments(given) == arguments(promised)
+    assert inspect.iscoroutinefunction(given) == inspect.iscoroutinefunction(promised)
+
+
+def test_an_open_store_is_a_message_store(store_path):
+    with rmqcore.open_store(store_path) as store:
+        assert isinstance(store, MessageStore)
