@@ -188,15 +188,19 @@ class CommitLogWriter:
         if self._pool is None:
             return self.tail.max_offset
         with self._roll_lock.within():
-            self._take_position()
-            for file in self._queue.files:
-                if file.write_buffer is not None:
-                    file.commit()
-                    if file.full and file is not self._attached:
-                        buffer, file.write_buffer = file.write_buffer, None
-                        self._pool.give_back(buffer)
-            end = self._queue.max_offset
-            self.log.end.move_to(end)
+            return self._commit_buffers(self._pool)
+
+    def _commit_buffers(self, pool: BufferPool) -> int:
+        """Commit every buffer, and give back those of full files; under `_roll_lock`."""
+        self._take_position()
+        for file in self._queue.files:
+            if file.write_buffer is not None:
+                file.commit()
+                if file.full and file is not self._attached:
+                    buffer, file.write_buffer = file.write_buffer, None
+                    pool.give_back(buffer)
+        end = self._queue.max_offset
+        self.log.end.move_to(end)
         return end
 
     def flush(self) -> int:
@@ -209,9 +213,13 @@ class CommitLogWriter:
             OSError: the disk refused.
         """
         with self.flush_lock.within():
-            self.commit()
             with self._roll_lock.within():
-                self._take_position()
+                # one step: a put that rolls in between would leave bytes in the buffer of a file
+                # that counts as flushed because the next one is
+                if self._pool is None:
+                    self._take_position()
+                else:
+                    self._commit_buffers(self._pool)
                 files = self._unflushed()
             for file in files:
                 position = file.flush()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+
 import pytest
 
 from rmqcore import Durability, open_store
@@ -56,3 +59,79 @@ def test_an_empty_pool_lends_nothing():
 def test_a_slave_has_no_pool(tmp_path, role):
     with open_store(tmp_path / "s", broker_role=role, **SETTINGS) as store:
         assert store.put("T", b"x").durability is Durability.PAGE_CACHE
+
+
+class PutsBetween:
+    """A lock that lets another thread put, once, as soon as one chosen thread has left it."""
+
+    def __init__(self, lock, puts):
+        self.lock = lock
+        self.puts = puts
+        self.only_in = None
+
+    @contextmanager
+    def within(self, *seconds):
+        with self.lock.within(*seconds) as mine:
+            yield mine
+        if self.only_in is threading.current_thread():
+            self.only_in = None
+            in_thread(self.puts)
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def exhausted(tmp_path):
+    """A store whose only buffer is lent to its first file, and whose log rolls on demand."""
+    with open_store(tmp_path / "s", **SETTINGS | {"transient_store_pool_size": 1}) as store:
+        store.put("T", b"a")
+        store.flush()
+
+        def fill_and_roll():
+            store.put("T", b"b" * 40_000)
+            store.put("T", b"c" * 40_000)
+
+        lock = store._log_writer._roll_lock = PutsBetween(store._log_writer._roll_lock, fill_and_roll)
+        yield store, lock
+
+
+def in_store_thread(lock, work):
+    """Run a call whose first stay in the lock is followed by another thread's puts."""
+    answers = []
+
+    def run():
+        lock.only_in = threading.current_thread()
+        answers.append(work())
+
+    in_thread(run)
+    assert lock.only_in is None
+    return answers[0]
+
+
+def test_what_counts_as_flushed_was_synced_when_a_put_rolls_inside_a_flush(exhausted):
+    store, lock = exhausted
+    store.put("T", b"before")
+    flushed = in_store_thread(lock, store._log_writer.flush)
+    for _ in range(2):
+        for file in store.log.queue.files:
+            end = min(file.size, max(0, flushed - file.file_from_offset))
+            assert file.flushed_position >= end, file
+        flushed = store._log_writer.flush()
+    assert flushed == store.max_phy_offset
+
+
+def test_a_commit_answers_with_what_is_committed_when_a_put_rolls_beside_it(exhausted):
+    store, lock = exhausted
+    store.put("T", b"before")
+    end = in_store_thread(lock, store._log_writer.commit)
+    for file in store.log.queue.files[:-1]:
+        assert file.read_position >= min(file.size, end - file.file_from_offset), file
+    bodies = [b"a", b"before", b"b" * 40_000, b"c" * 40_000]
+    assert [message.body for message in store.messages("T", 0)] == bodies
+    assert store.why_not_writable() is None
+
