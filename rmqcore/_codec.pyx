@@ -317,8 +317,9 @@ def encode_batch(messages) -> bytes:
     cdef int64_t size
     cdef Py_ssize_t end = 0
     for message in messages:
-        gather(encoder, message, False)
+        # first: it may run Python code, and the encoder points into what the message holds
         body = body_of(message)
+        gather(encoder, message, False)
         size = BATCH_ITEM_SIZE_MIN + PyBytes_GET_SIZE(body) + encoder.properties_size
         if end + size > PyByteArray_GET_SIZE(items):
             PyByteArray_Resize(items, 2 * (end + size))
