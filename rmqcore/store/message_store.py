@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from rmqcore.clock import wall_clock_ms
-from rmqcore.config import StoreConfig
+from rmqcore.config import BrokerRole, StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import (
@@ -95,6 +95,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._directory.lock()
         try:
             self.config = fitted_config(config, self._directory)
+            self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()
             self.recovery_report = self._recover(progress)
             self._start()
@@ -275,10 +276,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if config.retention:
             self._services.append(self._retention)
         self._delayed: DeliverDelayedMessageService | None = None
-        if config.deliver_delayed:
+        if config.deliver_delayed and not self._is_slave:
             self._delayed = self._deliver_service()
             self._services.append(self._delayed)
-        self._tail.writable = True
+        self._flags_changed(self.flags)
         for service in self._services:
             service.start()
         if self._general.fast is not None:
@@ -356,13 +357,15 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         return RunningFlag.LOGIC_DISK_FULL not in self.flags
 
     def _flags_changed(self, flags: RunningFlags) -> None:
-        self._tail.writable = flags.writeable and not (self._closed or self._forked)
+        appends = flags.writeable and not (self._closed or self._forked)
+        self._tail.writable = appends and not self._is_slave
+        self._tail.follows = appends and self._is_slave
 
     def after_fork_in_child(self) -> None:
         """Make this handle, which the parent owns, refuse everything in a forked child."""
         self._forked = True
         self._end_fast_reads()
-        self._tail.writable = False
+        self._tail.writable = self._tail.follows = False
         self._directory.unlock()
 
     def _check_open(self) -> None:
@@ -390,7 +393,11 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         """Why puts are refused at this moment; None when they are not."""
         if self._forked:
             return "this handle belongs to the parent process"
-        return "the store has been closed" if self._closed else self.flags.why_not_writable()
+        if self._closed:
+            return "the store has been closed"
+        if self._is_slave:
+            return "the store is a slave's (brokerRole=SLAVE): put into its master"
+        return self.flags.why_not_writable()
 
     def why_will_be_deleted(self, file: str | Path) -> str | None:
         """Why retention will delete a log file, and when; None when it will not.

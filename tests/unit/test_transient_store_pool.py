@@ -57,8 +57,14 @@ def test_an_empty_pool_lends_nothing():
 
 @pytest.mark.parametrize("role", ["SLAVE"])
 def test_a_slave_has_no_pool(tmp_path, role):
-    with open_store(tmp_path / "s", broker_role=role, **SETTINGS) as store:
-        assert store.put("T", b"x").durability is Durability.PAGE_CACHE
+    with open_store(tmp_path / "s", **SETTINGS) as store:
+        store.put("T", b"x")
+        record = store.message_at(0).record
+    with open_store(tmp_path / "t", broker_role=role, **SETTINGS) as store:
+        assert store._tail.append_data(record, 0) is True
+        assert store.log.queue.last.write_buffer is None
+        assert store._tail.durability is Durability.PAGE_CACHE
+        assert store.message_at(0).body == b"x"
 
 
 class PutsBetween:

@@ -31,6 +31,7 @@ cdef class LogEnd:
     cdef readonly PublishedOffset end
     cdef int64_t last_timestamp
     cdef public bint writable
+    cdef public bint follows
     cdef public int64_t fixed_time_ms
     cdef int64_t put_count
     cdef int64_t put_size

@@ -5,6 +5,7 @@ from rmqcore.native.base._published import PublishedOffset
 @disjoint_base
 class LogEnd:
     writable: bool
+    follows: bool
     fixed_time_ms: int
     @property
     def end(self) -> PublishedOffset: ...

@@ -29,7 +29,8 @@ cdef class LogEnd:
 
     Attributes:
         end: physical offset behind the last byte written, for whoever reads what is put.
-        writable: False while nothing may be appended.
+        writable: False while nothing may be put.
+        follows: True where a master's bytes may be appended although nothing may be put: a slave.
         fixed_time_ms: store time of every record; 0 for the clock's.
 
     Threads: any; those who write take turns under one lock, and wait for it without the GIL.
@@ -82,7 +83,7 @@ cdef class LogEnd:
         view = self.view
         memset(&self.view, 0, sizeof(Py_buffer))
         self.base = NULL
-        self.writable = False
+        self.writable = self.follows = False
         self.release()
         if <void*>view.obj != NULL:
             PyBuffer_Release(&view)
@@ -139,7 +140,7 @@ cdef class LogEnd:
         cdef int answer = 0
         PyObject_GetBuffer(data, &held, PyBUF_SIMPLE)
         self.acquire()
-        if not self.writable or self.base == NULL:
+        if not (self.writable or self.follows) or self.base == NULL:
             answer = ANSWER_REFUSED
         elif phy_offset != self.file_from_offset + self.wrote:
             answer = -1
