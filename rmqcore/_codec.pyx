@@ -320,6 +320,8 @@ def encode_batch(messages) -> bytes:
         # first: it may run Python code, and the encoder points into what the message holds
         body = body_of(message)
         gather(encoder, message, False)
+        if encoder.timed and not encoder.had_timer:
+            raise MessageIllegalError("a batch has no delayed messages: leave TIMER_* out")
         size = BATCH_ITEM_SIZE_MIN + PyBytes_GET_SIZE(body) + encoder.properties_size
         if end + size > PyByteArray_GET_SIZE(items):
             PyByteArray_Resize(items, 2 * (end + size))

@@ -126,7 +126,7 @@ def unpark(parked: MessageExt) -> Message:
         REAL_QID stay, as there.
     """
     properties = dict(parked.properties)
-    for name in (_DELAY, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"):
+    for name in (_DELAY, *_TIMER_REQUESTS):
         properties.pop(name, None)
     topic = properties.get(_REAL_TOPIC)
     queue_id = properties.get(_REAL_QUEUE_ID, "")

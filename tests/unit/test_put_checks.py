@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmqcore import Message, StoreNotWritableError, open_store
+from rmqcore import Message, MessageIllegalError, StoreNotWritableError, open_store
 from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.status import PutMessageStatus
 
@@ -19,7 +19,7 @@ class ChangingBody:
     def __bytes__(self):
         self.message.properties["a"] = "short"
         self.message.tags = "other"
-        self.junk = ["Z%05d" % number * 2000 for number in range(50)]
+        self.junk = [f"Z{number:05}" * 2000 for number in range(50)]
         return b"body"
 
 
@@ -51,3 +51,33 @@ def test_a_slave_takes_its_masters_bytes_and_no_puts(tmp_path):
         assert store.query_message("T", "K").messages[0].body == b"x"
     with open_store(tmp_path / "slave") as store:
         assert store.put("T", b"y").queue_offset == 1
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
+def test_without_a_timer_wheel_nothing_is_delivered_early(tmp_path, name):
+    message = Message("T", b"x", properties={"p": "v", name: "4102444800000"})
+    with open_store(tmp_path / "s", deliver_delayed=True) as store:
+        for put in (store.put_message, lambda one: store.put_messages([one])):
+            with pytest.raises(MessageIllegalError, match="TIMER_"):
+                put(message)
+        with pytest.raises(MessageIllegalError, match="delay_level"):
+            store.put("T", b"x", properties=message.properties)
+        assert store.max_phy_offset == 0
+        assert store.put("T", b"y").queue_offset == 0
+
+
+def test_what_a_timer_wheel_has_delivered_or_has_still_to_see_is_stored(tmp_path):
+    asks = {"TIMER_DELIVER_MS": "4102444800000"}
+    with open_store(tmp_path / "s") as store:
+        receipts = [
+            store.put("T", b"delivered", properties=asks | {"TIMER_OUT_MS": "1"}),
+            store.put("rmq_sys_wheel_timer", b"waits", properties=asks),
+            store.put("RMQ_SYS_TRANS_HALF_TOPIC", b"half", properties=asks, sys_flag=4),
+            store.put("T", b"another", properties={"TIMER_ROLL_TIMES": "2"}),
+        ]
+        assert [store.message_at(one.phy_offset).body for one in receipts] == [
+            b"delivered",
+            b"waits",
+            b"half",
+            b"another",
+        ]

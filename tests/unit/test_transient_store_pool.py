@@ -102,7 +102,9 @@ def exhausted(tmp_path):
             store.put("T", b"b" * 40_000)
             store.put("T", b"c" * 40_000)
 
-        lock = store._log_writer._roll_lock = PutsBetween(store._log_writer._roll_lock, fill_and_roll)
+        lock = store._log_writer._roll_lock = PutsBetween(
+            store._log_writer._roll_lock, fill_and_roll
+        )
         yield store, lock
 
 
@@ -140,4 +142,3 @@ def test_a_commit_answers_with_what_is_committed_when_a_put_rolls_beside_it(exha
     bodies = [b"a", b"before", b"b" * 40_000, b"c" * 40_000]
     assert [message.body for message in store.messages("T", 0)] == bodies
     assert store.why_not_writable() is None
-

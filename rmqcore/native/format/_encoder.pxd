@@ -22,12 +22,20 @@ cdef enum Problem:
     NO_MEMORY = 7
 
 
+# Bytes of the shortest name that the timer wheel looks at.
+cdef enum:
+    TIMER_NAME_MIN = 12
+
+
 cdef class RecordEncoder:
     cdef Piece* pieces
     cdef Py_ssize_t capacity
     cdef Py_ssize_t count
     cdef int64_t properties_size
     cdef bint append_crc
+    # a property asks a timer wheel for a later delivery, and none says that one has had it
+    cdef bint timed
+    cdef bint had_timer
     # what was refused, for the error that the caller raises
     cdef readonly object culprit
     # objects made for this record only, which the pieces point into
@@ -38,5 +46,6 @@ cdef class RecordEncoder:
     cdef int add_text(self, object value, bint is_key, uint8_t end) noexcept
     cdef int add_property(self, object name, object value) noexcept
     cdef int gather(self, object tags, object keys, object properties, bint append_crc) noexcept
+    cdef void note_timer(self, const char* at, Py_ssize_t size) noexcept
     cdef void write_properties(self, uint8_t* at) noexcept nogil
     cdef str describe(self, int problem)

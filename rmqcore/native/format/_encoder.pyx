@@ -123,6 +123,7 @@ cdef class RecordEncoder:
         self.count = 0
         self.properties_size = 0
         self.append_crc = append_crc
+        self.timed = self.had_timer = False
         if keys is not None and (PyUnicode_Check(keys) or PyTuple_GET_SIZE(keys)):
             has_keys = True
             self.add(<const char*>b"KEYS", 4, 1)
@@ -153,6 +154,8 @@ cdef class RecordEncoder:
                     ):
                         self.culprit = <object>name
                         return GIVEN_TWICE
+                    elif size >= TIMER_NAME_MIN and memcmp(at, b"TIMER_", 6) == 0:
+                        self.note_timer(at, size)
                 problem = self.add_property(<object>name, <object>value)
         if append_crc:
             self.properties_size += CRC_PROPERTY_SIZE
@@ -160,6 +163,17 @@ cdef class RecordEncoder:
             self.culprit = self.properties_size
             return TOO_LONG
         return problem
+
+    cdef void note_timer(self, const char* at, Py_ssize_t size) noexcept:
+        """Look at the name of a property of RocketMQ's timer wheel."""
+        if size == 12 and memcmp(at, b"TIMER_OUT_MS", 12) == 0:
+            self.had_timer = True
+        elif (
+            (size == 15 and memcmp(at, b"TIMER_DELAY_SEC", 15) == 0)
+            or (size == 14 and memcmp(at, b"TIMER_DELAY_MS", 14) == 0)
+            or (size == 16 and memcmp(at, b"TIMER_DELIVER_MS", 16) == 0)
+        ):
+            self.timed = True
 
     cdef void write_properties(self, uint8_t* at) noexcept nogil:
         cdef Py_ssize_t index

@@ -48,6 +48,7 @@ cdef enum:
     WRITTEN = 0
     RECORD_TOO_LARGE = 3
     FILE_TOO_SMALL = 4
+    TIMER_ASKED = 5
 
 # Bodies and batches from this size are copied without the GIL.
 cdef int32_t LARGE_SIZE = 65536
@@ -245,6 +246,9 @@ cdef class LogTail(LogEnd):
             problem = numbering.add_to(self.encoder, fields.queue_offset)
         if problem != NO_PROBLEM:
             return -problem
+        if self.encoder.timed and not self.encoder.had_timer and numbered:
+            if entry.name != b"rmq_sys_wheel_timer":
+                return TIMER_ASKED
         fields.properties_size = <int32_t>self.encoder.properties_size
         total = record_size(fields)
         if total > self.max_message_size + RECORD_OVERHEAD_MAX:
@@ -268,6 +272,11 @@ cdef class LogTail(LogEnd):
         """Hand on an answer of `append_locked` that is for the caller, raise the others."""
         if answer < 0:
             raise MessageIllegalError(self.encoder.describe(-answer))
+        if answer == TIMER_ASKED:
+            raise MessageIllegalError(
+                "TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS: no timer wheel here, so the "
+                "message could be read at once; give a delay_level instead"
+            )
         if answer == RECORD_TOO_LARGE:
             raise too_large(fields.body_size, self.max_message_size)
         if answer == FILE_TOO_SMALL:
