@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rmqcore._codec import RECORD_SIZE_LEAST, check_record
+from rmqcore._codec import BLANK_SIZE, check_record
 from rmqcore.errors import CorruptRecordError
 from rmqcore.native.format._message import MessageExt, find_message, status_text
-from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
 from rmqcore.native.read._log_map import LogMap
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rmqcore.files.mapped_file_queue import MappedFileQueue
     from rmqcore.native.base._published import PublishedOffset
 
-SIZE_AND_OFFSET = 36
 #: bytes read at first for one record of another process's file
 LIKELY_RECORD_SIZE = 65536
 
@@ -139,15 +138,28 @@ class CommitLog:
             return None
         return file.read(position, size)
 
-    def record_size(self, offset: int) -> int | None:
-        """Size word of the record at ``offset`` when it names that offset itself, else None."""
-        head = self.read(offset, SIZE_AND_OFFSET)
-        if head is None:
-            return None
-        size = int.from_bytes(head[:4], "big", signed=True)
-        if size < RECORD_SIZE_LEAST or int.from_bytes(head[28:36], "big", signed=True) != offset:
-            return None
-        return size
+    def record_head(self, offset: int) -> tuple[int, int] | None:
+        """What the record at ``offset`` says of itself, when one names that offset.
+
+        Returns:
+            (bytes, store_timestamp_ms); None when no record is there.
+        """
+        status, size, stored_ms = self._at(offset, RECORD_HEAD_SIZE)
+        return (size, stored_ms) if status is ScanStatus.PARTIAL else None
+
+    def behind_blank(self, offset: int) -> int | None:
+        """Where the log goes on when the end-of-file record lies at ``offset``, else None."""
+        status, size, _ = self._at(offset, BLANK_SIZE)
+        return offset + size if status is ScanStatus.BLANK else None
+
+    def _at(self, offset: int, size: int) -> tuple[ScanStatus, int, int]:
+        """What ``size`` bytes at an offset say, as `next_record`; EMPTY when they are gone."""
+        head = self.read(offset, size)
+        file = self.queue.find(offset)
+        if head is None or file is None:
+            return ScanStatus.EMPTY, 0, 0
+        file_end = file.file_from_offset + file.size
+        return next_record(head, 0, size, base_offset=offset, file_end=file_end)
 
     def message_at(self, offset: int) -> MessageExt | None:
         """The message that begins at ``offset``; None where none begins.

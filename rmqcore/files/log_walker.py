@@ -163,6 +163,11 @@ class GoodRecord(NamedTuple):
     end_offset: int
     store_timestamp_ms: int
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self.end_offset - self.phy_offset
+
 
 def good_record_at(file: MappedFile, at: int, stop: int | None = None) -> GoodRecord | None:
     """The record at byte ``at`` of a log file, or None.

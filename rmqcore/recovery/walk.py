@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqcore.files.log_walker import find_good_record
+from rmqcore.files.log_walker import Kernel, find_good_record, view_of, walk_file
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.beside_thread import BesideThread
 from rmqcore.recovery.index_check import IndexCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from _typeshed import ReadableBuffer
 
     from rmqcore.config import StoreConfig
     from rmqcore.derived.index_service import IndexService
@@ -95,39 +97,43 @@ class Walk:
 
     def _walk_file(self, file: MappedFile, verify: bool) -> int | None:
         """Walk one file; the end of the log when it ends here, else None."""
-        at = 0
-        while at < file.size:
-            at, code = self._scan(file, at, verify)
-            status = ScanStatus(code)
-            if status is ScanStatus.CAPACITY or (status is ScanStatus.OK and at < file.size):
-                continue
-            if status is ScanStatus.OK:
+        at, file_end = file.file_from_offset, file.file_from_offset + file.size
+        while at < file_end:
+            for step in walk_file(
+                view_of(file), self._kernel(verify), at, file_end, file_end=file_end
+            ):
+                self._take()
+                position = step.phy_offset - file.file_from_offset
+            if step.status is ScanStatus.OK:
                 return None
-            if status is ScanStatus.BLANK and self._blank_ends(file, at):
-                return self._judge.at_blank(file, at)
-            following = self._judge.at_no_record(file, at, status)
+            if step.status is ScanStatus.BLANK:
+                return self._judge.at_blank(file, position)
+            following = self._judge.at_no_record(file, position, step.status)
             if following is None:
-                return file.file_from_offset + at
-            if following.phy_offset >= file.file_from_offset + file.size:
-                return None
-            at = following.phy_offset - file.file_from_offset
+                return step.phy_offset
+            at = following.phy_offset
         return None
 
-    @staticmethod
-    def _blank_ends(file: MappedFile, at: int) -> bool:
-        return int.from_bytes(file.read(at, 4), "big") == file.size - at
-
-    def _scan(self, file: MappedFile, at: int, verify: bool) -> tuple[int, int]:
+    def _kernel(self, verify: bool) -> Kernel:
         by_property = verify and self._config.force_verify_prop_crc
+
+        def scan(
+            buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int
+        ) -> tuple[int, int]:
+            return self._batch.scan(
+                buffer,
+                at,
+                stop,
+                base_offset=base_offset,
+                verify_crc=verify,
+                verify_crc_property=by_property,
+            )
+
+        return scan
+
+    def _take(self) -> None:
+        """Hand on what was scanned last, and scan into the other batch from now on."""
         batch = self._batch
-        at, code = batch.scan(
-            file.region,
-            at,
-            file.size,
-            base_offset=file.file_from_offset,
-            verify_crc=verify,
-            verify_crc_property=by_property,
-        )
         self._queues.dispatch(batch)
         self._report.records += batch.record_count
         self.timestamp_ms = batch.store_timestamp
@@ -135,7 +141,6 @@ class Walk:
         self.wait()
         self._batch = self._batches[batch is self._batches[0]]
         self._keys.start(lambda: self._file_keys(batch))
-        return at, code
 
     def _file_keys(self, batch: DispatchBatch) -> None:
         if self.index_check is not None:
@@ -161,18 +166,18 @@ class Walk:
             file = self._log.queue.find(start)
             if file is None:
                 return
-            base = file.file_from_offset
-            stop = min(end - base, file.size)
-            at, code = batch.scan(file.region, start - base, stop, base_offset=base)
-            yield batch
-            batch.clear()
-            if code == ScanStatus.CAPACITY or (code == ScanStatus.OK and at < file.size):
-                start = base + at
-            elif code in (ScanStatus.OK, ScanStatus.BLANK):
-                start = base + file.size
+            file_end = file.file_from_offset + file.size
+            for step in walk_file(
+                view_of(file), batch.scan, start, min(end, file_end), file_end=file_end
+            ):
+                yield batch
+                batch.clear()
+                position = step.phy_offset - file.file_from_offset
+            if step.is_good:
+                start = file_end
             else:
-                following = find_good_record([file], at + 1)
-                start = following.phy_offset if following else base + file.size
+                following = find_good_record([file], position + 1)
+                start = following.phy_offset if following else file_end
 
     def keys_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(physical offset, how many keys) of each record with keys in a range of the log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, QueueKey, UnitFiles, empty_units
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 PROBLEMS_MAX = 1000
 _LIVE_WAIT_S = 0.001
@@ -108,7 +112,9 @@ def audit(
     report = AuditReport(bytes=split.size)
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
 
-    def kernel(buffer: memoryview, at: int, stop: int, /, *, base_offset: int) -> tuple[int, int]:
+    def kernel(
+        buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int
+    ) -> tuple[int, int]:
         return batch.scan(
             buffer,
             at,

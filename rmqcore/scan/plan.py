@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rmqcore._codec import check_record
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import ConsumeQueue
-from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.log_walker import GoodRecord, good_record_at
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -24,6 +25,9 @@ from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 SPLIT_SIZE = 256 << 20
 #: how many of the longest consume queues are looked into for places to cut
@@ -90,6 +94,7 @@ class LogPlan:
         self.ends_in_blank = False
         if strict:
             self._check_files()
+        self._open_files = OpenFiles()
         self._queues: dict[Path, ConsumeQueue | None] = {}
         self._cut_queues = list(self._long_queues())
         self.start = self.files[0][0] if self.files else 0
@@ -151,7 +156,7 @@ class LogPlan:
         """Physical offset behind the last good record."""
         for number in range(len(self.files) - 1, -1, -1):
             start, _, size = self.files[number]
-            if self.record_at(start) is not None or number == 0:
+            if self._good_at(self._file_at(start), start) is not None or number == 0:
                 known = max((self._known_end(queue) for queue in self._cut_queues), default=0)
                 begin = known if start < known <= start + size else start
                 return self._walk_to_end(begin, start + min(size, self.file_size))
@@ -170,7 +175,7 @@ class LogPlan:
         batch = DispatchBatch()
 
         def kernel(
-            buffer: memoryview, at: int, end: int, /, *, base_offset: int
+            buffer: ReadableBuffer, at: int, end: int, /, *, base_offset: int
         ) -> tuple[int, int]:
             return batch.scan(buffer, at, end, base_offset=base_offset, verify_crc=True)
 
@@ -188,31 +193,32 @@ class LogPlan:
     def record_at(self, phy_offset: int) -> bytes | None:
         """The good record at a physical offset, None for none."""
         file = self._file_at(phy_offset)
+        found = self._good_at(file, phy_offset)
+        if file is None or found is None:
+            return None
+        return file.read_bytes(phy_offset - file.file_from_offset, found.size)
+
+    @staticmethod
+    def _good_at(file: MappedFile | None, phy_offset: int) -> GoodRecord | None:
         if file is None:
             return None
-        start, path, size = file
-        with path.open("rb", buffering=0) as stream:
-            head = os.pread(stream.fileno(), 36, phy_offset - start)
-            length = int.from_bytes(head[:4], "big", signed=True)
-            own = int.from_bytes(head[28:36], "big", signed=True)
-            if len(head) < 36 or own != phy_offset or not 0 < length <= start + size - phy_offset:
-                return None
-            record = os.pread(stream.fileno(), length, phy_offset - start)
         try:
-            return record if check_record(record) == length else None
-        except CorruptRecordError:
+            return good_record_at(file, phy_offset - file.file_from_offset)
+        except CorruptStoreError:
+            # the file was cut short meanwhile
             return None
 
     def _confirms(self, unit: tuple[int, int]) -> bool:
         """True when the log has the record that a consume-queue unit speaks of."""
-        record = self.record_at(unit[0])
-        return record is not None and len(record) == unit[1]
+        found = self._good_at(self._file_at(unit[0]), unit[0])
+        return found is not None and found.size == unit[1]
 
-    def _file_at(self, phy_offset: int) -> tuple[int, Path, int] | None:
+    def _file_at(self, phy_offset: int) -> MappedFile | None:
         number = bisect_right(self._starts, phy_offset) - 1
         if number < 0 or phy_offset >= self.files[number][0] + self.files[number][2]:
             return None
-        return self.files[number]
+        start, path, size = self.files[number]
+        return MappedFile(path, size, start, self._open_files, writable=False)
 
     # ---- cutting
 

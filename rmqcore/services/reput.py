@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptRecordError, DiskFullError
-from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.commit_log import CommitLog, View
+from rmqcore.files.log_walker import walk_file
 from rmqcore.native.derive.dispatch import CommitLogDispatcher
-from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.service import ServiceThread
 
@@ -87,8 +87,7 @@ class ReputMessageService(ServiceThread):
                 raise self._failure
             try:
                 while self.offset < end:
-                    self._dispatch_stretch(end)
-                    self._on_progress(self.offset)
+                    self._dispatch_file(end)
                 self._tell_full(None)
             except DiskFullError as error:
                 self._tell_full(error)
@@ -104,23 +103,33 @@ class ReputMessageService(ServiceThread):
             self._full = error is not None
             self._on_full(error)
 
-    def _dispatch_stretch(self, end: int) -> None:
-        view = self._log.view(self.offset, SCAN_SIZE)
+    def _dispatch_file(self, end: int) -> None:
+        """Dispatch what one log file has below ``end``, one stretch after the other."""
+        file_size = self._log.queue.file_size
+        file_end = self.offset - self.offset % file_size + file_size
+        for step in walk_file(
+            self._view,
+            self._batch.scan,
+            self.offset,
+            min(end, file_end),
+            file_end=file_end,
+            piece_size=SCAN_SIZE,
+        ):
+            for dispatcher in self._dispatchers:
+                dispatcher.dispatch(self._batch)
+            if not step.is_good:
+                path = self._view(step.phy_offset, 0).path
+                raise CorruptRecordError(path, step.phy_offset, step.reason)
+            self.offset = file_end if step.status is ScanStatus.BLANK else step.phy_offset
+            self._on_progress(self.offset)
+
+    def _view(self, offset: int, size: int) -> View:
+        view = self._log.view(offset, size)
         if view is None:
             raise CorruptRecordError(
-                self._log.queue.directory, self.offset, "the log has no record here to dispatch"
+                self._log.queue.directory, offset, "the log has no record here to dispatch"
             )
-        at = self.offset - view.base_offset
-        stop = min(end - view.base_offset, view.end)
-        at, code = self._batch.scan(view.buffer, at, stop, base_offset=view.base_offset)
-        for dispatcher in self._dispatchers:
-            dispatcher.dispatch(self._batch)
-        if code == ScanStatus.BLANK:
-            file_size = self._log.queue.file_size
-            at = (view.base_offset + at) // file_size * file_size + file_size - view.base_offset
-        elif code < 0 or code == ScanStatus.EMPTY:
-            raise CorruptRecordError(view.path, view.base_offset + at, status_text(code))
-        self.offset = view.base_offset + at
+        return view
 
     def run_once(self) -> None:
         """Dispatch what there is, and look again soon when there was any."""

@@ -32,8 +32,6 @@ _LIGHT_QUEUE = "%LMQ%"
 _FILTER_UNITS = 800
 _READ_AHEAD = 1 << 20
 _ENOUGH, _ELSEWHERE, _MISMATCH = 1, 2, 3
-_STORE_TIMESTAMP_AT = 48
-_BORN_HOST_V6 = 0x10
 _PAGE_MAX = 1 << 20
 
 
@@ -230,8 +228,8 @@ class GeneralReads:
 
     def _check_unit(self, queue: StoredQueue, units: bytes, number: int) -> None:
         phy_offset, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
-        record_size = self._log.record_size(phy_offset)
-        if record_size is None:
+        record = self._log.record_head(phy_offset)
+        if record is None:
             file = self._log.queue.find(phy_offset)
             raise CorruptRecordError(
                 file.path if file else self._log.queue.directory,
@@ -241,7 +239,7 @@ class GeneralReads:
         raise CorruptConsumeQueueError(
             queue.queue.directory,
             phy_offset,
-            f"a unit says {size} bytes, the record has {record_size}; rebuild the consume queue",
+            f"a unit says {size} bytes, the record has {record[0]}; rebuild the consume queue",
         )
 
     # ---- by key
@@ -365,13 +363,8 @@ class GeneralReads:
 
     def store_timestamp_at(self, phy_offset: int) -> int | None:
         """Store time in milliseconds of the record at an offset, None when it is gone."""
-        size = self._log.record_size(phy_offset)
-        head = None if size is None else self._log.read(phy_offset, 76)
-        if head is None:
-            return None
-        at = _STORE_TIMESTAMP_AT
-        at += 20 if int.from_bytes(head[36:40], "big") & _BORN_HOST_V6 else 8
-        return int.from_bytes(head[at : at + 8], "big", signed=True)
+        record = self._log.record_head(phy_offset)
+        return None if record is None else record[1]
 
     # ---- by offset and id
 

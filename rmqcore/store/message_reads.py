@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rmqcore._codec import BLANK_MAGIC, BLANK_SIZE
 from rmqcore.config import StoreConfig, to_broker_conf
 from rmqcore.errors import CorruptRecordError
 from rmqcore.native.format._message import status_text
@@ -297,10 +296,9 @@ class MessageReads:
                 end = self.max_phy_offset
 
     def _behind_blank(self, offset: int) -> int:
-        file_size = self.log.queue.file_size
-        head = self.log.read(offset, BLANK_SIZE)
-        if head is not None and int.from_bytes(head[4:], "big", signed=True) == BLANK_MAGIC:
-            return offset - offset % file_size + file_size
+        following = self.log.behind_blank(offset)
+        if following is not None:
+            return following
         file = self.log.queue.find(offset)
         raise CorruptRecordError(
             file.path if file else self.path, offset, status_text(ScanStatus.BAD_MAGIC)

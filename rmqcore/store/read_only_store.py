@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from rmqcore._codec import BLANK_MAGIC
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
@@ -16,7 +14,7 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
 from rmqcore.files.batch_consume_queue import StoredQueue
 from rmqcore.files.commit_log import CommitLog
-from rmqcore.files.log_walker import good_record_at
+from rmqcore.files.log_walker import good_record_at, view_of, walk_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
@@ -27,7 +25,6 @@ from rmqcore.recovery.geometry import fitted_config
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
 
-_HEAD = struct.Struct(">ii")
 _FIRST_LOOK = 4096
 _LOOK = 1 << 20
 #: bytes of log that are walked before all consume queues are asked where it ends
@@ -233,28 +230,26 @@ class ReadOnlyMessageStore(MessageReads):
 
     def _walk(self, file: MappedFile, stop: int) -> bool:
         """Walk one file up to ``stop`` or a little further; True when all of it holds records."""
-        at, look = file.wrote_position, _FIRST_LOOK
-        while at < min(stop, file.size - _HEAD.size + 1):
-            data = file.read_bytes(at, min(look, file.size - at))
-            reached, code = self._decoder.decode(
-                data, 0, len(data), base_offset=file.file_from_offset + at
-            )
-            at, look, status = at + reached, min(look * 16, _LOOK), ScanStatus(code)
-            if status is ScanStatus.CAPACITY:
+        if file.wrote_position >= stop:
+            return file.full
+        file_end = file.file_from_offset + file.size
+        at = file.file_from_offset + file.wrote_position
+        for step in walk_file(
+            view_of(file),
+            self._decoder.decode,
+            at,
+            file_end,
+            file_end=file_end,
+            piece_size=_LOOK,
+            first_piece_size=_FIRST_LOOK,
+        ):
+            if step.status is ScanStatus.CAPACITY:
                 self._decoder.take()
-                continue
-            size, magic = _HEAD.unpack((data + bytes(_HEAD.size))[reached : reached + _HEAD.size])
-            if magic == BLANK_MAGIC and size == file.size - at:
-                at = file.size
-            elif status is ScanStatus.TRUNCATED and len(data) - reached < size <= file.size - at:
-                # cut off by the end of what was read, not of the file
-                look = max(look, size)
-            elif status is ScanStatus.TRUNCATED and reached + _HEAD.size > len(data):
-                continue
-            elif status is not ScanStatus.OK:
+            at = file_end if step.status is ScanStatus.BLANK else step.phy_offset
+            if at >= file.file_from_offset + stop:
                 break
-        file.set_positions(at)
-        return at == file.size
+        file.set_positions(at - file.file_from_offset)
+        return at == file_end
 
     def _check_open(self) -> None:
         if self._closed:

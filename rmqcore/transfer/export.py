@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rmqcore._codec import decode_record
+from rmqcore._codec import check_record, decode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.files.store_dir import make_directory, sync_directory
@@ -28,6 +28,9 @@ from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 EXPORT_SPLIT_SIZE = 256 << 20
 #: begins with what makes readers of the Parquet files pass it over
@@ -109,16 +112,18 @@ def messages(
     batch = DispatchBatch()
     pieces: list[bytes] = []
 
-    def kernel(buffer: memoryview, at: int, stop: int, /, *, base_offset: int) -> tuple[int, int]:
+    def kernel(
+        buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int
+    ) -> tuple[int, int]:
         reached, code = batch.scan(buffer, at, stop, base_offset=base_offset, verify_crc=True)
         batch.clear()
-        pieces.append(bytes(buffer[at:reached]))
+        pieces.append(bytes(memoryview(buffer)[at:reached]))
         return reached, code
 
     for _ in LogWalk(split, chunk_size=1 << 20).run(kernel):
         piece, at = pieces.pop(), 0
         while at < len(piece):
-            size = int.from_bytes(piece[at : at + 4], "big")
+            size = check_record(piece, at, verify_crc=False)
             message = decode_record(piece[at : at + size], check_crc=False)
             at += size
             transaction = message.sys_flag & _TRANSACTION_MASK
