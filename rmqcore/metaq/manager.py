@@ -11,7 +11,7 @@ import logging
 import random
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class MessageStoreManager:
         config: the configuration; its changes are followed.
         stores: topic -> partition -> store.
         ignored: directories and files that are no partitions, left alone.
+        topic_listeners: called when a topic gets its first partition; they must not block.
 
     Differs: a topic that left the configuration takes no new partitions (the original's set of
     names only grows); in a configured name every character but ``*`` stands for itself (the
@@ -64,6 +65,7 @@ class MessageStoreManager:
         self._closed = False
         self.stores: Stores = {}
         self.ignored: tuple[Path, ...] = ()
+        self.topic_listeners: list[Callable[[], object]] = []
         self._schedule = Schedule(self._flush_interval, self._delete_job)
         self._match_topics()
         try:
@@ -218,7 +220,10 @@ class MessageStoreManager:
         table = {topic: dict(partitions) for topic, partitions in self.stores.items()}
         for store in stores:
             table.setdefault(store.topic, {})[store.partition] = store
+        new = table.keys() - self.stores.keys()
         self.stores = table
+        for listener in tuple(self.topic_listeners) if new else ():
+            listener()
 
     def _close_stores(self) -> None:
         stores, self.stores = self.all_stores(), {}

@@ -18,6 +18,7 @@ from rmqcore.metaq.connection import MetaConnection
 from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.metaq.protocol import MAX_LINE_SIZE
+from rmqcore.metaq.registry import Registry, reachable_host
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -61,10 +62,23 @@ class MetaServer:
         self._max_message_size = max_message_size
         self._listeners: dict[socket.socket, asyncio.Task[None]] = {}
         self._admin: asyncio.Server | None = None
+        self._registry: Registry | None = None
         self._connections: set[MetaConnection] = set()
 
     async def start(self) -> tuple[str, int]:
-        """Listen; return address and port."""
+        """Listen, and register in ZooKeeper if there is a zkConnect; return address and port.
+
+        Raises:
+            ConfigError: there is one, and the extra ``[zookeeper]`` is not installed.
+            RegistryError: no ZooKeeper answers, or another broker has this id.
+        """
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -79,10 +93,17 @@ class MetaServer:
             )
             self._admin_socket.chmod(0o600)
         host, port = next(iter(self._listeners)).getsockname()[:2]
+        config = self._manager.config
+        if config.zookeeper is not None and config.zookeeper.discovery:
+            where = reachable_host(config, host), port
+            self._registry = await asyncio.to_thread(Registry, self._manager, *where)
         return host, port
 
     async def stop(self) -> None:
-        """Stop listening and end every connection."""
+        """Take the nodes out of ZooKeeper, stop listening and end every connection."""
+        if self._registry is not None:
+            await asyncio.to_thread(self._registry.close)
+            self._registry = None
         for listener, accepting in self._listeners.items():
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)

@@ -119,7 +119,7 @@ class SystemConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZkConfig:
-    """``[zookeeper]``: read and kept, no ZooKeeper is spoken to. Source: MetaQ ZkUtils.java."""
+    """``[zookeeper]``: where clients look for brokers. Source: MetaQ ZkUtils.java."""
 
     zk_connect: str = _text("zk.zkConnect", "")
     zk_session_timeout_ms: int = _number("zk.zkSessionTimeoutMs", 30_000)
@@ -130,6 +130,11 @@ class ZkConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    @property
+    def discovery(self) -> bool:
+        """Whether a server registers itself."""
+        return bool(self.zk_connect) and self.zk_enable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ OPTIONAL = {
     "cronsim",
     "deltalake",
     "huey",
+    "kazoo",
     "kombu",
     "lz4",
     "orjson",
