@@ -33,6 +33,7 @@ from rmqcore.metaq import (
     Verdict,
 )
 from rmqcore.metaq._message_set import scan_file
+from rmqcore.metaq.manager import NOT_REPLAYED, transaction_journals
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.transfer.metaq import migrate as migrate_partitions
 from rmqcore.transfer.metaq import partitions
@@ -66,6 +67,12 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
         _OUT.print(table)
 
 
+def _name_journals(folder: Path) -> None:
+    """Say on standard error what of a data path is not read."""
+    for journal in transaction_journals(folder):
+        print(f"warning: {NOT_REPLAYED % journal}", file=sys.stderr)
+
+
 def _stores(folder: Path, *, repair: bool = False) -> Iterator[MessageStore]:
     config = MetaConfig(SystemConfig(data_path=str(folder)))
     for topic, partition in partitions(folder):
@@ -76,6 +83,7 @@ def _stores(folder: Path, *, repair: bool = False) -> Iterator[MessageStore]:
 @app.command()
 def stat(folder: Folder, as_json: Json = False) -> None:
     """List partitions: offsets, segments, bytes, holes."""
+    _name_journals(folder)
     with _reported():
         rows = [
             {
@@ -97,6 +105,7 @@ def verify(folder: Folder, as_json: Json = False) -> None:
     """Check every record of every segment; exit 1 and name each finding. Changes nothing."""
     findings: list[dict[str, Any]] = []
     messages = 0
+    _name_journals(folder)
 
     def note(path: Path, offset: int, finding: str) -> None:
         findings.append({"path": path, "offset": offset, "finding": finding})
@@ -138,6 +147,7 @@ def recover(
     as_json: Json = False,
 ) -> None:
     """Open every partition for writing once: cut torn tails, report what was done."""
+    _name_journals(folder)
     rows: list[dict[str, Any]] = []
     with _reported():
         config = MetaConfig(SystemConfig(data_path=str(folder)))
@@ -276,6 +286,7 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Move partitions into topics and queues of a RocketMQ store; goes on where it stopped."""
+    _name_journals(folder)
     with _reported(), Progress(console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 

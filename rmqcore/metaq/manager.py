@@ -35,7 +35,8 @@ class MessageStoreManager:
     Attributes:
         config: the configuration; its changes are followed.
         stores: topic -> partition -> store.
-        ignored: directories and files that are no partitions, left alone.
+        ignored: directories and files that are no partitions, left alone; a warning names
+            transaction journals among them.
         topic_listeners: called when a topic gets its first partition; they must not block.
 
     Differs: a topic that left the configuration takes no new partitions (the original's set of
@@ -174,9 +175,11 @@ class MessageStoreManager:
 
     # ---- loading ----
 
-    def _data_paths(self) -> list[Path]:
-        """The global data path and those of topics, each once."""
-        paths = [self.config.system.data_path, *(t.data_path for t in self.config.topics.values())]
+    def _data_paths(self, *, logs: bool = False) -> list[Path]:
+        """The global data path and those of topics, each once; ``logs``: the journals' instead."""
+        system = self.config.system
+        topics = [] if logs else [t.data_path for t in self.config.topics.values()]
+        paths = [system.data_log_path if logs else system.data_path, *topics]
         return list(dict.fromkeys(Path(path).expanduser() for path in paths))
 
     def _load(self) -> None:
@@ -192,6 +195,9 @@ class MessageStoreManager:
                 else:
                     ignored.append(entry)
         self.ignored = tuple(ignored)
+        for path in self._data_paths(logs=True):
+            for journal in transaction_journals(path):
+                _LOG.warning(NOT_REPLAYED, journal)
         threads = _LOADERS if self.config.system.load_message_stores_in_parallel else 1
         opened: list[MessageStore] = []
 
@@ -271,6 +277,23 @@ class MessageStoreManager:
     def _delete_job(self, expression: str) -> None:
         own = self.config.topic_config
         self.run_delete_policies(t for t in self.all_topics() if own(t).delete_when == expression)
+
+
+#: what a transaction journal means for whoever opens its data path here
+NOT_REPLAYED = (
+    "%s: a transaction journal with entries, which is not read here; if MetaQ's broker was not "
+    "stopped cleanly, let it start and stop once, or committed messages may be missing; prepared "
+    "transactions stay behind"
+)
+
+
+def transaction_journals(data_path: Path) -> list[Path]:
+    """Journal files of a data path with something in them.
+
+    MetaQ makes an empty one at every start. Source: MetaQ JournalStore.java.
+    """
+    found = sorted((data_path / "transactions").glob("redo.*"))
+    return [path for path in found if path.is_file() and path.stat().st_size > 0]
 
 
 def matches(name: str, topic: str) -> bool:

@@ -72,3 +72,24 @@ def test_checking_an_ini(tmp_path):
     code, _, err = run_command("config", ini)
     assert code == 1
     assert "numPartitions" in err
+
+
+def test_a_transaction_journal_with_entries_is_named(config, tmp_path, caplog):
+    folder = tmp_path / "meta"
+    with MessageStoreManager(config()) as manager:
+        manager.get_or_create("t", 0).append(1, b"x")
+    journal = folder / "transactions" / "redo.3"
+    journal.parent.mkdir()
+    for name in ("redo.2", "checkpoint.1"):
+        journal.with_name(name).touch()
+    commands = [["stat", folder], ["verify", folder], ["recover", folder]]
+    commands.append(["migrate", folder, tmp_path / "rocketmq"])
+    assert [run_command(*command)[0] for command in commands] == [0] * 4
+    assert run_command("stat", folder)[2] == ""
+    journal.write_bytes(b"entry")
+    for command in commands:
+        code, _, err = run_command(*command)
+        assert (code, err.count("warning: ")) == (0, 1), err
+        assert f"{journal}: a transaction journal with entries" in err
+    MessageStoreManager(config()).close()
+    assert f"{journal}: a transaction journal with entries" in caplog.text
