@@ -4,6 +4,7 @@ import logging
 
 from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
 from rmqcore.errors import (
+    ArgumentError,
     ConfigError,
     ConfigWarning,
     CorruptCheckpointError,
@@ -48,6 +49,7 @@ from rmqcore.version import __version__
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())
 
 __all__ = [
+    "ArgumentError",
     "BoundaryType",
     "BrokerRole",
     "ConfigError",

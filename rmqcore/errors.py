@@ -7,11 +7,36 @@ Each exception keeps its facts as attributes and builds its message from them.
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
+from typing import Any, Final
+
+#: characters of a refused value that an error shows
+_VALUE_SHOWN: Final = 200
 
 
 class RmqCoreError(Exception):
-    """Base of every error that rmqcore raises by itself."""
+    """Base of every error that rmqcore raises by itself.
+
+    All of them survive pickling and copying, whatever the arguments of their constructors.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        args = self.args
+        if isinstance(self, OSError) and self.filename is not None:
+            args = (self.errno, self.strerror, self.filename)
+        return _again, (type(self), args, dict(self.__dict__))
+
+
+def _again(kind: type[RmqCoreError], args: tuple[Any, ...], facts: dict[str, Any]) -> RmqCoreError:
+    """An error as it was, without its constructor, which may take other arguments."""
+    error = kind.__new__(kind)
+    if isinstance(error, OSError):
+        OSError.__init__(error, *args)
+    else:
+        error.args = args
+    error.__dict__.update(facts)
+    return error
 
 
 class ConfigError(RmqCoreError, ValueError):
@@ -48,6 +73,27 @@ class MessageIllegalError(RmqCoreError, ValueError):
         super().__init__(reason)
 
 
+class ArgumentError(MessageIllegalError, TypeError):
+    """An argument of a call has a wrong type, range or name; nothing was done.
+
+    Attributes:
+        argument: its name.
+        value: what was given; Ellipsis when the name itself is wrong.
+        rule: what would be accepted.
+    """
+
+    def __init__(self, argument: str, value: object, rule: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.rule = rule
+        given = "" if value is ... else f"={_short(repr(value))}: expected"
+        super().__init__(f"{argument}{given} {rule}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "..."
+
+
 class StoreError(RmqCoreError):
     """The store cannot do what was asked in the state it is in."""
 
@@ -82,12 +128,21 @@ class StoreLockedError(StoreError, OSError):
     Attributes:
         path: the lock file.
         owner: process id of the owner, when the system tells it.
+        command: the owner's command line, when the system tells it.
     """
 
-    def __init__(self, path: str | Path, owner: int | None = None) -> None:
+    def __init__(
+        self, path: str | Path, owner: int | None = None, command: str | None = None
+    ) -> None:
         self.path = Path(path)
         self.owner = owner
-        by = f"process {owner}" if owner else "another process or handle"
+        self.command = command
+        if owner == os.getpid():
+            by = f"another handle of this process ({owner})"
+        elif owner:
+            by = f"process {owner} ({_short(command)})" if command else f"process {owner}"
+        else:
+            by = "another process or handle"
         OSError.__init__(
             self,
             errno.EWOULDBLOCK,
@@ -162,9 +217,6 @@ class RecordsGoneError(StoreError):
             "again to read what is left"
         )
 
-    def __reduce__(self) -> tuple[type[RecordsGoneError], tuple[Path, int]]:
-        return type(self), (self.path, self.phy_offset)
-
 
 class CorruptStoreError(StoreError):
     """Bytes of the store contradict its format.
@@ -181,9 +233,6 @@ class CorruptStoreError(StoreError):
         self.reason = reason
         at = f" at {phy_offset}" if phy_offset >= 0 else ""
         super().__init__(f"{path}{at}: {reason}")
-
-    def __reduce__(self) -> tuple[type[CorruptStoreError], tuple[Path, int, str]]:
-        return type(self), (self.path, self.phy_offset, self.reason)
 
 
 class CorruptRecordError(CorruptStoreError):

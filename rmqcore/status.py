@@ -6,6 +6,7 @@ Member names keep RocketMQ's spelling. None of the numbers reaches the disk.
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Literal
 
 
 class PutMessageStatus(IntEnum):
@@ -53,8 +54,16 @@ class Durability(StrEnum):
     REPLICATED = "replicated"
 
 
+#: what a put may ask for by name
+DurabilityName = Literal["disk", "page_cache", "memory"]
+
+
 class BoundaryType(StrEnum):
     """Which end of a run of equal store times an offset look-up answers with."""
 
     LOWER = "lower"
     UPPER = "upper"
+
+
+#: a boundary by name
+BoundaryName = Literal["lower", "upper"]

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rmqcore.errors import NO_ROOM, DiskFullError, StoreLockedError, StoreNotFoundError
+from rmqcore.files.lock_owner import command_of, lock_owner
 
 LOCK_TEXT = b"lock"
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
@@ -150,10 +151,11 @@ class StoreDir:
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
         except (BlockingIOError, PermissionError):
-            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
-            owner = _FLOCK.unpack(answer)[4]
+            owner = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))[4]
             os.close(fd)
-            raise StoreLockedError(self.lock_file, owner if owner > 0 else None) from None
+            if owner <= 0:
+                owner = lock_owner(self.lock_file)
+            raise StoreLockedError(self.lock_file, owner, owner and command_of(owner)) from None
         except BaseException:
             os.close(fd)
             raise

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
-from rmqcore.native.format._message import Message, MessageExt, PutMessageResult
+from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
 

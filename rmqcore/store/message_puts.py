@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from rmqcore._codec import encode_batch, shares_queue
+from rmqcore.arguments import refuse_unknown
 from rmqcore.config import StoreConfig
 from rmqcore.errors import (
+    ArgumentError,
     DiskFullError,
     FlushTimeoutError,
     MessageIllegalError,
@@ -16,7 +18,8 @@ from rmqcore.errors import (
     StoreNotWritableError,
 )
 from rmqcore.files.commit_log_writer import CommitLogWriter
-from rmqcore.native.format._message import Message, MessageExt, PutMessageResult
+from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
 from rmqcore.services.delay_schedule import park, requested_delay_level
@@ -24,11 +27,40 @@ from rmqcore.services.event_loop import running_loop
 from rmqcore.services.flush import GroupCommitService
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.store_stats import StoreStatsService
-from rmqcore.status import Durability, PutMessageStatus
+from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 
 _HOST_FLAGS = 0x30
 _TRANSACTION_MASK = 0xC
 _BUFFERS = (bytes, bytearray, memoryview)
+
+
+class PutSettings(TypedDict, total=False):
+    """What travels with a message, as in `Message`."""
+
+    queue_id: int
+    tags: str | None
+    keys: str | Iterable[str] | None
+    properties: Mapping[str, str] | None
+    delay_level: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str | None
+    store_host: str | None
+    reconsume_times: int
+    prepared_transaction_offset: int
+
+
+class BatchSettings(TypedDict, total=False):
+    """What holds for a whole batch, as in `MessagePuts.put_messages`."""
+
+    topic: str | None
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str | None
+    store_host: str | None
+    reconsume_times: int
 
 
 class MessagePuts(MessagePutter):
@@ -62,7 +94,7 @@ class MessagePuts(MessagePutter):
     # ---- one put, top to bottom: checked, appended, waited for
 
     def _put_generally(
-        self, message: Message | MessageExt, durability: Durability | str | None
+        self, message: Message | MessageExt, durability: Durability | DurabilityName | None
     ) -> PutMessageResult:
         """Put any message: a delayed one, into a full file, with a durability of its own."""
         ready = self._checked(message)
@@ -83,7 +115,7 @@ class MessagePuts(MessagePutter):
         born_host: str | None = None,
         store_host: str | None = None,
         reconsume_times: int = 0,
-        durability: Durability | str | None = None,
+        durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
         """Store several messages of one queue back to back, all or none.
 
@@ -139,7 +171,7 @@ class MessagePuts(MessagePutter):
         if isinstance(messages, _BUFFERS):
             body: Any = messages
         else:
-            body, topic, queue_id = _encoded(list(messages), topic, queue_id)
+            body, topic, queue_id = _encoded(_listed(messages), topic, queue_id)
         if topic is None:
             raise MessageIllegalError("an encoded batch body needs topic=")
         self._check_open()
@@ -164,6 +196,8 @@ class MessagePuts(MessagePutter):
         self._check_open()
         if isinstance(message, MessageExt):
             message = _as_message(message)
+        elif not isinstance(message, Message):
+            raise ArgumentError("message", message, "a Message, or a MessageExt to be copied")
         level = requested_delay_level(message)
         if level > 0:
             if not self.config.deliver_delayed:
@@ -227,19 +261,27 @@ class MessagePuts(MessagePutter):
     async def put_async(
         self,
         topic: str,
-        body: bytes,
+        body: bytes | bytearray | memoryview,
         *,
-        durability: Durability | str | None = None,
-        **settings: Any,
+        durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[PutSettings],
     ) -> PutMessageResult:
-        """As `put`, without blocking the event loop."""
+        """As `put`, with the same arguments, without blocking the event loop.
+
+        One that is cancelled while it waits for the disk, or for the next log file, is stored all
+        the same.
+        """
+        _check_names(settings, PutSettings)
         message = Message(topic, body, **settings)
         return self._raised(await self.put_message_async(message, durability=durability))
 
     async def put_message_async(
-        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+        self,
+        message: Message | MessageExt,
+        *,
+        durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
-        """As `put_message`, without blocking the event loop."""
+        """As `put_message`, without blocking the event loop; of cancelling see `put_async`."""
         ready = self._checked(message)
         waits = self._flush_policy.put_waits(durability, ready.wait_store_msg_ok)
         receipt = self._tail.put_message(ready)
@@ -254,10 +296,14 @@ class MessagePuts(MessagePutter):
         self,
         messages: Iterable[Message] | bytes,
         *,
-        durability: Durability | str | None = None,
-        **settings: Any,
+        durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
-        """As `put_messages`, without blocking the event loop."""
+        """As `put_messages`, with the same arguments, without blocking the event loop.
+
+        Of cancelling see `put_async`.
+        """
+        _check_names(settings, BatchSettings)
         waits = self._flush_policy.put_waits(durability, wait_store_msg_ok=True)
         call = partial(self._append_batch, messages, **settings)
         receipt = await running_loop().run_in_executor(None, call)
@@ -277,6 +323,12 @@ class MessagePuts(MessagePutter):
         return receipt.with_flush(PutMessageStatus.PUT_OK, Durability.DISK)
 
 
+def _check_names(settings: Mapping[str, object], known: type) -> None:
+    """Refuse names that a call does not have, with the nearest right one."""
+    if unknown := settings.keys() - known.__annotations__.keys():
+        refuse_unknown(unknown, known.__annotations__)
+
+
 def _as_message(stored: MessageExt) -> Message:
     """What would have to be put to store a copy of a stored message."""
     return Message(
@@ -291,6 +343,18 @@ def _as_message(stored: MessageExt) -> Message:
         reconsume_times=stored.reconsume_times,
         prepared_transaction_offset=stored.prepared_transaction_offset,
     )
+
+
+def _listed(messages: object) -> list[Message]:
+    """The messages of a batch; refuses what is none."""
+    rule = "several Message objects, or an encoded batch body"
+    if not isinstance(messages, Iterable) or isinstance(messages, str | Message):
+        raise ArgumentError("messages", messages, rule)
+    listed = list(messages)
+    for number, message in enumerate(listed):
+        if not isinstance(message, Message):
+            raise ArgumentError(f"messages[{number}]", message, "a Message")
+    return listed
 
 
 def _encoded(

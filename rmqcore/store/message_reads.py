@@ -11,12 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from rmqcore.arguments import text, whole_number
 from rmqcore.config import StoreConfig, to_broker_conf
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import ArgumentError, CorruptRecordError
 from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.event_loop import running_loop
-from rmqcore.status import GetMessageStatus
+from rmqcore.status import BoundaryName, BoundaryType, GetMessageStatus
 from rmqcore.store.general_reads import GeneralReads
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from rmqcore.native.read._key_query import QueryMessageResult
 
 _MAX_BYTES = 128 << 20
+_COUNT_MAX = 2**62
+#: no offset and no time is larger
+_LARGE = 1 << 200
 _BATCH = 256
 
 
@@ -125,9 +129,15 @@ class MessageReads:
             result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes)
             if result is not None:
                 return result
+        queue_id = _queue(topic, queue_id)
+        whole_number("queue_offset", queue_offset, -_LARGE, _LARGE)
+        whole_number("max_messages", max_messages, 1, _COUNT_MAX)
+        whole_number("max_bytes", max_bytes, -_COUNT_MAX, _COUNT_MAX)
+        if tags is not None:
+            text("tags", tags)
         self._see_queue(topic, queue_id)
         return self._general.get_message(
-            topic, queue_id, queue_offset, max(1, max_messages), max_bytes, tags
+            topic, queue_id, queue_offset, max_messages, max_bytes, tags
         )
 
     def queues(self) -> list[tuple[str, int]]:
@@ -137,12 +147,14 @@ class MessageReads:
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number of the oldest message of a queue; 0 when the queue is unknown."""
+        queue_id = _queue(topic, queue_id)
         self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number that the next message of a queue gets; 0 when the queue is unknown."""
+        queue_id = _queue(topic, queue_id)
         self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
@@ -189,13 +201,23 @@ class MessageReads:
             result = fast.query(topic, key, max_messages, begin_ms, end_ms)
             if result is not None:
                 return result
+        text("topic", topic)
+        text("key", key)
+        whole_number("begin_ms", begin_ms, -_LARGE, _LARGE)
+        whole_number("end_ms", 0 if end_ms is None else end_ms, -_LARGE, _LARGE)
+        whole_number("max_messages", max_messages, 1, _COUNT_MAX)
         self._see_log()
         return self._general.query_message(
-            topic, key, max(1, max_messages), begin_ms, end_ms, page, explain
+            topic, key, max_messages, begin_ms, end_ms, page, explain
         )
 
     def queue_offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, *, boundary: str = "lower"
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        *,
+        boundary: BoundaryType | BoundaryName = "lower",
     ) -> int:
         """Queue offset that belongs to a store time.
 
@@ -211,6 +233,10 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
         """
+        queue_id = _queue(topic, queue_id)
+        whole_number("timestamp_ms", timestamp_ms, -_LARGE, _LARGE)
+        if boundary not in ("lower", "upper"):
+            raise ArgumentError("boundary", boundary, '"lower" or "upper"')
         self._see_queue(topic, queue_id)
         return self._general.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
@@ -220,11 +246,13 @@ class MessageReads:
         Raises:
             CorruptRecordError: one begins there, but its bytes contradict each other.
         """
+        whole_number("phy_offset", phy_offset, -_LARGE, _LARGE)
         self._see_log()
         return self._general.message_at(phy_offset)
 
     def message_by_id(self, message_id: str) -> MessageExt | None:
         """The message with an offset message id, None when none has it."""
+        text("message_id", message_id)
         self._see_log()
         return self._general.message_by_id(message_id)
 
@@ -261,9 +289,17 @@ class MessageReads:
         Raises:
             CorruptRecordError: the iteration came to a damaged record.
         """
+        for name, bound in (("queue_id", queue_id), ("start", start), ("stop", stop)):
+            if bound is not None:
+                whole_number(name, bound, -_LARGE, _LARGE)
         if topic is None:
-            yield from self._log_messages(start, stop)
-            return
+            return self._log_messages(start, stop)
+        text("topic", topic)
+        return self._topic_messages(topic, queue_id, start, stop)
+
+    def _topic_messages(
+        self, topic: str, queue_id: int | None, start: int | None, stop: int | None
+    ) -> Iterator[MessageExt]:
         for name, number in self.queues():
             if name == topic and queue_id in (None, number):
                 yield from self._queue_messages(name, number, start, stop)
@@ -303,3 +339,9 @@ class MessageReads:
         raise CorruptRecordError(
             file.path if file else self.path, offset, status_text(ScanStatus.BAD_MAGIC)
         )
+
+
+def _queue(topic: object, queue_id: object) -> int:
+    """The id of a queue, whose names are checked."""
+    text("topic", topic)
+    return whole_number("queue_id", queue_id, -(2**31), 2**31 - 1)

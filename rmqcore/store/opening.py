@@ -43,7 +43,7 @@ def open_store(
 def open_store(
     path: str | os.PathLike[str],
     *,
-    mode: str = "a",
+    mode: Literal["a", "r"] = "a",
     config: ConfigSource = None,
     profile: str | None = None,
     progress: Callable[[RecoveryProgress], None] | None = None,
@@ -68,9 +68,9 @@ def open_store(
         CorruptStoreError: the log is damaged; nothing was changed.
         OSError: the system refused.
     """
+    if mode not in ("a", "r"):
+        raise ConfigError("mode", mode, '"a" to write, "r" to read')
     loaded = load_config(config, profile=profile, **settings)
-    if mode == "a":
-        return DefaultMessageStore(path, loaded, progress=progress)
     if mode == "r":
         return ReadOnlyMessageStore(path, loaded)
-    raise ConfigError("mode", mode, '"a" to write, "r" to read')
+    return DefaultMessageStore(path, loaded, progress=progress)

@@ -3,6 +3,8 @@
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,13 @@ def test_every_public_name_is_documented():
 def test_every_public_object_has_a_docstring():
     objects = {name: getattr(rmqcore, name) for name in rmqcore.__all__}
     assert [n for n, o in objects.items() if callable(o) and not (o.__doc__ or "").strip()] == []
+
+
+def test_editors_see_the_docstrings_of_native_modules():
+    check = [sys.executable, ROOT / "scripts" / "stub_docs.py", "--check"]
+    stale = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert stale.stdout == "", "run python scripts/stub_docs.py"
+    assert stale.returncode == 0, stale.stderr
 
 
 def test_documents_import_only_what_exists():

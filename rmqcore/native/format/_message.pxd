@@ -43,16 +43,3 @@ cdef class MessageExt:
 
 cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable, bint check_crc)
 cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)
-
-
-cdef class PutMessageResult:
-    cdef readonly object status
-    cdef readonly object durability
-    cdef readonly int64_t phy_offset
-    cdef readonly int64_t queue_offset
-    cdef readonly int64_t store_size
-    cdef readonly int64_t store_timestamp_ms
-    cdef readonly int32_t message_count
-    cdef readonly str reason
-    cdef bytes store_host
-    cdef object phy_offsets              # int64 array of a batch, else None

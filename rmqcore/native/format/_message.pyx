@@ -1,4 +1,4 @@
-"""Message objects: what is put, what a read hands out, and the receipts.
+"""Message objects: what is put, and what a read hands out.
 
 A `MessageExt` or a slice of it keeps the mapping that it lies in alive (`BufferHold`). Never opens,
 maps or writes a file.
@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcmp
 cimport cython
 
+from rmqcore.native.format._arguments cimport as_i32, as_i64
 from rmqcore.native.format._bytes cimport load_i64, store_i64
 from rmqcore.native.base._hold cimport BufferHold, HeldBytes
 from rmqcore.native.format._host cimport host_text
@@ -19,13 +20,25 @@ from rmqcore.native.format._record cimport (
     rmq_crc32_init, walk_properties,
 )
 
+from rmqcore.arguments import keys_of, properties_of
 from rmqcore.native.format.compression import decompress
 from rmqcore.errors import CorruptRecordError
-from rmqcore.status import PutMessageStatus
 
 rmq_crc32_init()
 
-cdef object PUT_OK = PutMessageStatus.PUT_OK
+# what arguments that were left out have
+cdef object ZERO = 0
+cdef tuple PUT_NAMES = (
+    "topic", "body", "queue_id", "tags", "keys", "properties", "flag", "sys_flag",
+    "born_timestamp_ms", "born_host", "store_host", "reconsume_times",
+    "prepared_transaction_offset", "delay_level", "wait_store_msg_ok",
+)
+cdef tuple STORED_NAMES = (
+    "topic", "queue_id", "queue_offset", "phy_offset", "store_size", "flag", "sys_flag",
+    "born_timestamp_ms", "store_timestamp_ms", "born_host", "store_host", "reconsume_times",
+    "prepared_transaction_offset", "body_crc", "body", "properties", "keys", "tags", "unique_key",
+    "message_id",
+)
 
 
 cdef class Message:
@@ -49,32 +62,65 @@ cdef class Message:
     """
 
     def __init__(
-        self, topic, body=b"", *, int32_t queue_id=0, tags=None, keys=(), properties=None,
-        int32_t flag=0, int32_t sys_flag=0, int64_t born_timestamp_ms=0, born_host=None,
-        store_host=None, int32_t reconsume_times=0, int64_t prepared_transaction_offset=0,
-        int32_t delay_level=0, bint wait_store_msg_ok=True,
+        self, topic, body=b"", *, queue_id=0, tags=None, keys=(), properties=None, flag=0,
+        sys_flag=0, born_timestamp_ms=0, born_host=None, store_host=None, reconsume_times=0,
+        prepared_transaction_offset=0, delay_level=0, bint wait_store_msg_ok=True,
     ):
+        if type(keys) is str:
+            keys = (keys,)
+        elif keys is not None and type(keys) is not tuple and type(keys) is not list:
+            keys = keys_of(keys)
+        if properties is not None and type(properties) is not dict:
+            properties = properties_of(properties)
         self.topic = topic
         self.body = body
-        self.queue_id = queue_id
+        self.queue_id = as_i32(queue_id, "queue_id")
         self.tags = tags
-        self.keys = (keys,) if isinstance(keys, str) else keys
+        self.keys = keys
         self.properties = properties
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp_ms = born_timestamp_ms
+        self.flag = 0 if flag is ZERO else as_i32(flag, "flag")
+        self.sys_flag = 0 if sys_flag is ZERO else as_i32(sys_flag, "sys_flag")
+        self.born_timestamp_ms = (
+            0 if born_timestamp_ms is ZERO else as_i64(born_timestamp_ms, "born_timestamp_ms")
+        )
         self.born_host = born_host
         self.store_host = store_host
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
-        self.delay_level = delay_level
+        self.reconsume_times = (
+            0 if reconsume_times is ZERO else as_i32(reconsume_times, "reconsume_times")
+        )
+        self.prepared_transaction_offset = 0
+        if prepared_transaction_offset is not ZERO:
+            self.prepared_transaction_offset = as_i64(
+                prepared_transaction_offset, "prepared_transaction_offset"
+            )
+        self.delay_level = 0 if delay_level is ZERO else as_i32(delay_level, "delay_level")
         self.wait_store_msg_ok = wait_store_msg_ok
+
+    def to_dict(self) -> dict:
+        """The arguments that make this message again; a body that is no bytes becomes bytes."""
+        values = {name: getattr(self, name) for name in PUT_NAMES}
+        values["body"] = bytes(self.body)
+        values["keys"] = () if self.keys is None else tuple(self.keys)
+        values["properties"] = dict(self.properties or {})
+        return values
+
+    def __eq__(self, other):
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self.to_dict() == (<Message>other).to_dict()
+
+    def __reduce__(self):
+        return _message_again, (type(self), self.to_dict())
 
     def __repr__(self):
         return (
             f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, "
             f"tags={self.tags!r}, keys={self.keys!r})"
         )
+
+
+def _message_again(kind, values):
+    return kind(**values)
 
 
 cdef str text(bytes_t at, Py_ssize_t size):
@@ -304,6 +350,25 @@ cdef class MessageExt:
         """True when the stored body agrees with its CRC."""
         return check_body_crc(self.record_at, &self.head) == OK
 
+    def to_dict(self) -> dict:
+        """Every attribute by its name, ``body`` as it is stored."""
+        return {name: getattr(self, name) for name in STORED_NAMES}
+
+    def __eq__(self, other):
+        """Whether two messages are the same record: its bytes, its place in the log included."""
+        if not isinstance(other, MessageExt):
+            return NotImplemented
+        cdef MessageExt that = <MessageExt>other
+        return self.head.total_size == that.head.total_size and memcmp(
+            self.record_at, that.record_at, self.head.total_size
+        ) == 0
+
+    def __hash__(self):
+        return hash((self.head.phy_offset, self.head.store_timestamp, self.head.body_crc))
+
+    def __reduce__(self):
+        return _stored_again, (bytes(self.record), self.hold.path, self.head.phy_offset)
+
     def __repr__(self):
         return (
             f"MessageExt({self.topic!r}, queue_id={self.queue_id}, "
@@ -325,80 +390,6 @@ cdef bint has_word(const Slice* words, bytes_t wanted, int32_t size) noexcept:
             return True
         at = space + 1
     return False
-
-
-@cython.final
-@cython.no_gc
-@cython.freelist(16)
-cdef class PutMessageResult:
-    """The receipt of a put.
-
-    Attributes:
-        status: `PutMessageStatus`.
-        phy_offset: byte position of the (first) record in the commit log; -1 when none was stored.
-        queue_offset: number of the (first) message in its queue; -1 when none was stored.
-        store_size: bytes stored.
-        store_timestamp_ms: the time in the record.
-        message_count: records stored.
-        durability: `Durability` that was reached when the put returned.
-        reason: why it failed; empty when it did not.
-
-    Source: RocketMQ store/PutMessageResult.java and AppendMessageResult.java.
-    """
-
-    def __init__(
-        self, status, *, int64_t phy_offset=-1, int64_t queue_offset=-1, int64_t store_size=0,
-        int64_t store_timestamp_ms=0, int32_t message_count=0, durability=None, str reason="",
-        bytes store_host=None, phy_offsets=None,
-    ):
-        self.status = status
-        self.phy_offset = phy_offset
-        self.queue_offset = queue_offset
-        self.store_size = store_size
-        self.store_timestamp_ms = store_timestamp_ms
-        self.message_count = message_count
-        self.durability = durability
-        self.reason = reason
-        self.store_host = store_host
-        self.phy_offsets = phy_offsets
-
-    @property
-    def ok(self) -> bool:
-        """True when the message is stored as durably as was asked for."""
-        return self.status is PUT_OK
-
-    @property
-    def message_id(self):
-        """The offset id; of a batch all of them, joined by commas; None when nothing was stored."""
-        if self.phy_offset < 0:
-            return None
-        offsets = (self.phy_offset,) if self.phy_offsets is None else self.phy_offsets
-        return ",".join(
-            (self.store_host + int(offset).to_bytes(8, "big")).hex().upper() for offset in offsets
-        )
-
-    def with_flush(self, status, durability, str reason=""):
-        """A copy of this receipt after its flush has ended."""
-        cdef PutMessageResult copy = PutMessageResult.__new__(PutMessageResult)
-        copy.status = status
-        copy.durability = durability
-        copy.phy_offset = self.phy_offset
-        copy.queue_offset = self.queue_offset
-        copy.store_size = self.store_size
-        copy.store_timestamp_ms = self.store_timestamp_ms
-        copy.message_count = self.message_count
-        copy.reason = reason
-        copy.store_host = self.store_host
-        copy.phy_offsets = self.phy_offsets
-        return copy
-
-    def __repr__(self):
-        why = f", reason={self.reason!r}" if self.reason else ""
-        return (
-            f"PutMessageResult({self.status.name}, phy_offset={self.phy_offset}, "
-            f"queue_offset={self.queue_offset}, store_size={self.store_size}, "
-            f"durability={self.durability and self.durability.value!r}{why})"
-        )
 
 
 def message_from(buffer, int64_t at=0, *, path=None, int64_t base_offset=0, bint check_crc=True):
@@ -426,6 +417,10 @@ def message_from(buffer, int64_t at=0, *, path=None, int64_t base_offset=0, bint
     if status != OK:
         raise CorruptRecordError(path or "buffer", base_offset + at, status_text(status))
     return make_message(hold, <bytes_t>hold.view.buf + at, &head)
+
+
+def _stored_again(bytes record, path, int64_t phy_offset):
+    return message_from(record, path=path, base_offset=phy_offset, check_crc=False)
 
 
 def find_message(buffer, int64_t at, int64_t end, *, path, int64_t base_offset):

@@ -6,10 +6,10 @@ plain, a delayed message, a full file, a durability of its own, is put by Python
 the whole way from top to bottom.
 """
 
-from libc.stdint cimport int32_t, int64_t
-
 from rmqcore.native.log._commit_group cimport CommitGroup
-from rmqcore.native.format._message cimport Message, PutMessageResult
+from rmqcore.native.format._arguments cimport as_i32, as_i64
+from rmqcore.native.format._message cimport Message
+from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.format._record cimport RecordFields
 from rmqcore.native.log._tail cimport LogTail
 from rmqcore.native.base._turn cimport monotonic_s
@@ -17,6 +17,7 @@ from rmqcore.native.base._turn cimport monotonic_s
 from rmqcore.status import Durability
 
 cdef object DISK = Durability.DISK
+cdef object ZERO = 0
 
 
 cdef class MessagePutter:
@@ -56,10 +57,9 @@ cdef class MessagePutter:
         return receipt
 
     def put(
-        self, topic, body, *, int32_t queue_id=0, tags=None, keys=(), properties=None,
-        int32_t delay_level=0, int32_t flag=0, int32_t sys_flag=0, int64_t born_timestamp_ms=0,
-        born_host=None, store_host=None, int32_t reconsume_times=0,
-        int64_t prepared_transaction_offset=0, durability=None,
+        self, topic, body, *, queue_id=0, tags=None, keys=(), properties=None, delay_level=0,
+        flag=0, sys_flag=0, born_timestamp_ms=0, born_host=None, store_host=None,
+        reconsume_times=0, prepared_transaction_offset=0, durability=None,
     ):
         """Store one message.
 
@@ -81,7 +81,8 @@ cdef class MessagePutter:
             the receipt, always with status PUT_OK.
 
         Raises:
-            MessageIllegalError: the message breaks a limit; nothing was stored.
+            MessageIllegalError: the message breaks a limit; nothing was stored. ArgumentError, a
+                kind of it, names an argument of a wrong type or range.
             StoreNotWritableError: the store takes no puts; the message says why.
             DiskFullError: no room for the next log file.
             FlushTimeoutError: stored, but not confirmed on disk in time.
@@ -92,13 +93,21 @@ cdef class MessagePutter:
         """
         cdef RecordFields fields
         cdef object answer
-        if delay_level == 0 and durability is None and plain(properties):
-            fields.queue_id = queue_id
-            fields.flag = flag
-            fields.sys_flag = sys_flag
-            fields.born_timestamp = born_timestamp_ms
-            fields.reconsume_times = reconsume_times
-            fields.prepared_transaction_offset = prepared_transaction_offset
+        if delay_level is ZERO and durability is None and plain(properties):
+            fields.queue_id = as_i32(queue_id, "queue_id")
+            fields.flag = 0 if flag is ZERO else as_i32(flag, "flag")
+            fields.sys_flag = 0 if sys_flag is ZERO else as_i32(sys_flag, "sys_flag")
+            fields.born_timestamp = (
+                0 if born_timestamp_ms is ZERO else as_i64(born_timestamp_ms, "born_timestamp_ms")
+            )
+            fields.reconsume_times = (
+                0 if reconsume_times is ZERO else as_i32(reconsume_times, "reconsume_times")
+            )
+            fields.prepared_transaction_offset = 0
+            if prepared_transaction_offset is not ZERO:
+                fields.prepared_transaction_offset = as_i64(
+                    prepared_transaction_offset, "prepared_transaction_offset"
+                )
             answer = self._tail.put_fields(
                 &fields, body, topic, tags, keys, properties, born_host, store_host
             )
@@ -146,5 +155,7 @@ cdef class MessagePutter:
 
 
 cdef inline bint plain(object properties) except -1:
-    """True when the properties ask for no delayed delivery."""
-    return properties is None or "DELAY" not in properties
+    """True when there are no properties, or those of a dict ask for no delayed delivery."""
+    if properties is None:
+        return True
+    return type(properties) is dict and "DELAY" not in <dict>properties

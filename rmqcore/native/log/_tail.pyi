@@ -3,7 +3,8 @@ from typing import Final, Self, final
 
 from typing_extensions import Buffer
 
-from rmqcore.native.format._message import Message, PutMessageResult
+from rmqcore.native.format._message import Message
+from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._log_end import LogEnd
 from rmqcore.status import Durability
 

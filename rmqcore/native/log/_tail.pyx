@@ -25,12 +25,14 @@ from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, RECORD_OVERHEAD_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK,
 )
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
-from rmqcore.native.format._message cimport Message, PutMessageResult
+from rmqcore.native.format._message cimport Message
+from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.log._queue_offsets cimport Numbering, TopicEntry, TopicTable
 from rmqcore.native.format._record cimport (
     RecordFields, bytes_t, record_size, rmq_crc32_init, write_crc_property, write_fields,
 )
 
+from rmqcore.arguments import keys_of, properties_of
 from rmqcore.native.format._host import encode_host
 from rmqcore.errors import MessageIllegalError
 from rmqcore.status import Durability, PutMessageStatus
@@ -195,10 +197,10 @@ cdef class LogTail(LogEnd):
         if fields.queue_id < 0:
             raise MessageIllegalError(f"queue_id {fields.queue_id}: expected 0 or more")
         if keys is not None and type(keys) is not str and type(keys) is not tuple:
-            keys = tuple(keys)
+            keys = keys_of(keys)
         if properties is not None:
             if type(properties) is not dict:
-                properties = dict(properties)
+                properties = properties_of(properties)
             if fields.sys_flag & INNER_BATCH or (
                 self.multi_dispatch and "INNER_MULTI_DISPATCH" in properties
             ):

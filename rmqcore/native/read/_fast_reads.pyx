@@ -7,7 +7,7 @@ ordinary ones and lie in one file. Everything else is answered with None, and go
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 cimport cython
 
@@ -76,8 +76,10 @@ cdef class UnitQueue:
 
 
 cdef int64_t whole_number(object value) except? -1:
-    """An int, or -1 for one that is too large to be a place in a queue or a count of bytes."""
+    """An int, or -1 for what is none, or too large to be a place in a queue or a count of bytes."""
     cdef int overflow = 0
+    if not PyLong_Check(value):
+        return -1
     cdef int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow)
     return -1 if overflow else number
 
@@ -199,9 +201,11 @@ cdef class FastReads:
         cdef UnitQueue queue
         cdef GetMessageResult result
         cdef int64_t offset = whole_number(queue_offset)
-        cdef int64_t count = max(1, whole_number(max_messages))
+        cdef int64_t count = whole_number(max_messages)
         cdef int64_t bytes_max = whole_number(max_bytes)
-        if type(topic) is not str or not self.level():
+        if type(topic) is not str or type(queue_id) is not int or bytes_max < 0:
+            return None
+        if not self.level():
             return None
         found = self.queues.get((topic, queue_id))
         if found is None:
@@ -241,8 +245,10 @@ cdef class FastReads:
         """
         cdef int64_t begin = whole_number(begin_ms)
         cdef int64_t end = INT64_MAX if end_ms is None else whole_number(end_ms)
-        cdef int64_t count = max(1, whole_number(max_messages))
+        cdef int64_t count = whole_number(max_messages)
         cdef list files, mapped
+        if count < 1:
+            return None
         if type(topic) is not str or type(key) is not str or not (<str>topic).isascii():
             return None
         if self.index is None or begin < 0 or end < 0 or not self.level():

@@ -1,0 +1,83 @@
+"""Checks of a call's arguments: what is refused is named, with what would be accepted."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import NoReturn
+
+from rmqcore.errors import ArgumentError
+
+
+def whole_number(name: str, value: object, least: int, most: int) -> int:
+    """An argument that is a whole number; what is one without being an int becomes an int.
+
+    Args:
+        name: the argument's name.
+        value: what was given.
+        least: the smallest number accepted.
+        most: the largest number accepted.
+
+    Raises:
+        ArgumentError: it is no whole number, or out of range.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(name, value, "a whole number") from None
+    if not least <= number <= most:
+        raise ArgumentError(name, value, f"a whole number from {least} to {most}")
+    return number
+
+
+def text(name: str, value: object) -> None:
+    """Refuse an argument that is no str.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(name, value, "a str")
+
+
+def keys_of(keys: object) -> tuple[object, ...]:
+    """Look-up keys as a tuple.
+
+    Raises:
+        ArgumentError: bytes, or what has no elements.
+    """
+    if isinstance(keys, str):
+        return (keys,)
+    if isinstance(keys, Iterable) and not isinstance(keys, bytes | bytearray | memoryview):
+        return tuple(keys)
+    raise ArgumentError("keys", keys, "a str, or several in a tuple or list")
+
+
+def properties_of(properties: object) -> dict[str, str]:
+    """Properties as a dict.
+
+    Raises:
+        ArgumentError: neither a mapping nor pairs.
+    """
+    try:
+        return dict(properties)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        raise ArgumentError("properties", properties, "a mapping of str to str") from None
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> NoReturn:
+    """Refuse an argument that the call does not have.
+
+    Args:
+        given: names that are not known.
+        known: names that are.
+
+    Raises:
+        ArgumentError: names the first one and the nearest right name.
+    """
+    import difflib  # noqa: PLC0415 - for a mistake only
+
+    name = next(iter(given))
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ArgumentError(name, ..., f"is no argument of this call{hint}")

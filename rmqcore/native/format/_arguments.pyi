@@ -1,0 +1,1 @@
+# Whole numbers of a caller's; used from native code only.

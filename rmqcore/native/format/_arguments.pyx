@@ -1,0 +1,9 @@
+"""Whole numbers of a caller's, turned into C's; what does not fit is refused by its name."""
+
+from libc.stdint cimport int64_t
+
+from rmqcore.arguments import whole_number
+
+
+cdef int64_t number_of(object value, str name, int64_t least, int64_t most) except? -1:
+    return whole_number(name, value, least, most)

@@ -1,0 +1,110 @@
+"""The receipt of a put."""
+
+from libc.stdint cimport int32_t, int64_t
+cimport cython
+
+from rmqcore.status import PutMessageStatus
+
+cdef object PUT_OK = PutMessageStatus.PUT_OK
+cdef tuple NAMES = (
+    "status", "phy_offset", "queue_offset", "store_size", "message_id", "durability",
+    "store_timestamp_ms", "message_count", "reason",
+)
+cdef tuple DERIVED = ("message_id",)
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+cdef class PutMessageResult:
+    """The receipt of a put.
+
+    Attributes:
+        status: `PutMessageStatus`.
+        phy_offset: byte position of the (first) record in the commit log; -1 when none was stored.
+        queue_offset: number of the (first) message in its queue; -1 when none was stored.
+        store_size: bytes stored.
+        store_timestamp_ms: the time in the record.
+        message_count: records stored.
+        durability: `Durability` that was reached when the put returned.
+        reason: why it failed; empty when it did not.
+
+    Source: RocketMQ store/PutMessageResult.java and AppendMessageResult.java.
+    """
+
+    def __init__(
+        self, status, *, int64_t phy_offset=-1, int64_t queue_offset=-1, int64_t store_size=0,
+        int64_t store_timestamp_ms=0, int32_t message_count=0, durability=None, str reason="",
+        bytes store_host=None, phy_offsets=None,
+    ):
+        self.status = status
+        self.phy_offset = phy_offset
+        self.queue_offset = queue_offset
+        self.store_size = store_size
+        self.store_timestamp_ms = store_timestamp_ms
+        self.message_count = message_count
+        self.durability = durability
+        self.reason = reason
+        self.store_host = store_host
+        self.phy_offsets = phy_offsets
+
+    @property
+    def ok(self) -> bool:
+        """True when the message is stored as durably as was asked for."""
+        return self.status is PUT_OK
+
+    @property
+    def message_id(self):
+        """The offset id; of a batch all of them, joined by commas; None when nothing was stored."""
+        if self.phy_offset < 0:
+            return None
+        offsets = (self.phy_offset,) if self.phy_offsets is None else self.phy_offsets
+        return ",".join(
+            (self.store_host + int(offset).to_bytes(8, "big")).hex().upper() for offset in offsets
+        )
+
+    def with_flush(self, status, durability, str reason=""):
+        """A copy of this receipt after its flush has ended."""
+        cdef PutMessageResult copy = PutMessageResult.__new__(PutMessageResult)
+        copy.status = status
+        copy.durability = durability
+        copy.phy_offset = self.phy_offset
+        copy.queue_offset = self.queue_offset
+        copy.store_size = self.store_size
+        copy.store_timestamp_ms = self.store_timestamp_ms
+        copy.message_count = self.message_count
+        copy.reason = reason
+        copy.store_host = self.store_host
+        copy.phy_offsets = self.phy_offsets
+        return copy
+
+    def to_dict(self) -> dict:
+        """Every attribute by its name."""
+        return {name: getattr(self, name) for name in NAMES}
+
+    def __eq__(self, other):
+        if not isinstance(other, PutMessageResult):
+            return NotImplemented
+        return self.to_dict() == (<PutMessageResult>other).to_dict()
+
+    def __hash__(self):
+        return hash((self.status, self.phy_offset, self.store_timestamp_ms))
+
+    def __reduce__(self):
+        values = {name: getattr(self, name) for name in NAMES if name not in DERIVED}
+        values["store_host"] = self.store_host
+        if self.phy_offsets is not None:
+            values["phy_offsets"] = [int(offset) for offset in self.phy_offsets]
+        return _receipt_again, (values,)
+
+    def __repr__(self):
+        why = f", reason={self.reason!r}" if self.reason else ""
+        return (
+            f"PutMessageResult({self.status.name}, phy_offset={self.phy_offset}, "
+            f"queue_offset={self.queue_offset}, store_size={self.store_size}, "
+            f"durability={self.durability and self.durability.value!r}{why})"
+        )
+
+
+def _receipt_again(values):
+    return PutMessageResult(values.pop("status"), **values)

@@ -1,0 +1,95 @@
+"""Write the docstrings of native modules into their stubs, for editors, which read only these.
+
+Usage: python scripts/stub_docs.py [--check]
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: native modules whose classes a user of the library meets
+MODULES = (
+    "rmqcore.native.format._message",
+    "rmqcore.native.format._receipt",
+    "rmqcore.native.log._putter",
+    "rmqcore.native.read._get_result",
+    "rmqcore.native.read._key_query",
+)
+
+
+def with_docstrings(module: str) -> tuple[Path, str]:
+    """The stub of a native module, and its text with the docstrings that the module has."""
+    path = ROOT / (module.replace(".", "/") + ".pyi")
+    lines = path.read_text("utf-8").splitlines()
+    tree = ast.parse("\n".join(lines))
+    runtime = import_module(module)
+    for node, owner in reversed(list(_documented(tree, runtime))):
+        _write(lines, node, owner)
+    return path, "\n".join(lines) + "\n"
+
+
+def _documented(
+    tree: ast.AST, owner: object
+) -> Iterator[tuple[ast.ClassDef | ast.FunctionDef, str]]:
+    """Classes and functions of a stub whose runtime twin has a docstring, in file order."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
+            continue
+        twin = inspect.getattr_static(owner, node.name, None)
+        if text := docstring(twin, node.name):
+            yield node, text
+        if isinstance(node, ast.ClassDef) and twin is not None:
+            yield from _documented(node, twin)
+
+
+def docstring(twin: object, name: str) -> str:
+    """A docstring without the signature that the compiler writes above it."""
+    text = inspect.getdoc(twin) or ""
+    first, _, rest = text.partition("\n")
+    if re.match(rf"(\w+\.)?{name}[(:]", first):
+        text = rest
+    return text.strip()
+
+
+def _write(lines: list[str], node: ast.ClassDef | ast.FunctionDef, text: str) -> None:
+    """Put a docstring where the body of a class or function begins."""
+    indent = " " * (node.col_offset + 4)
+    quoted = f'r"""{text}' if "\\" in text else f'"""{text}'
+    quoted += '\n"""' if "\n" in text else '"""'
+    doc = textwrap.indent(quoted, indent).splitlines()
+    body = node.body[0]
+    if isinstance(body, ast.Expr) and isinstance(body.value, ast.Constant):
+        old = body.value.value
+        if isinstance(old, str):
+            lines[body.lineno - 1 : body.end_lineno] = doc
+        else:  # the three dots of a body without anything
+            kept = lines[body.lineno - 1][: body.col_offset].rstrip()
+            lines[body.lineno - 1 : body.end_lineno] = [kept, *doc]
+    else:
+        lines[body.lineno - 1 : body.lineno - 1] = [*doc, ""]
+
+
+def main() -> int:
+    """Write the stubs, or with --check say which differ; the exit code."""
+    stale = []
+    for module in MODULES:
+        path, text = with_docstrings(module)
+        if text != path.read_text("utf-8"):
+            stale.append(path)
+            if "--check" not in sys.argv[1:]:
+                path.write_text(text, "utf-8")
+    for path in stale:
+        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
+    return int("--check" in sys.argv[1:] and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

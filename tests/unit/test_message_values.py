@@ -1,0 +1,119 @@
+"""Messages and receipts as values: equality, dictionaries, pickles."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from rmqcore import Message, open_store
+
+FULL = {
+    "topic": "T",
+    "body": b"body",
+    "queue_id": 3,
+    "tags": "a",
+    "keys": ("k", "l"),
+    "properties": {"p": "q"},
+    "flag": 1,
+    "sys_flag": 0,
+    "born_timestamp_ms": 1_700_000_000_000,
+    "born_host": "10.0.0.1:1",
+    "store_host": "10.0.0.2:2",
+    "reconsume_times": 4,
+    "prepared_transaction_offset": 5,
+    "delay_level": 0,
+    "wait_store_msg_ok": False,
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "s") as opened:
+        yield opened
+
+
+class TestMessage:
+    def test_its_dict_makes_it_again(self):
+        message = Message(**FULL)
+        assert message.to_dict() == FULL
+        assert Message(**message.to_dict()) == message
+        for again in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
+            assert again == message
+            assert again is not message
+
+    @pytest.mark.parametrize("name", FULL)
+    def test_every_field_counts(self, name):
+        other = {"topic": "U", "body": b"x", "tags": "b", "keys": "k", "properties": {}}.get(
+            name, "10.0.0.9:9" if name.endswith("host") else 8
+        )
+        other = True if name == "wait_store_msg_ok" else other
+        assert Message(**FULL | {name: other}) != Message(**FULL)
+
+    def test_one_that_can_change_has_no_hash(self):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(Message("T"))
+        assert Message("T") != "T"
+
+    def test_a_body_that_cannot_be_pickled_becomes_bytes(self):
+        message = Message("T", memoryview(b"view"), keys=["k"])
+        again = pickle.loads(pickle.dumps(message))
+        assert again.body == b"view"
+        assert again == message
+
+
+class TestMessageExt:
+    def test_it_is_pickled_by_its_record(self, store):
+        for number in range(3):
+            store.put("T", b"%d" % number, tags="t", keys=("a", "b"), properties={"p": "q"})
+        for stored in store.messages():
+            again = pickle.loads(pickle.dumps(stored))
+            assert bytes(again.record) == bytes(stored.record)
+            assert again == stored
+            assert hash(again) == hash(stored)
+            assert again.to_dict() == stored.to_dict()
+            assert again.phy_offset == stored.phy_offset
+        assert len(set(store.messages()) | set(store.get_message("T", 0, 0))) == 3
+
+    def test_its_dict_has_every_attribute(self, store):
+        store.put("T", b"x", tags="t", keys="k")
+        stored = store.message_at(0)
+        facts = stored.to_dict()
+        named = {
+            name
+            for name in dir(stored)
+            if not name.startswith("_") and not callable(getattr(stored, name))
+        }
+        assert facts.keys() == named - {"record", "body_view"}
+        assert all(getattr(stored, name) == value for name, value in facts.items())
+
+    def test_a_message_of_another_place_is_another(self, store):
+        store.put("T", b"x")
+        store.put("T", b"x")
+        first, second = store.messages()
+        assert first != second
+        assert first != first.to_dict()
+
+
+class TestReceipt:
+    def test_it_survives_pickling(self, store):
+        one = store.put("T", b"x")
+        many = store.put_messages([Message("T", b"1"), Message("T", b"2")])
+        for receipt in (one, many, one.with_flush(one.status, one.durability, "a reason")):
+            again = pickle.loads(pickle.dumps(receipt))
+            assert again == receipt
+            assert hash(again) == hash(receipt)
+            assert again.to_dict() == receipt.to_dict()
+            assert again.message_id == receipt.message_id
+        assert one != many
+        assert many.message_id.count(",") == 1
+
+    def test_its_dict_has_every_attribute(self, store):
+        receipt = store.put("T", b"x")
+        named = {
+            name
+            for name in dir(receipt)
+            if not name.startswith("_") and not callable(getattr(receipt, name))
+        }
+        assert receipt.to_dict().keys() == named - {"ok"}
