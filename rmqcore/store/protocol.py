@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Unpack, runtime_checkable
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
@@ -20,10 +20,12 @@ from rmqcore.message import (
     QueryMessageResult,
 )
 from rmqcore.services.arrival import ArrivalListener
-from rmqcore.status import Durability
+from rmqcore.status import BoundaryName, BoundaryType, Durability, DurabilityName
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from rmqcore.store.message_puts import BatchSettings
 
 
 @runtime_checkable
@@ -63,13 +65,16 @@ class MessageStore(Protocol):
         store_host: str | None = None,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
-        durability: Durability | str | None = None,
+        durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
         """Store one message; raises when it is not stored as was asked."""
         ...
 
     def put_message(
-        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+        self,
+        message: Message | MessageExt,
+        *,
+        durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
         """Store one message; the status says when it is not stored as was asked."""
         ...
@@ -85,13 +90,16 @@ class MessageStore(Protocol):
         born_host: str | None = None,
         store_host: str | None = None,
         reconsume_times: int = 0,
-        durability: Durability | str | None = None,
+        durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
         """Store several messages of one queue back to back, all or none."""
         ...
 
     async def put_message_async(
-        self, message: Message | MessageExt, *, durability: Durability | str | None = None
+        self,
+        message: Message | MessageExt,
+        *,
+        durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
         """As `put_message`, without blocking the event loop."""
         ...
@@ -100,8 +108,8 @@ class MessageStore(Protocol):
         self,
         messages: Iterable[Message] | bytes,
         *,
-        durability: Durability | str | None = None,
-        **settings: Any,
+        durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
         """As `put_messages`, without blocking the event loop."""
         ...
@@ -136,7 +144,12 @@ class MessageStore(Protocol):
         ...
 
     def queue_offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, *, boundary: str = "lower"
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        *,
+        boundary: BoundaryType | BoundaryName = "lower",
     ) -> int:
         """The queue offset that belongs to a store time."""
         ...
