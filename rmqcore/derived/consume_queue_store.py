@@ -25,8 +25,8 @@ class ConsumeQueueStore:
     """Every consume queue of a store, by (topic, queue id).
 
     - A queue comes into being with its first message; looking for one creates nothing.
-    - ``damaged`` lists queues whose files were found unusable: they have been dropped, and the
-      whole log has to be dispatched again.
+    - ``damaged`` says of queues whose files were found unusable why: they are empty until
+      `drop_damaged`, and the whole log has to be dispatched again.
 
     Args:
         directory: where the store's files lie.
@@ -54,12 +54,13 @@ class ConsumeQueueStore:
         self._writable = writable
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.damaged: list[CorruptStoreError] = []
+        self._unusable: list[StoredQueue] = []
         self.dispatched_timestamp_ms = 0
 
     # ---- opening
 
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Take in every queue directory; damaged files are dropped and noted in ``damaged``."""
+        """Take in every queue directory; unusable ones are noted in ``damaged``."""
         found = list(self._queue_directories())
         for number, (topic, queue_id, directory, kind) in enumerate(found):
             queue = self._make(topic, queue_id, directory, kind)
@@ -70,7 +71,7 @@ class ConsumeQueueStore:
                     raise
                 _log.warning("consume queue %s/%d is derived again: %s", topic, queue_id, error)
                 self.damaged.append(error)
-                self._drop_from(queue, directory)
+                self._unusable.append(queue)
             self._queues[topic, queue_id] = queue
             if progress is not None:
                 progress(number + 1, len(found))
@@ -98,12 +99,17 @@ class ConsumeQueueStore:
             queue.ext = ConsumeQueueExt(ext, self._open_files)
         return queue
 
-    def _drop_from(self, queue: StoredQueue, directory: Path) -> None:
-        """Remove a damaged queue's files, so that it is derived again from its first message."""
-        for path in directory.iterdir():
-            if path.name.isdigit() and path.is_file():
-                path.unlink()
-        queue.load()
+    def drop_damaged(self) -> None:
+        """Remove the files of unusable queues, so that they are derived from their first message.
+
+        The caller sees to it that an interruption does not end that.
+        """
+        for queue in self._unusable:
+            for path in queue.queue.directory.iterdir():
+                if path.name.isdigit() and path.is_file():
+                    path.unlink()
+            queue.load()
+        self._unusable.clear()
 
     def follow(self) -> None:
         """Take in what another process has written meanwhile, new queues too."""
@@ -190,14 +196,17 @@ class ConsumeQueueStore:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
     def _create(self, stretch: Stretch) -> StoredQueue:
-        kind: type[StoredQueue] = ConsumeQueue
-        root = self._directory.consume_queue
-        if stretch.inner_batch:
-            kind, root = BatchConsumeQueue, self._directory.batch_consume_queue
         topic, queue_id = stretch.topic, stretch.queue_id
-        queue = self._make(topic, queue_id, root / topic / str(queue_id), kind)
+        queue = self._new(topic, queue_id, batches=stretch.inner_batch)
         self._queues[topic, queue_id] = queue
         return queue
+
+    def _new(self, topic: str, queue_id: int, *, batches: bool) -> StoredQueue:
+        kind: type[StoredQueue] = ConsumeQueue
+        root = self._directory.consume_queue
+        if batches:
+            kind, root = BatchConsumeQueue, self._directory.batch_consume_queue
+        return self._make(topic, queue_id, root / topic / str(queue_id), kind)
 
     # ---- maintaining
 
@@ -237,6 +246,13 @@ class ConsumeQueueStore:
     def delete_before(self, min_phy_offset: int) -> int:
         """Remove files all of whose messages are gone; how many went."""
         return sum(queue.delete_before(min_phy_offset) for queue in self)
+
+    def end_at(self, topic: str, queue_id: int, offset: int, *, batches: bool) -> None:
+        """Let a queue whose messages are gone from the log go on at a queue offset."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = self._new(topic, queue_id, batches=batches)
+        queue.end_at(offset)
 
     def drop(self, topic: str, queue_id: int) -> None:
         """Remove one queue and its files, to be derived again or for good."""

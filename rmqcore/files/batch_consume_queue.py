@@ -23,10 +23,13 @@ class BatchConsumeQueue(UnitFile):
     """
 
     unit_size = BATCH_UNIT_SIZE
+    #: where the queue goes on at least
+    _end_least = 0
 
     def _show(self) -> None:
         # hidden units still tell where the queue goes on
         end = sum(self._base(self.unit_end - 1)) if self.unit_end > self.first_unit else 0
+        end = max(end, self._end_least)
         self.min_offset = self._base(self.unit_start)[0] if self.unit_start < self.unit_end else end
         self.max_offset = end
 
@@ -61,6 +64,11 @@ class BatchConsumeQueue(UnitFile):
         self.unit_end += (len(units) - start) // BATCH_UNIT_SIZE
         self.end_phy_offset = sum(UNIT_HEAD.unpack_from(units, last))
         self.max_offset = sum(_BASE_AND_COUNT.unpack_from(units, last + _BASE_AT))
+
+    def end_at(self, offset: int) -> None:
+        """Go on at a queue offset; only the next batch puts that on the disk."""
+        self._end_least = offset
+        self._show()
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
         """Nothing: a batch that is gone is known by its record."""

@@ -84,7 +84,7 @@ class ConfigFile(Generic[T]):
         if not directory.is_dir():
             directory.mkdir(parents=True, exist_ok=True)
             _sync_directory(directory.parent)
-        temporary = self.path.with_name(self.path.name + ".tmp")
+        temporary = self._temporary_path
         try:
             _write(temporary, text.encode(errors="replace"))
         except OSError:
@@ -97,6 +97,14 @@ class ConfigFile(Generic[T]):
             os.replace(self.path, kept)  # noqa: PTH105 - one system call, named as such
         os.replace(temporary, self.path)  # noqa: PTH105 - same
         _sync_directory(directory)
+
+    def discard_unfinished(self) -> None:
+        """Remove what a kill has left of a `store`; not beside one."""
+        self._temporary_path.unlink(missing_ok=True)
+
+    @property
+    def _temporary_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".tmp")
 
     @property
     def _damaged_path(self) -> Path:

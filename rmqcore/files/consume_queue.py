@@ -125,6 +125,20 @@ class ConsumeQueue(UnitFile):
         self.write(self.unit_end, memoryview(FILLER * hole))
         self.unit_end = first_offset
 
+    def end_at(self, offset: int) -> None:
+        """Go on at a queue offset; what lies before it, and is not there, becomes fillers.
+
+        Raises:
+            DiskFullError: no room.
+        """
+        if offset > self.unit_end + HOLE_UNITS_MAX:
+            self.destroy()
+        if not self.queue.files:
+            self._begin(offset)
+        elif offset > self.unit_end:
+            self._fill(offset)
+            self._show()
+
     # ---- holding against the log
 
     def mend_units(self, first_offset: int, units: memoryview) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.consume_queue import ConsumeQueue
@@ -26,12 +28,20 @@ class QueueCheck:
 
     Args:
         queues: what is fed.
+        before_drop: called before a queue is dropped.
         left_by_crash: units that are there are flushed, too: the process that wrote them may not
             have done it.
     """
 
-    def __init__(self, queues: ConsumeQueueStore, *, left_by_crash: bool) -> None:
+    def __init__(
+        self,
+        queues: ConsumeQueueStore,
+        before_drop: Callable[[], None],
+        *,
+        left_by_crash: bool,
+    ) -> None:
         self._queues = queues
+        self._before_drop = before_drop
         self._left_by_crash = left_by_crash
         self._whole = False
         #: (topic, queue id) of the queues that were dropped because they lack units
@@ -80,6 +90,7 @@ class QueueCheck:
             hole = not queue.first_unit_offset <= first <= queue.max_offset
         if hole:
             _log.warning("consume queue %s/%d has a hole before %d", *key, first)
+            self._before_drop()
             self._queues.drop(*key)
             self.holes.add(key)
         return hole

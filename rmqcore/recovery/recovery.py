@@ -18,6 +18,7 @@ from rmqcore.files.log_walker import first_record
 from rmqcore.recovery.index_left import LeftIndexFiles
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import Judge
+from rmqcore.recovery.known_ends import KnownEnds
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.recovery.walk import Walk
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rmqcore.derived.index_service import IndexService
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.store_checkpoint import StoreCheckpoint
+    from rmqcore.files.store_mark import StoreMark
     from rmqcore.native.derive._dispatch import DispatchBatch
 
 _log = logging.getLogger("rmqcore")
@@ -42,10 +44,12 @@ class Recovery:
     - Interrupted, it begins again where it had brought everything to the disk: at the end of a log
       file, after each second of an unclean start, log, queues, index and checkpoint are written
       through.
+    - Before it drops or writes anew what lies in front of the part of the log that it would walk
+      anyway, the mark says from where on the walk for that has to begin.
 
     Args:
         writer: of the log; its end is set, nothing is put.
-        queues, index, checkpoint: the parts of the store; index None when there is none.
+        queues, index, checkpoint, mark: the parts of the store; index None when there is none.
         config: the store's settings.
         batches: the kernel's working arrays, twice.
         clean_shutdown: False when the abort marker was found.
@@ -60,6 +64,7 @@ class Recovery:
         queues: ConsumeQueueStore,
         index: IndexService | None,
         checkpoint: StoreCheckpoint,
+        mark: StoreMark,
         config: StoreConfig,
         batches: tuple[DispatchBatch, DispatchBatch],
         *,
@@ -71,6 +76,7 @@ class Recovery:
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
+        self._mark = mark
         self._config = config
         self._batches = batches
         self._clean_shutdown = clean_shutdown
@@ -80,7 +86,9 @@ class Recovery:
         self._on_disk = 0
         self._saved_at = 0.0
         self._left: LeftIndexFiles | None = None
-        self._queue_check = QueueCheck(queues, left_by_crash=not clean_shutdown)
+        self._queue_check = QueueCheck(
+            queues, lambda: self._derive_from(0), left_by_crash=not clean_shutdown
+        )
         self._judge = Judge(
             writer.log.queue,
             config.on_corruption,
@@ -98,7 +106,7 @@ class Recovery:
                 the log. ``on_corruption`` says what else to do.
         """
         began = time.monotonic()
-        damaged = self._load_queues()
+        self._load_queues()
         self._load_index()
         walk = Walk(
             self._log,
@@ -114,7 +122,7 @@ class Recovery:
             if self._left is not None:
                 self._left.drop_behind_hole(walk.keys_between)
             if self._log.queue.files:
-                self._walk_log(walk, whole=damaged)
+                self._walk_log(walk, KnownEnds(self._mark, self._log, self._queues))
             else:
                 self._start_empty()
         finally:
@@ -126,11 +134,9 @@ class Recovery:
 
     # ---- derived files
 
-    def _load_queues(self) -> bool:
-        """Take the consume queues in; True when one was unusable and has to be derived again."""
+    def _load_queues(self) -> None:
         self._queues.load(self._tell_queues)
         self.report.findings += [str(error) for error in self._queues.damaged]
-        return bool(self._queues.damaged)
 
     def _load_index(self) -> None:
         if self._index is None:
@@ -175,7 +181,7 @@ class Recovery:
         return 0
 
     def _walked_from(self, checked_from: int) -> int:
-        """Number of the first file that is compared with queues and index."""
+        """Number of the first file that is compared with queues and index, all being well."""
         files = self._log.queue.files
         end = files[self._last_written_file()].file_from_offset + self._log.queue.file_size
         floor = end - self._config.open_check_bytes
@@ -183,26 +189,63 @@ class Recovery:
         if self._index is not None:
             wanted = min(wanted, max(self._index.resume_offset, self._log.min_offset))
         wanted = min(wanted, max(floor, self._log.min_offset))
-        numbers = [n for n, file in enumerate(files) if file.file_from_offset <= wanted]
+        wanted = min(wanted, max(self._mark.log_end, floor, self._log.min_offset))
+        return self._file_at(wanted)
+
+    def _file_at(self, offset: int) -> int:
+        """Number of the file that holds the byte at ``offset``; the nearest when none does."""
+        files = self._log.queue.files
+        numbers = [n for n, file in enumerate(files) if file.file_from_offset <= offset]
         return numbers[-1] if numbers else 0
+
+    def _derived_from(self, needed: int, usual: int) -> int:
+        """Number of the first file that queues which are unusable, or lack units, need.
+
+        Args:
+            needed: physical offset from which the log may have units that queues lack.
+            usual: number of the file from which the log would be walked else.
+        """
+        if self._queues.damaged:
+            return 0
+        if self._mark.derive_from >= 0:
+            needed = self._mark.derive_from
+        return min(usual, self._file_at(needed))
+
+    def _derive_from(self, number: int) -> None:
+        """Note that everything from a file of the log on is being derived, before it is changed."""
+        offset = self._log.queue.files[number].file_from_offset
+        if not 0 <= self._mark.derive_from <= offset:
+            self._mark.derive_from = offset
+            self._mark.store()
 
     # ---- the walk
 
-    def _walk_log(self, walk: Walk, *, whole: bool) -> None:
+    def _walk_log(self, walk: Walk, ends: KnownEnds) -> None:
         checked_from = self._checked_from()
-        first = 0 if whole else self._walked_from(checked_from)
+        usual = self._walked_from(checked_from)
+        lacking = ends.lacking()
+        first = self._derived_from(ends.needed_from(lacking), usual)
+        if first < usual or self._queues.damaged:
+            self._derive_from(first)
+        self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
-        if self._queue_check.holes:
-            self.report.findings += [
-                f"consume queue {topic}/{queue_id} lacked units and was derived again"
-                for topic, queue_id in sorted(self._queue_check.holes)
-            ]
+        holes = self._queue_check.holes
+        self.report.findings += [
+            f"consume queue {topic}/{queue_id} lacked units and was derived again"
+            for topic, queue_id in sorted(holes | lacking.keys())
+        ]
+        if holes or (first > 0 and ends.lacking()):
+            self._derive_from(0)
             self._queue_check.from_the_beginning()
             walk.wait()
             if self._left is not None and not self._clean_shutdown:
                 self._left.settle()
             end = self._walk(walk, 0, checked_from)
         self.report.findings += self._queue_check.findings()
+        self.report.findings += [
+            f"the log has no message of consume queue {topic}/{queue_id}; it goes on at its end"
+            for topic, queue_id in ends.restore(end)
+        ]
         known = self._queues.end_phy_offset()
         raising = self._config.on_corruption is OnCorruption.RAISE
         if self._clean_shutdown and known > end and raising:
@@ -225,7 +268,8 @@ class Recovery:
         def walked(number: int) -> None:
             file = files[number]
             due = time.monotonic() - self._saved_at >= SAVE_EVERY_S
-            if due and not self._clean_shutdown and number >= checked_from:
+            unclean = not self._clean_shutdown and number >= checked_from
+            if due and (unclean or self._mark.derive_from >= 0):
                 self._save_progress(walk, number)
                 self._saved_at = time.monotonic()
             if self._progress is not None:
@@ -261,6 +305,9 @@ class Recovery:
                 checkpoint.logics_msg_timestamp_ms, walk.timestamp_ms
             )
             checkpoint.flush()
+        if self._mark.derive_from >= 0:
+            self._mark.derive_from = self._on_disk
+            self._mark.store()
 
     # ---- afterwards
 
@@ -274,6 +321,10 @@ class Recovery:
         self._queues.correct_min_offset(self._log.min_offset)
         if self._index is not None and self._left is not None:
             self._cut_index(walk, self._index, self._left, end)
+        if self._mark.derive_from >= 0:
+            self._queues.flush()
+            self._mark.derive_from = -1
+            self._mark.store()
 
     def _written_through(self, end: int) -> int:
         """Physical offset below which the log is on the disk.

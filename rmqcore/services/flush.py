@@ -244,7 +244,8 @@ class FlushConsumeQueueService(ServiceThread):
     """Flushes consume queues every so often, the index more seldom, and writes the checkpoint.
 
     An index file's changes lie all over it, so it goes to the disk when it is full, when the
-    store is closed, and after ``thorough_interval_ms``.
+    store is closed, and after ``thorough_interval_ms``. ``on_flushed`` is called when the consume
+    queues are on the disk.
 
     Source: RocketMQ store/DefaultMessageStore.java, FlushConsumeQueueService.
     Differs: the checkpoint's times are taken before the flush and written after it.
@@ -258,9 +259,11 @@ class FlushConsumeQueueService(ServiceThread):
         *,
         interval_ms: int,
         thorough_interval_ms: int,
+        on_flushed: Callable[[], None],
         on_error: OnError,
     ) -> None:
         super().__init__("FlushConsumeQueueService", interval_ms / 1000, on_error)
+        self._on_flushed = on_flushed
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
@@ -284,6 +287,7 @@ class FlushConsumeQueueService(ServiceThread):
         """
         checkpoint = self._checkpoint
         logics = self._queues.flush()
+        self._on_flushed()
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, logics)
         if thorough:
             self._last_thorough = time.monotonic()

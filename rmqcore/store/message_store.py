@@ -29,6 +29,7 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -50,6 +51,7 @@ from rmqcore.services.flush import (
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.service import ServiceThread
+from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_puts import MessagePuts
@@ -87,6 +89,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         config.check_for_writing()
         self.path = Path(path)
         self._closed = False
+        #: nothing has to be recovered, as long as opening has not succeeded
+        self._was_clean = False
         self._forked = False
         self.unwaited = False
         self._clock_ms = clock_ms
@@ -97,7 +101,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()
-            self.recovery_report = self._recover(progress)
+            clean = not self._directory.was_aborted
+            self._was_clean = clean
+            self._directory.mark_running()
+            self.recovery_report = self._recover(progress, clean=clean)
             self._start()
         except BaseException:
             self._abandon()
@@ -147,6 +154,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         filled = (self.consume_queues, self.index, self._arrival)
         self._dispatchers = [part for part in filled if part is not None]
         self._checkpoint = StoreCheckpoint(directory.checkpoint)
+        self._mark = StoreMark(directory)
         self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
         self.consumer_offsets = ConsumerOffsetTable(directory.config, clock=self._clock_ms)
@@ -182,27 +190,24 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             clock_ms=self._clock_ms,
         )
 
-    def _recover(self, progress: Callable[[RecoveryProgress], None] | None) -> RecoveryReport:
-        clean = not self._directory.was_aborted
-        self._directory.mark_running()
+    def _recover(
+        self, progress: Callable[[RecoveryProgress], None] | None, *, clean: bool
+    ) -> RecoveryReport:
         self._checkpoint.load()
+        self._mark.load()
         self.log.load(lengthen=self.config.on_corruption != "raise")
         recovery = Recovery(
             self._log_writer,
             self.consume_queues,
             self.index,
             self._checkpoint,
+            self._mark,
             self.config,
             (self._batch, self._new_batch()),
             clean_shutdown=clean,
             progress=progress,
         )
-        try:
-            report = recovery.run()
-        except BaseException:
-            if clean:
-                self._directory.clear_running()
-            raise
+        report = recovery.run()
         for queue in self.consume_queues:
             # a topic that no put may name needs no next offset; it can still be read
             with suppress(MessageIllegalError):
@@ -241,14 +246,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             on_error=self._service_failed,
         )
         self._reput.offset = self.recovery_report.end_offset
-        self._flush_queues = FlushConsumeQueueService(
-            self.consume_queues,
-            self.index,
-            self._checkpoint,
-            interval_ms=config.flush_interval_consume_queue_ms,
-            thorough_interval_ms=config.flush_consume_queue_thorough_interval_ms,
-            on_error=self._service_failed,
-        )
+        self._flush_queues = self._queue_flush_service()
         self._services: list[ServiceThread] = [
             SampleStatsService(self._stats, self._clock_ms, self._service_failed),
             self._allocate,
@@ -284,6 +282,25 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             service.start()
         if self._general.fast is not None:
             self._general.fast.dispatched = self._reput
+
+    def _queue_flush_service(self) -> FlushConsumeQueueService:
+        config = self.config
+        self._marker = StoreMarker(
+            self._mark,
+            self.log,
+            self.consume_queues,
+            max(config.open_check_bytes // 2, config.mapped_file_size_commit_log),
+            lambda: self._log_writer.flushed_offset,
+        )
+        return FlushConsumeQueueService(
+            self.consume_queues,
+            self.index,
+            self._checkpoint,
+            interval_ms=config.flush_interval_consume_queue_ms,
+            thorough_interval_ms=config.flush_consume_queue_thorough_interval_ms,
+            on_flushed=self._marker.queues_flushed,
+            on_error=self._service_failed,
+        )
 
     def _log_flush_service(self) -> FlushRealTimeService:
         return FlushRealTimeService(
@@ -326,6 +343,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             opened = getattr(self, part, None)
             if opened is not None:
                 opened.close()
+        if self._was_clean:
+            self._directory.clear_running()
         self._directory.unlock()
 
     # ---- what services report
@@ -502,6 +521,8 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._flusher.flush()
         self._reput.catch_up()
         self._flush_queues.flush()
+        if self._reput.behind == 0:
+            self._marker.closed()
         self.topics.persist()
         self.consumer_offsets.persist()
         return self._reput.behind == 0

@@ -1,0 +1,151 @@
+"""The store's mark: what no other file tells of a store, and an opening after a loss must know.
+
+RocketMQ never reads it. Without it, or with one that cannot be read, an opening knows less.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import CorruptConfigFileError
+from rmqcore.files.config_file import ConfigFile
+from rmqcore.java.json import format_java_json, parse_java_json
+
+if TYPE_CHECKING:
+    from rmqcore.files.store_dir import StoreDir
+
+MARK_NAME = "storeMark.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_OFFSET_MAX = 2**63 - 1
+QueueKey = tuple[str, int]
+
+
+class StoreMark:
+    """Ends of queues, how far a derivation is, and when the machine was started.
+
+    Attributes:
+        log_end: physical offset; the log was on the disk up to here, and every queue.
+        first_offset, first_timestamp_ms: physical offset and store time of the log's first record
+            then, which tell whether the mark is of this log.
+        ends: each queue's end then. A queue may be longer since, never shorter.
+        batch_queues: those of them that are queues of stored batches.
+        derive_from: physical offset from which an opening was deriving queues when it was
+            interrupted; -1 when none is.
+        machine: which start of the machine, and which directory, the store was last opened in and
+            found in order; empty when nobody knows.
+
+    Threads: `store` from any.
+    Durability: disk when `store` returns.
+    """
+
+    def __init__(self, directory: StoreDir) -> None:
+        self._commit_log = directory.commit_log
+        self._file = ConfigFile(directory.config / MARK_NAME, _decoded)
+        self._lock = threading.Lock()
+        self._stored = ""
+        self.log_end = 0
+        self.first_offset = 0
+        self.first_timestamp_ms = 0
+        self.ends: dict[QueueKey, int] = {}
+        self.batch_queues: set[QueueKey] = set()
+        self.derive_from = -1
+        self.machine = ""
+
+    def load(self) -> None:
+        """Read the file; one that is missing or damaged says nothing."""
+        self._file.discard_unfinished()
+        content = None
+        with suppress(CorruptConfigFileError):
+            content = self._file.load()
+        if content is None:
+            return
+        numbers, self.machine, self.ends, batches = content
+        self.ends |= batches
+        self.batch_queues = set(batches)
+        self.log_end, self.first_offset, self.first_timestamp_ms, self.derive_from = numbers
+        self._stored = self._text()
+
+    def store(self) -> None:
+        """Write the file when anything has changed.
+
+        Raises:
+            OSError: it could not be written; the former one is still in place.
+        """
+        with self._lock:
+            text = self._text()
+            if text != self._stored:
+                self._file.store(text)
+                self._stored = text
+
+    def _text(self) -> str:
+        queues: dict[str, dict[int, int]] = {}
+        batch_queues: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), end in sorted(self.ends.items()):
+            table = batch_queues if (topic, queue_id) in self.batch_queues else queues
+            table.setdefault(topic, {})[queue_id] = end
+        return format_java_json(
+            {
+                "batchQueueEnds": batch_queues,
+                "deriveFrom": self.derive_from,
+                "firstOffset": self.first_offset,
+                "firstTimestamp": self.first_timestamp_ms,
+                "logEnd": self.log_end,
+                "machine": self.machine,
+                "queueEnds": queues,
+            }
+        )
+
+    def this_machine(self) -> str:
+        """What ``machine`` is while nobody has started the machine anew or copied the store.
+
+        Pages that were written live on in the kernel's memory as long as this stays the same,
+        whatever happens to the process.
+        """
+        try:
+            boot = _BOOT_ID.read_text("ascii").strip()
+            place = self._commit_log.stat()
+        except OSError:
+            return ""
+        return f"{boot}/{place.st_dev}/{place.st_ino}"
+
+
+_Content = tuple[tuple[int, int, int, int], str, dict[QueueKey, int], dict[QueueKey, int]]
+
+
+def _decoded(text: str) -> _Content:
+    content = parse_java_json(text)
+    if not isinstance(content, dict):
+        raise ValueError("the file is no object")  # noqa: TRY004 - the text is wrong, not a type
+    numbers = (
+        _number(content.get("logEnd", 0)),
+        _number(content.get("firstOffset", 0)),
+        _number(content.get("firstTimestamp", 0)),
+        _number(content.get("deriveFrom", -1)),
+    )
+    machine = str(content.get("machine", ""))
+    return numbers, machine, _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
+
+
+def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:
+    topics = content.get(name, {})
+    if not isinstance(topics, Mapping):
+        raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
+    ends = {}
+    for topic, queues in topics.items():
+        if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
+            raise ValueError(f"topic {topic!r} is no name")
+        if not isinstance(queues, Mapping):
+            raise ValueError(f"{name}: {topic} is no object")  # noqa: TRY004 - same
+        for queue_id, end in queues.items():
+            ends[topic, _number(int(queue_id))] = _number(end)
+    return ends
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not -1 <= value <= _OFFSET_MAX:
+        raise ValueError(f"{value!r} is no offset")
+    return value

@@ -1,0 +1,84 @@
+"""Where each queue ends, from the store's mark: what the walked part of the log cannot tell.
+
+A queue that was idle for long has no record in the part of the log that an opening walks. When its
+files are lost or cut short, it looks like a shorter queue, or like none; a put would then get an
+offset that another message has. The mark names its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.files.batch_consume_queue import StoredQueue
+    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.store_mark import QueueKey, StoreMark
+
+
+class KnownEnds:
+    """Compares the queues with the ends that the mark names.
+
+    Args:
+        mark: of the store; one of another log, or of a log that was longer, says nothing.
+        log: the log; a machine that lost its power may have shortened it.
+        queues: the consume queues, loaded.
+    """
+
+    def __init__(self, mark: StoreMark, log: CommitLog, queues: ConsumeQueueStore) -> None:
+        self._mark = mark
+        self._log = log
+        self._queues = queues
+        self.of_this_log = self._is_of_this_log()
+
+    def _is_of_this_log(self) -> bool:
+        """False when the first record of then is another one now."""
+        mark, log = self._mark, self._log
+        if not log.queue.files or mark.first_offset < log.min_offset:
+            return bool(log.queue.files)
+        try:
+            message = log.message_at(mark.first_offset)
+        except CorruptRecordError:
+            return False
+        return message is not None and message.store_timestamp_ms == mark.first_timestamp_ms
+
+    def lacking(self) -> dict[QueueKey, int]:
+        """The end of each queue that has fewer units than it had."""
+        if not self.of_this_log:
+            return {}
+        return {key: end for key, end in self._mark.ends.items() if self._lacks(key, end)}
+
+    def _lacks(self, key: QueueKey, end: int) -> bool:
+        queue = self._queues.find(*key)
+        return queue is None or (queue.max_offset < end and not self._begun_anew(queue))
+
+    def _begun_anew(self, queue: StoredQueue) -> bool:
+        """True when RocketMQ has deleted the topic since, and made it again."""
+        unit = queue.unit_at(0)
+        return unit is not None and unit[0] >= self._mark.log_end
+
+    def needed_from(self, lacking: dict[QueueKey, int]) -> int:
+        """Physical offset from which the log may have units that queues lack, its end for none."""
+        found = (self._queues.find(*key) for key in lacking)
+        ends = (0 if queue is None else queue.end_phy_offset for queue in found)
+        return min(ends, default=self._log.max_offset)
+
+    def restore(self, log_end: int) -> list[QueueKey]:
+        """After the walk: end queues where they ended, whose messages the log no longer has.
+
+        Args:
+            log_end: where the log ends; a shorter one than then has lost records, and so the
+                numbers of the mark are of messages that are gone.
+
+        Returns:
+            the queues that were brought to their ends.
+        """
+        if log_end < self._mark.log_end:
+            return []
+        lacking = self.lacking()
+        for (topic, queue_id), end in lacking.items():
+            batches = (topic, queue_id) in self._mark.batch_queues
+            self._queues.end_at(topic, queue_id, end, batches=batches)
+        return sorted(lacking)

@@ -1,0 +1,81 @@
+"""Writing the store's mark: after each large piece of log, and when the store is closed."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import CorruptRecordError
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.store_mark import QueueKey, StoreMark
+
+_log = logging.getLogger("rmqcore")
+
+
+class StoreMarker:
+    """Notes where the log and each queue end, once both are on the disk.
+
+    Args:
+        mark: what is written.
+        log, queues: what it speaks of.
+        every_bytes: so much log may be put before the mark is renewed.
+        flushed_offset: physical offset below which the log is on the disk.
+
+    Threads: one caller at a time, as `FlushConsumeQueueService` is.
+    """
+
+    def __init__(
+        self,
+        mark: StoreMark,
+        log: CommitLog,
+        queues: ConsumeQueueStore,
+        every_bytes: int,
+        flushed_offset: Callable[[], int],
+    ) -> None:
+        self._mark = mark
+        self._log = log
+        self._queues = queues
+        self._every_bytes = every_bytes
+        self._flushed_offset = flushed_offset
+        self._due_at = 0
+        #: (end of the log, ends of queues) that were seen, and are not surely on the disk yet
+        self._seen: tuple[int, dict[QueueKey, int]] | None = None
+
+    def queues_flushed(self) -> None:
+        """The queues were flushed: write what was seen before that, or look when it is time."""
+        if self._seen is not None and self._flushed_offset() >= self._seen[0]:
+            self._write(*self._seen)
+            self._seen = None
+        if self._seen is None and self._log.max_offset >= self._due_at:
+            self._seen = self._look()
+            self._due_at = self._seen[0] + self._every_bytes
+
+    def closed(self) -> None:
+        """Everything is on the disk, and nothing is put any more."""
+        self._write(*self._look())
+
+    def _look(self) -> tuple[int, dict[QueueKey, int]]:
+        ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
+        # taken last: what the queues know ends before it
+        return self._log.max_offset, ends
+
+    def _write(self, log_end: int, ends: dict[QueueKey, int]) -> None:
+        mark, first = self._mark, self._log.min_offset
+        try:
+            message = self._log.message_at(first)
+            mark.first_offset = first
+            mark.first_timestamp_ms = 0 if message is None else message.store_timestamp_ms
+            mark.log_end, mark.ends = log_end, ends
+            mark.batch_queues = {
+                key for key in ends if isinstance(self._queues.find(*key), BatchConsumeQueue)
+            }
+            mark.store()
+        except (OSError, CorruptRecordError) as error:
+            # the former one stays true
+            _log.warning("the store's mark stays as it is: %s", error)

@@ -1,0 +1,196 @@
+"""A queue that was idle for long keeps its end, whatever becomes of its files."""
+
+import json
+import shutil
+
+import pytest
+
+import rmqcore
+from crash.children import die, die_at, run_child
+from crash.small_store import SETTINGS, body_of, check_against_log, put
+from rmqcore.recovery import recovery
+
+IDLE = 40
+LATER = 160
+#: an opening walks the last log file only
+CHECKED = SETTINGS | {"open_check_bytes": 0}
+
+
+def queue_files(path):
+    return sorted((path / "consumequeue/Idle/0").iterdir())
+
+
+def put_idle(store, number):
+    return store.put("Idle", body_of(number), keys=(f"i{number}",))
+
+
+@pytest.fixture
+def idle(store_path):
+    """A store whose queue Idle/0 has no message in the last log files."""
+    with rmqcore.open_store(store_path, **CHECKED) as store:
+        for number in range(IDLE):
+            put_idle(store, number)
+        for number in range(LATER):
+            put(store, number)
+    assert len(queue_files(store_path)) > 3
+    return store_path
+
+
+def lose_all(path):
+    shutil.rmtree(path / "consumequeue/Idle")
+
+
+def lose_last(path):
+    for file in queue_files(path)[2:]:
+        file.unlink()
+
+
+def lose_middle(path):
+    queue_files(path)[1].unlink()
+
+
+def zero_last(path):
+    for file in queue_files(path)[-2:]:
+        file.write_bytes(bytes(200))
+
+
+LOSSES = [lose_all, lose_last, lose_middle, zero_last]
+
+
+def check_whole(path, clean=None):
+    with rmqcore.open_store(path, **CHECKED) as store:
+        if clean is not None:
+            assert store.recovery_report.clean_shutdown is clean
+        assert store.max_queue_offset("Idle", 0) == IDLE
+        found = [bytes(m.body) for m in store.messages("Idle", 0)]
+        assert found == [body_of(number) for number in range(IDLE)]
+        check_against_log(store)
+        assert put_idle(store, IDLE).queue_offset == IDLE
+    with rmqcore.open_store(path, **CHECKED) as store:
+        assert store.recovery_report.findings == []
+        assert store.max_queue_offset("Idle", 0) == IDLE + 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_lost_files_of_an_idle_queue_are_derived_again(idle, lose, clean):
+    if not clean:
+        (idle / "abort").write_text("1")
+    lose(idle)
+    check_whole(idle, clean)
+
+
+class Stopped(Exception):
+    """Raised in the middle of an opening."""
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+@pytest.mark.parametrize("steps", [0, 2, 6])
+@pytest.mark.parametrize("save_every_s", [0, 1])
+def test_an_opening_that_is_interrupted_leaves_no_empty_queue(
+    idle, monkeypatch, lose, steps, save_every_s
+):
+    monkeypatch.setattr(recovery, "SAVE_EVERY_S", save_every_s)
+    lose(idle)
+    told = []
+
+    def stop(progress):
+        told.append(progress)
+        if len(told) > steps:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        rmqcore.open_store(idle, progress=stop, **CHECKED)
+    check_whole(idle)
+
+
+@pytest.mark.parametrize("mark", ["kept", "lost"])
+@pytest.mark.parametrize("lose", [lose_middle, lose_all])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "derived.consume_queue_store.ConsumeQueueStore.drop_damaged",
+        "derived.consume_queue_store.ConsumeQueueStore.append",
+        "files.store_mark.StoreMark.store",
+        "recovery.recovery.Recovery._cut",
+    ],
+)
+def test_an_opening_that_is_killed_leaves_no_empty_queue(idle, where, lose, mark):
+    if mark == "lost":
+        if lose is lose_all:
+            return
+        for file in (idle / "config").glob("storeMark*"):
+            file.unlink()
+    lose(idle)
+
+    def open_again(moment, visit):
+        def run(_):
+            die_at(where, moment, visit)
+            rmqcore.open_store(idle, **CHECKED)
+            die()
+
+        return run
+
+    for moment, visit in (("middle", 1), ("after", 1), ("after", 3)):
+        run_child(open_again(moment, visit))
+    check_whole(idle)
+
+
+def test_a_queue_whose_messages_have_expired_goes_on_at_its_end(idle):
+    with rmqcore.open_store(idle, mode="r") as store:
+        last = store.get_message("Idle", 0, IDLE - 1).messages[0].phy_offset
+    for file in (idle / "commitlog").iterdir():
+        if int(file.name) <= last:
+            file.unlink()
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert store.max_queue_offset("Idle", 0) == IDLE
+    shutil.rmtree(idle / "consumequeue/Idle")
+    for _ in range(2):
+        with rmqcore.open_store(idle, **CHECKED) as store:
+            assert store.min_queue_offset("Idle", 0) == IDLE
+            assert store.max_queue_offset("Idle", 0) == IDLE
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert put_idle(store, IDLE).queue_offset == IDLE
+        assert [bytes(m.body) for m in store.messages("Idle", 0)] == [body_of(IDLE)]
+
+
+def test_a_mark_of_another_log_says_nothing(idle, tmp_path):
+    mark = (idle / "config/storeMark.json").read_text()
+    with rmqcore.open_store(tmp_path / "other", **CHECKED) as store:
+        store.put("Idle", b"the only one")
+    (tmp_path / "other/config/storeMark.json").write_text(mark)
+    with rmqcore.open_store(tmp_path / "other", **CHECKED) as store:
+        assert store.max_queue_offset("Idle", 0) == 1
+        assert store.queues() == [("Idle", 0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"queueEnds":{"../x":{"0":5}}}',
+        '{"queueEnds":{"T":{"a":5}}}',
+        '{"logEnd":{}}',
+    ],
+)
+def test_a_mark_that_cannot_be_read_says_nothing(idle, text):
+    (idle / "config/storeMark.json").write_text(text)
+    (idle / "config/storeMark.json.bak").unlink(missing_ok=True)
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert store.max_queue_offset("Idle", 0) == IDLE
+        check_against_log(store)
+    ends = json.loads(
+        (idle / "config/storeMark.json").read_text().replace("0:", '"0":').replace("1:", '"1":')
+    )
+    assert ends["queueEnds"]["Idle"] == {"0": IDLE}
+
+
+def test_the_mark_is_renewed_while_the_store_is_open(store_path):
+    with rmqcore.open_store(store_path, **CHECKED) as store:
+        for number in range(IDLE):
+            put_idle(store, number)
+        for _ in range(3):
+            store.flush()
+        assert f"0:{IDLE}" in (store_path / "config/storeMark.json").read_text()
