@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from rmqcore.errors import MessageIllegalError
+from rmqcore.arguments import whole_number
+from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
 
@@ -287,14 +288,30 @@ class TopicConfigTable(ConfigTable):
 class ConsumerOffsetTable(ConfigTable):
     """``consumerOffset.json``: the next queue offset of each group in each queue.
 
+    What is committed is in the file 5 seconds later, after ``store.flush()``, or when the store is
+    closed; a crash forgets what came after, so that a consumer sees it again.
+
     Source: RocketMQ broker/offset/ConsumerOffsetManager.java.
     """
 
     file_name = "consumerOffset.json"
 
-    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
-        """See `ConfigTable`."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Callable[[], int],
+        end_of: Callable[[str, int], int] | None = None,
+    ) -> None:
+        """See `ConfigTable`.
+
+        Args:
+            directory: where the file lies.
+            clock: Unix time in milliseconds.
+            end_of: the end of a queue by topic and queue id, beyond which no offset may lie.
+        """
         self._offsets: dict[str, dict[int, int]] = {}
+        self._end_of = end_of
         super().__init__(directory, clock=clock)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
@@ -305,13 +322,18 @@ class ConsumerOffsetTable(ConfigTable):
         """Set the next queue offset of a group.
 
         Raises:
-            ValueError: the queue id or the offset is negative.
+            ArgumentError: the queue id or the offset is negative or no whole number, or the offset
+                lies beyond the end of the queue, where no message has been put yet.
             MessageIllegalError: the topic or the group is no legal name.
         """
-        if queue_id < 0 or not 0 <= queue_offset <= _INT64_MAX:
-            raise ValueError(f"queue {queue_id}, offset {queue_offset}: neither may be negative")
         check_topic_name(group)
         check_topic_name(topic)
+        for name, value in (("queue_id", queue_id), ("queue_offset", queue_offset)):
+            if whole_number(name, value, -_INT64_MAX, _INT64_MAX) < 0:
+                raise ArgumentError(name, value, "a number that is not negative")
+        if self._end_of is not None and queue_offset > (end := self._end_of(topic, queue_id)):
+            rule = f"at most {end}, the end of queue {queue_id} of {topic}"
+            raise ArgumentError("queue_offset", queue_offset, rule)
         with self._lock:
             queues = self._offsets.setdefault(_offset_key(topic, group), {})
             self._changed |= queues.get(queue_id) != queue_offset

@@ -50,6 +50,7 @@ from rmqcore.services.flush import (
 )
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
+from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.service import ServiceThread
 from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
@@ -157,7 +158,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._mark = StoreMark(directory)
         self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
-        self.consumer_offsets = ConsumerOffsetTable(directory.config, clock=self._clock_ms)
+        self.consumer_offsets = ConsumerOffsetTable(
+            directory.config, clock=self._clock_ms, end_of=self.max_queue_offset
+        )
         self._general = GeneralReads(self.log, self.consume_queues, self.index)
         self._stats = StoreStatsService(
             clock=self._clock_ms,
@@ -254,13 +257,13 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._flush_queues,
             self._log_flush_service(),
             self._reput,
+            SaveTablesService(self.topics, self.consumer_offsets, on_error=self._service_failed),
         ]
         if self._flush_policy.through_pool:
+            interval_ms = config.commit_interval_commit_log_ms
             self._services.append(
                 CommitRealTimeService(
-                    self._log_writer,
-                    interval_ms=config.commit_interval_commit_log_ms,
-                    on_error=self._service_failed,
+                    self._log_writer, interval_ms=interval_ms, on_error=self._service_failed
                 )
             )
         self._log_writer.attach()
@@ -461,11 +464,14 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def flush(self) -> int:
         """Write everything put so far through to the disk, derived files included.
 
+        Consumer offsets and topics, too.
+
         Returns:
             the flushed physical offset.
 
         Raises:
-            OSError: the disk refused; the store takes no puts any more.
+            OSError: the disk refused; the store takes no puts any more, unless only the tables
+                below ``config/`` could not be written.
         """
         self._check_open()
         try:
@@ -475,6 +481,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         except OSError as error:
             self._service_failed(error)
             raise
+        self._persist_tables()
         return flushed
 
     def delete_expired_files(self) -> None:
@@ -523,9 +530,12 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self._flush_queues.flush()
         if self._reput.behind == 0:
             self._marker.closed()
+        self._persist_tables()
+        return self._reput.behind == 0
+
+    def _persist_tables(self) -> None:
         self.topics.persist()
         self.consumer_offsets.persist()
-        return self._reput.behind == 0
 
     def _abandon_files(self, *, clean: bool) -> None:
         self._log_writer.close()

@@ -1,0 +1,45 @@
+"""Writing the tables below ``config/`` from time to time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from rmqcore.services.service import ServiceThread
+
+#: seconds between two looks at what has changed, as in RocketMQ's broker
+SAVE_INTERVAL_S: Final = 5.0
+_log = logging.getLogger("rmqcore")
+
+
+class SavedTable(Protocol):
+    """A table that writes itself when it has changed."""
+
+    def persist(self) -> bool:
+        """Write the file when the table has changed."""
+        ...
+
+
+class SaveTablesService(ServiceThread):
+    """Writes each table that has changed every 5 seconds; one that cannot be is tried again.
+
+    Source: RocketMQ broker/BrokerController.java, flushConsumerOffsetInterval.
+    """
+
+    def __init__(
+        self,
+        *tables: SavedTable,
+        on_error: Callable[[BaseException], None],
+        interval_s: float = SAVE_INTERVAL_S,
+    ) -> None:
+        super().__init__("SaveTablesService", interval_s, on_error)
+        self._tables = tables
+
+    def run_once(self) -> None:
+        """Write what has changed."""
+        for table in self._tables:
+            try:
+                table.persist()
+            except OSError:
+                _log.exception("a table below config/ could not be written and is tried again")
