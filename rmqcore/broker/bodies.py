@@ -43,6 +43,14 @@ def read_object(request: RemotingCommand) -> dict[str, Any]:
     return value
 
 
+def objects_in(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The objects of a list in a body; what is none is passed over."""
+    entries = body.get(name) or []
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
 def _format(value: object) -> str:
     if isinstance(value, Mapping):
         parts = (f"{_key(k)}:{_format(v)}" for k, v in value.items() if v is not None)

@@ -14,6 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from rmqcore.broker.admin_broker import AdminBroker
+from rmqcore.broker.admin_groups import AdminGroups
+from rmqcore.broker.admin_offsets import AdminOffsets
+from rmqcore.broker.admin_topics import AdminTopics
 from rmqcore.broker.client_requests import ClientRequests, QueueLocks, notify_consumers
 from rmqcore.broker.clients import Consumers, Producers, expired
 from rmqcore.broker.groups import Groups
@@ -144,6 +148,10 @@ class Broker:
             offsets,
             QueryMessages(store),
             RuntimeInfo(store, self._settings),
+            AdminTopics(store, self._settings, topics, consumers),
+            AdminGroups(store, self._settings, topics, groups, consumers, producers),
+            AdminOffsets(store, self._settings, topics, groups, consumers, offsets),
+            AdminBroker(store, self._settings, self._change, topics, consumers),
         )
         for part in parts:
             part.register(self._server)
@@ -162,6 +170,15 @@ class Broker:
 
     def _settings(self) -> BrokerConfig:
         return self.config
+
+    def _change(self, properties: Mapping[str, str]) -> None:
+        """Change settings while the broker runs: all of them, or none.
+
+        Raises:
+            ConfigError: one of them may not change, or is not what it should be.
+        """
+        self.config = self.config.changed(properties)
+        self._topics_changed()
 
     def _topics_changed(self) -> None:
         self._saving.set()

@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rmqcore.broker.bodies import java_body, read_object
+from rmqcore.broker.bodies import java_body, objects_in, read_object
 from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import RETRY_PREFIX, Topics
+from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -51,10 +52,11 @@ class ClientRequests:
             request.language,
             request.version,
             time.monotonic(),
+            wall_clock_ms(),
         )
-        for entry in _objects(body, "consumerDataSet"):
+        for entry in objects_in(body, "consumerDataSet"):
             self._take_consumer(client, entry)
-        for entry in _objects(body, "producerDataSet"):
+        for entry in objects_in(body, "producerDataSet"):
             self._producers.register(str(entry.get("groupName", "")), client)
         return success()
 
@@ -66,7 +68,7 @@ class ClientRequests:
         self._topics.for_group(RETRY_PREFIX + name, max(1, int(group.get("retryQueueNums", 1))))
         model = str(entry.get("messageModel", "CLUSTERING"))
         wanted = []
-        for fields in _objects(entry, "subscriptionDataSet"):
+        for fields in objects_in(entry, "subscriptionDataSet"):
             try:
                 wanted.append(Subscription.from_java(fields))
             except ValueError:
@@ -117,7 +119,7 @@ class QueueLocks:
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         now = time.monotonic()
         locked = []
-        for queue in _objects(body, "mqSet"):
+        for queue in objects_in(body, "mqSet"):
             key = _key(group, queue)
             owner, since = self._owners.get(key, (client_id, now))
             if owner == client_id or now - since > _LOCKED_FOR_S:
@@ -129,7 +131,7 @@ class QueueLocks:
         """42: give queues back."""
         body = read_object(request)
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
-        for queue in _objects(body, "mqSet"):
+        for queue in objects_in(body, "mqSet"):
             key = _key(group, queue)
             if self._owners.get(key, ("", 0.0))[0] == client_id:
                 del self._owners[key]
@@ -159,10 +161,3 @@ def notify_consumers(group: ConsumerGroup) -> None:
 def _key(group: str, queue: Mapping[str, Any]) -> tuple[str, str, int]:
     queue_id = queue.get("queueId", -1)
     return group, str(queue.get("topic", "")), queue_id if type(queue_id) is int else -1
-
-
-def _objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    entries = body.get(name) or []
-    if not isinstance(entries, list):
-        return []
-    return [entry for entry in entries if isinstance(entry, dict)]

@@ -27,6 +27,8 @@ class Client:
     version: int
     #: of the last heart-beat, by the monotonic clock.
     seen_at_s: float
+    #: the same by the wall clock, milliseconds.
+    seen_ms: int
 
     def to_java(self) -> dict[str, object]:
         """The fields of RocketMQ's ``Connection``."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from rmqcore.config.setting import checked_value, setting
+from rmqcore.errors import ConfigError
 
 READ: Final = 4
 WRITE: Final = 2
@@ -120,6 +121,20 @@ class BrokerConfig:
             if own is not None:
                 values[own] = checked_value(_SETTINGS[own], value)
         return cls(**values)
+
+    def changed(self, properties: Mapping[str, str]) -> Self:
+        """The settings after a change of those that may change while the broker runs.
+
+        Raises:
+            ConfigError: one of them may not, is none, or is not what it should be.
+        """
+        values: dict[str, Any] = {}
+        for name, value in properties.items():
+            own = _BY_JAVA_NAME.get(name)
+            if own is None or not _SETTINGS[own].metadata["dynamic"]:
+                raise ConfigError(name, value, "a setting that can change while the broker runs")
+            values[own] = checked_value(_SETTINGS[own], value)
+        return dataclasses.replace(self, **values)
 
     def as_properties(self) -> dict[str, str]:
         """All settings under RocketMQ's names, as text."""

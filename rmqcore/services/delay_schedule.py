@@ -273,6 +273,10 @@ class ScheduleMessageService:
             starts.extend(phy_offset for phy_offset, _, _ in _UNIT.iter_unpack(units))
         return min(starts, default=None)
 
+    def offsets(self) -> dict[int, int]:
+        """By level, the next queue offset that is delivered."""
+        return self._offsets.levels()
+
     def runtime_info(self) -> dict[str, str]:
         """``scheduleMessageOffset_<level>``: the next offset to deliver and the level's maximum."""
         return {

@@ -448,6 +448,10 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         """
         return self._arrival.listen(listener)
 
+    def delay_offsets(self) -> dict[int, int]:
+        """By delay level, the next queue offset that is delivered; empty when none is."""
+        return {} if self._delayed is None else self._delayed.schedule.offsets()
+
     def stats(self) -> dict[str, str]:
         """Counters and rates under RocketMQ's runtime-info names."""
         info = self._stats.runtime_info()

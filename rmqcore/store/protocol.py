@@ -173,6 +173,10 @@ class MessageStore(Protocol):
         """Every message of a queue, of a topic, or of the whole log, in order."""
         ...
 
+    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
+        ...
+
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue, sorted."""
         ...
@@ -201,6 +205,14 @@ class MessageStore(Protocol):
         """Call a function whenever messages have come that can be read; returns what ends it."""
         ...
 
+    def broker_conf(self) -> str:
+        """The ``broker.conf`` lines with which RocketMQ opens this store."""
+        ...
+
+    def delay_offsets(self) -> dict[int, int]:
+        """By delay level, the next queue offset that is delivered."""
+        ...
+
     def why_not_writable(self) -> str | None:
         """Why puts are refused at this moment; None when they are not."""
         ...
@@ -210,6 +222,10 @@ class MessageStore(Protocol):
         ...
 
     # ---- flushing and closing
+
+    def delete_expired_files(self) -> None:
+        """Delete what retention would delete now, whatever the hour."""
+        ...
 
     def flush(self) -> int:
         """Write everything put so far through to the disk; the flushed physical offset."""

@@ -1,0 +1,200 @@
+"""Administration of topics: created, deleted, listed, measured.
+
+Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rmqcore.broker.bodies import QueueKey, java_body, objects_in, read_object
+from rmqcore.broker.clients import Consumers
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import Topics
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    success,
+)
+from rmqcore.store.protocol import MessageStore
+
+_QUEUES_MAX: Final = 65_536
+
+
+class AdminTopics:
+    """Requests 17, 18, 21, 202, 215, 300, 303, 305 and 351."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        consumers: Consumers,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._consumers = consumers
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update)
+        server.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.update_several)
+        server.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.list_all)
+        server.register(RequestCode.GET_TOPIC_STATS_INFO, self.stats)
+        server.register(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete)
+        server.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by)
+        server.register(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
+        server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.list_system)
+        server.register(RequestCode.GET_TOPIC_CONFIG, self.get)
+
+    def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """17: create a topic, or change it."""
+        name = request.text("topic")
+        old = self._topics.get(name)
+        read = request.number("readQueueNums", old.read_queue_nums if old else 8)
+        write = request.number("writeQueueNums", old.write_queue_nums if old else 8)
+        self._put(
+            TopicConfig(
+                topic_name=name,
+                read_queue_nums=read,
+                write_queue_nums=write,
+                perm=request.number("perm", 6),
+                topic_filter_type=request.text("topicFilterType", "SINGLE_TAG"),
+                topic_sys_flag=request.number("topicSysFlag", 0),
+                order=request.boolean("order"),
+                attributes=_changed(old.attributes if old else {}, request.text("attributes", "")),
+            )
+        )
+        return success()
+
+    def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """18: as 17, for the topics in the body; nothing is changed when one of them is wrong."""
+        entries = objects_in(read_object(request), "topicConfigList")
+        try:
+            wanted = [TopicConfig.from_java(str(e.get("topicName", "")), e) for e in entries]
+        except ValueError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        for topic in wanted:
+            self._check(topic)
+        for topic in wanted:
+            self._topics.put(topic)
+        return success()
+
+    def _put(self, topic: TopicConfig) -> None:
+        self._check(topic)
+        self._topics.put(topic)
+
+    def _check(self, topic: TopicConfig) -> None:
+        name = topic.topic_name
+        if self._topics.is_system(name):
+            remark = f"The topic[{name}] is conflict with system topic."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        for count in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 <= count <= _QUEUES_MAX:
+                remark = f"topic {name}: {count} queues; 0 to {_QUEUES_MAX} are possible"
+                raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if not 0 <= topic.perm <= 15:
+            remark = f"topic {name}: perm {topic.perm} is no sum of 1, 2, 4 and 8"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+
+    def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """215: forget a topic, its retry topics' sense, and what groups have consumed of it."""
+        name = request.text("topic")
+        if self._topics.is_system(name):
+            remark = f"The topic[{name}] is conflict with system topic."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        self._store.consumer_offsets.remove(topic=name)
+        self._topics.remove(name)
+        return success()
+
+    def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """21: every topic."""
+        table = self._topics.table
+        topics = {topic.topic_name: topic.to_java() for topic in table}
+        body = {"dataVersion": table.data_version.to_java(), "topicConfigTable": topics}
+        return success({"totalTopicNum": str(len(topics))}, java_body(body))
+
+    def list_system(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """305: the topics of the broker's own."""
+        return success(body=java_body({"topicList": sorted(self._topics.system_topics)}))
+
+    def get(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """351: one topic."""
+        return success(body=java_body(self._topics.expect(request.text("topic")).to_java()))
+
+    def stats(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """202: where each queue of a topic begins and ends, and when it was last written."""
+        topic = self._topics.expect(request.text("topic"))
+        table = {}
+        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+            least = self._store.min_queue_offset(topic.topic_name, queue_id)
+            most = self._store.max_queue_offset(topic.topic_name, queue_id)
+            table[self._key(topic.topic_name, queue_id)] = {
+                "lastUpdateTimestamp": self.stored_ms(topic.topic_name, queue_id, most - 1, 0),
+                "maxOffset": most,
+                "minOffset": least,
+            }
+        return success(body=java_body({"offsetTable": table, "topicPutTps": 0.0}))
+
+    def stored_ms(self, topic: str, queue_id: int, offset: int, otherwise: int) -> int:
+        """When a message was stored; another number when it is not there."""
+        if offset < 0:
+            return otherwise
+        found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
+        return found[0].store_timestamp_ms if found else otherwise
+
+    def consumed_by(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """300: the groups that consume a topic, or have."""
+        topic = request.text("topic")
+        groups = set(self._consumers.subscribed_to(topic))
+        groups |= {g for t, g in self._store.consumer_offsets.pairs() if t == topic}
+        return success(body=java_body({"groupList": sorted(groups)}))
+
+    def time_span(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """303: the store times of each queue's ends, and of what a group consumed last."""
+        topic = self._topics.expect(request.text("topic"))
+        group, name, spans = request.text("group"), topic.topic_name, []
+        for queue_id in range(topic.write_queue_nums):
+            least = self._store.min_queue_offset(name, queue_id)
+            most = self._store.max_queue_offset(name, queue_id)
+            oldest = self.stored_ms(name, queue_id, least, -1)
+            newest = self.stored_ms(name, queue_id, most - 1, -1)
+            consumed = self._store.consumer_offsets.get(name, group, queue_id)
+            last = oldest
+            if consumed is not None and consumed > 0:
+                last = self.stored_ms(name, queue_id, consumed - 1, oldest)
+            spans.append(
+                {
+                    "consumeTimeStamp": last,
+                    "delayTime": max(0, newest - last) if (consumed or 0) < most else 0,
+                    "maxTimeStamp": newest,
+                    "messageQueue": self._key(name, queue_id),
+                    "minTimeStamp": oldest,
+                }
+            )
+        return success(body=java_body({"consumeTimeSpanSet": spans}))
+
+    def _key(self, topic: str, queue_id: int) -> QueueKey:
+        return QueueKey((self._config().broker_name, topic, queue_id))
+
+
+def _changed(old: Mapping[str, str], changes: str) -> dict[str, str]:
+    """Attributes after changes such as ``+queue.type=BatchCQ,-message.type``."""
+    attributes: dict[str, Any] = dict(old)
+    for change in filter(None, (part.strip() for part in changes.split(","))):
+        name, equals, value = change[1:].partition("=")
+        if change[0] == "+" and equals:
+            attributes[name] = value
+        elif change[0] == "-":
+            attributes.pop(name, None)
+        else:
+            remark = f"attribute {change!r}: write +name=value or -name"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+    return attributes
