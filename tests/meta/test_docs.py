@@ -1,13 +1,18 @@
 """The tables in docs/format/ say what the code does, byte for byte."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from meta.format_docs import all_tables, differences, tables
 
 from rmqcore._codec import LAYOUT
+from rmqcore.config.store_config import SETTINGS
 
-FORMAT = Path(__file__).parents[2] / "docs" / "format"
+ROOT = Path(__file__).parents[2]
+FORMAT = ROOT / "docs" / "format"
 
 PAGE = """
 # A unit
@@ -27,6 +32,19 @@ UNIT = {"phy_offset": (0, 8), "size": (8, 4)}
 
 def test_documents_and_code_agree():
     assert not differences(all_tables(FORMAT), LAYOUT)
+
+
+def test_the_page_of_settings_is_that_of_the_source():
+    check = [sys.executable, ROOT / "scripts" / "settings_page.py", "--check"]
+    stale = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert stale.stdout == "", "run python scripts/settings_page.py"
+    assert stale.returncode == 0, stale.stderr
+
+
+def test_every_setting_has_its_row_with_a_sentence():
+    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", page, re.MULTILINE))
+    assert [name for name in SETTINGS if len(rows.get(name, "")) < 10] == []
 
 
 def test_a_table_is_read():
