@@ -30,6 +30,8 @@ _LENGTH = struct.Struct(">i")
 _BINARY = struct.Struct(">hbhii")
 _KEY_LENGTH = struct.Struct(">h")
 
+_REMARK_AT = _BINARY.size + _LENGTH.size
+
 PREFIX_SIZE = _PREFIX.size
 #: what the length does not count: itself
 LENGTH_SIZE = 4
@@ -41,6 +43,7 @@ INT32_MAX = 2**31 - 1
 
 _LANGUAGE_BY_NAME = {language.name: language for language in LanguageCode}
 _LANGUAGE_BY_NUMBER = {int(language): language for language in LanguageCode}
+_NAME_OF_LANGUAGE = {int(language): language.name for language in LanguageCode}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,17 +183,19 @@ def _refuse_constant(constant: str) -> None:
     raise FrameError(f"{constant} in a JSON header")
 
 
-_parse = json.JSONDecoder(parse_constant=_refuse_constant).decode
+#: not `decode`, which looks for white space with regular expressions
+_parse = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
 
 
 def _read_json(header: bytes | bytearray, field_count: int) -> RemotingCommand:
     try:
-        members = _parse(header.decode("utf-8"))
+        text = header.decode("utf-8").strip()
+        members, end = _parse(text)
     except FrameError:
         raise
     except (ValueError, RecursionError) as error:
         raise FrameError("the header is not JSON") from error
-    if type(members) is not dict:
+    if type(members) is not dict or end != len(text):
         raise FrameError("the header is no JSON object")
     get = members.get
     fields = get("extFields")
@@ -255,7 +260,7 @@ def _write_json(command: RemotingCommand) -> bytes:
     remark = "" if command.remark is None else f'"remark":{_quote(command.remark)},'
     return (
         f'{{"code":{command.code:d},{fields}"flag":{command.flag:d},'
-        f'"language":"{command.language.name}","opaque":{command.opaque:d},{remark}'
+        f'"language":"{_NAME_OF_LANGUAGE[command.language]}","opaque":{command.opaque:d},{remark}'
         f'"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
     ).encode("utf-8", "replace")
 
@@ -270,22 +275,22 @@ def _fits_binary(command: RemotingCommand) -> bool:
 def _read_binary(header: bytes | bytearray, field_count: int) -> RemotingCommand:
     try:
         code, language, version, opaque, flag = _BINARY.unpack_from(header)
-        remark, at = _take(header, _BINARY.size)
-        fields_size = _LENGTH.unpack_from(header, at)[0]
+        remark_size = _LENGTH.unpack_from(header, _BINARY.size)[0]
+        fields_at = _REMARK_AT + remark_size + LENGTH_SIZE
+        if remark_size < 0 or fields_at > len(header):
+            raise FrameError(f"a remark of {remark_size} bytes in a header of {len(header)}")
+        fields_size = _LENGTH.unpack_from(header, fields_at - LENGTH_SIZE)[0]
     except struct.error as error:
         raise FrameError(f"a binary header of {len(header)} bytes ends too early") from error
-    at += LENGTH_SIZE
-    if fields_size != len(header) - at:
-        raise FrameError(f"header fields of {fields_size} bytes where {len(header) - at} are left")
-    fields: dict[str, str] = {}
+    if fields_size != len(header) - fields_at:
+        raise FrameError(
+            f"header fields of {fields_size} bytes where {len(header) - fields_at} are left"
+        )
     try:
-        while at < len(header):
-            if len(fields) >= field_count:
-                raise FrameTooLargeError("header fields: a number", len(fields) + 1, field_count)
-            name, at = _take(header, at, _KEY_LENGTH)
-            fields[name], at = _take(header, at)
-    except struct.error as error:
-        raise FrameError("the header fields end too early") from error
+        remark = header[_REMARK_AT : _REMARK_AT + remark_size].decode("utf-8")
+        fields = _read_fields(header, fields_at, field_count)
+    except UnicodeDecodeError as error:
+        raise FrameError("text in a header is not UTF-8") from error
     return RemotingCommand(
         code,
         fields,
@@ -299,16 +304,25 @@ def _read_binary(header: bytes | bytearray, field_count: int) -> RemotingCommand
     )
 
 
-def _take(header: bytes | bytearray, at: int, length: struct.Struct = _LENGTH) -> tuple[str, int]:
-    """Read text with its length in front; return it and where it ends."""
-    size = length.unpack_from(header, at)[0]
-    at += length.size
-    if not 0 <= size <= len(header) - at:
-        raise FrameError(f"text of {size} bytes in a header with {len(header) - at} left")
-    try:
-        return header[at : at + size].decode("utf-8"), at + size
-    except UnicodeDecodeError as error:
-        raise FrameError("text in a header is not UTF-8") from error
+def _read_fields(header: bytes | bytearray, at: int, field_count: int) -> dict[str, str]:
+    """Read names and values to the end of the header.
+
+    Lengths count as unsigned: a negative one, like any that is too long, leads beyond the end,
+    which the last comparison sees.
+    """
+    fields: dict[str, str] = {}
+    end = len(header)
+    while at < end:
+        if len(fields) >= field_count:
+            raise FrameTooLargeError("header fields: a number", len(fields) + 1, field_count)
+        name_at = at + 2
+        value_at = name_at + int.from_bytes(header[at:name_at]) + 4
+        name = header[name_at : value_at - 4]
+        at = value_at + int.from_bytes(header[value_at - 4 : value_at])
+        fields[name.decode("utf-8")] = header[value_at:at].decode("utf-8")
+    if at != end:
+        raise FrameError("the header fields do not end with the header")
+    return fields
 
 
 def _write_binary(command: RemotingCommand) -> bytes:

@@ -86,6 +86,10 @@ def test_field_values_become_text():
     assert command.ext_fields == {"a": "7", "b": "true", "c": "false", "e": "-1.5", "f": "x"}
 
 
+def test_white_space_around_a_header_is_no_harm():
+    assert decode(frame(' \n{"code": 7 } '))[0].code == 7
+
+
 def test_codes_that_a_binary_header_cannot_hold_get_a_json_one():
     command = RemotingCommand(200050, serialize_type=1)
     assert encode(command)[4] == 0
@@ -133,6 +137,7 @@ BAD = {
     "header beyond the frame": b"\0\0\0\6\0\0\0\3{}",
     "not JSON": frame("{code:1}"),
     "no object": frame("[]"),
+    "two objects": frame("{}{}"),
     "not UTF-8": frame(b'{"remark":"\xff"}'),
     "text as code": frame('{"code":"1"}'),
     "fraction as code": frame('{"code":1.0}'),
