@@ -5,28 +5,49 @@ import contextlib
 import os
 import shlex
 import socket
+import ssl
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from interop.peer import RUN, free_port
 from rmqcore.namesrv import NameServer, NamesrvConfig
-from rmqcore.remoting import RemotingClient, RemotingCommand
+from rmqcore.remoting import (
+    ClientSettings,
+    RemotingClient,
+    RemotingCommand,
+    ServerSettings,
+    TlsMode,
+)
 
 #: Java starts, compiles what is new, and on the first run fetches the jars.
 TIMEOUT_S = 240
 CLUSTER = "DefaultCluster"
+PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
 #: RocketMQ wants its log configuration in its home
-_LOG_FILES = ("logback_broker.xml", "logback_tools.xml")
+_LOG_FILES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml")
 
 
 @contextlib.contextmanager
-def name_server(**settings):
-    """Our name server, in a thread; yields its address and a function that asks it."""
+def name_server(tls=False, gate=None, **settings):
+    """Our name server, in a thread; yields its address and a function that asks it.
+
+    Args:
+        tls: whether only clients with TLS are served.
+        gate: asked before each request.
+        settings: of NamesrvConfig.
+    """
     started, stop, found = threading.Event(), [], {}
 
     async def serve():
-        server = NameServer(port=0, config=NamesrvConfig(**settings))
+        config = NamesrvConfig(**settings)
+        served = ServerSettings()
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(PEM)
+            served = ServerSettings(tls=context, tls_mode=TlsMode.ENFORCING)
+        server = NameServer(port=0, config=config, settings=served, gate=gate)
         await server.start()
         stopping = asyncio.Event()
         stop.append(lambda: loop.call_soon_threadsafe(stopping.set))
@@ -41,24 +62,32 @@ def name_server(**settings):
     assert started.wait(10)
     address = found["address"]
 
-    def ask(code, fields=None, body=b""):
-        async def once():
-            client = RemotingClient()
-            try:
-                return await client.invoke(address, RemotingCommand(code, fields or {}, body))
-            finally:
-                await client.close()
-
-        return asyncio.run(once())
-
     try:
-        yield address, ask
+        yield address, asker(address, tls=tls)
     finally:
         stop[0]()
         thread.join(30)
 
 
-def java(release, home, *command, heap="256m"):
+def asker(address, tls=False):
+    """A function (code, fields, body) that asks an address with our client."""
+
+    def ask(code, fields=None, body=b""):
+        async def once():
+            context = ssl.create_default_context(cafile=PEM) if tls else None
+            client = RemotingClient(settings=ClientSettings(tls=context))
+            command = RemotingCommand(code, fields or {}, body)
+            try:
+                return await client.invoke(address, command)
+            finally:
+                await client.close()
+
+        return asyncio.run(once())
+
+    return ask
+
+
+def java(release, home, *command, heap="256m", options=()):
     """The command and environment that run a class with a release's jars in a home of its own."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
     for name in _LOG_FILES:
@@ -68,17 +97,17 @@ def java(release, home, *command, heap="256m"):
         "ROCKETMQ": release,
         "ROCKETMQ_HOME": str(home),
         "HEAP": heap,
-        "JAVA_OPTS": f"-Duser.home={shlex.quote(str(home))}",
+        "JAVA_OPTS": " ".join([f"-Duser.home={shlex.quote(str(home))}", *options]),
     }
     return [RUN, *command], environment
 
 
-def mqadmin(release, home, address, *commands):
+def mqadmin(release, home, address, *commands, options=()):
     """Run commands of a release's mqadmin; return what each has printed, by command."""
     home.mkdir(parents=True, exist_ok=True)
     script = home / "commands.txt"
     script.write_text("".join(f"{line} -n {address}\n" for line in commands), "utf-8")
-    command, environment = java(release, home, "AdminScript", script, heap="128m")
+    command, environment = java(release, home, "AdminScript", script, heap="128m", options=options)
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -128,12 +157,32 @@ def java_broker(release, home, address, name, **settings):
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
     main = "org.apache.rocketmq.broker.BrokerStartup"
     command, environment = java(release, home, main, "-c", conf)
+    with running(command, environment, home) as process:
+        yield process, f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def java_name_server(release, home):
+    """A name server of a release; yields its address."""
+    home.mkdir(parents=True)
+    port = free_port()
+    conf = home / "namesrv.conf"
+    conf.write_text(f"listenPort={port}\n", "utf-8")
+    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+    command, environment = java(release, home, main, "-c", conf)
+    with running(command, environment, home):
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def running(command, environment, home):
+    """A process whose output is kept in its home, killed at the end."""
     with (home / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        yield process, f"127.0.0.1:{port}"
+        yield process
     finally:
         process.kill()
         process.wait(30)

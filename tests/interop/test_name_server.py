@@ -1,18 +1,44 @@
 """Brokers and tools of Apache RocketMQ use our name server as their own."""
 
+import asyncio
 import json
 
 import pytest
+from namesrv.brokers import CLUSTER as CLUSTER_OF_COMMAND
+from namesrv.brokers import register_command
 
-from interop.cluster import CLUSTER, java_broker, mqadmin, name_server, until
+from interop.cluster import (
+    CLUSTER,
+    asker,
+    java_broker,
+    java_name_server,
+    mqadmin,
+    name_server,
+    until,
+)
 from interop.peer import missing
 from interop.writers import BOTH
-from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.remoting import (
+    ClientSettings,
+    RemotingClient,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    ResponseCode,
+)
 
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
+
+
+def answers(ask):
+    """Tell whether a server is there."""
+    try:
+        return ask(RequestCode.GET_BROKER_CLUSTER_INFO).code == ResponseCode.SUCCESS
+    except RemotingError:
+        return False
 
 
 def route_of(ask, topic):
@@ -55,6 +81,45 @@ def test_mqadmin_works_with_keys_and_settings(tmp_path, release):
         assert "nothing was changed: configStorePath has to be one of" in refused
         assert refused.count("CODE:") == 1
         assert "#Cluster Name" in printed["clusterList"]
+
+
+@pytest.mark.parametrize("release", BOTH)
+@pytest.mark.parametrize(("kind", "tls"), [(0, True), (1, False)], ids=["tls", "binary"])
+def test_mqadmin_may_use_tls_and_binary_headers(tmp_path, release, kind, tls):
+    kinds = set()
+    options = ["-Dfile.encoding=UTF-8", f"-Dtls.enable={str(tls).lower()}"]
+    options.append(f"-Drocketmq.serialize.type={['JSON', 'ROCKETMQ'][kind]}")
+    with name_server(tls, lambda _, request: kinds.add(request.serialize_type)) as (address, ask):
+        command = "updateKvConfig -s N -k käy -v ü1"
+        printed, errors = mqadmin(release, tmp_path / "admin", address, command, options=options)
+        assert "success" in printed[command], errors
+        assert kinds == {kind}
+        answer = ask(RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "käy"})
+        assert answer.ext_fields == {"value": "ü1"}
+
+
+@pytest.mark.parametrize("release", BOTH)
+def test_our_client_registers_a_broker_with_rocketmqs_name_server(tmp_path, release):
+    async def register(address, serialize_type, name):
+        """Register, and hold the connection: the broker goes with it."""
+        client = RemotingClient(settings=ClientSettings(serialize_type=serialize_type))
+        assert (await client.invoke(address, register_command(name))).code == 0
+        answer = await client.invoke(address, RemotingCommand(105, {"topic": "TopicA"}))
+        route = json.loads(answer.body)
+        unknown = await client.invoke(address, RemotingCommand(105, {"topic": "none"}))
+        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+        await client.close()
+        return route
+
+    with java_name_server(release, tmp_path / "namesrv") as address:
+        until(lambda: answers(asker(address)), "the name server answers")
+        for serialize_type, name in enumerate(("broker-json", "broker-binary")):
+            route = asyncio.run(register(address, serialize_type, name))
+            (broker,), (queues,) = route["brokerDatas"], route["queueDatas"]
+            assert (broker["brokerName"], broker["cluster"]) == (name, CLUSTER_OF_COMMAND)
+            assert broker["brokerAddrs"] == {"0": "127.0.0.1:10911"}
+            assert (queues["readQueueNums"], queues["writeQueueNums"]) == (4, 5)
+            until(lambda: route_of(asker(address), "TopicA") is None, "the broker goes", 30)
 
 
 @pytest.mark.parametrize("release", BOTH)
