@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from rmqcore.errors import DiskFullError, StoreNotWritableError
+from rmqcore.errors import DiskFullError, StoreClosedError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.native.base._turn import Turn
 from rmqcore.services.service import ServiceThread
@@ -92,10 +93,13 @@ class AllocateMappedFileService(ServiceThread):
         if self.running:
             following = offset + self._file_size
             self.prepare(path.with_name(f"{following:020d}"), following)
+            if self._locked:
+                self.wakeup()
         return file
 
     def run_once(self) -> None:
-        """Make every file that was asked for."""
+        """Let go of full files, and make every file that was asked for."""
+        self._unlock_finished(self._newest)
         while self._wanted and not self._stopping:
             with self._making.within():
                 if not self._wanted:
@@ -133,7 +137,8 @@ class AllocateMappedFileService(ServiceThread):
         finished = [file for file in self._locked if file.file_from_offset < offset]
         self._locked = [file for file in self._locked if file.file_from_offset >= offset]
         for file in finished:
-            if file.available:
+            # retention may have removed it
+            with suppress(StoreClosedError):
                 file.region.unlock_memory()
 
     def stop(self, timeout_s: float = 30.0) -> bool:

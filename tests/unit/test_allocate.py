@@ -142,3 +142,31 @@ def test_a_warm_up_beside_a_writer_changes_nothing(tmp_path, way, sync_every):
     thread.join()
     view.release()
     file.close()
+
+
+def test_full_files_are_let_go_out_of_memory_again(tmp_path):
+    open_files, unlocked = OpenFiles(), []
+
+    def make(path, offset):
+        file = MappedFile(path, SIZE, offset, open_files)
+        file.create(whole=True)
+        return file
+
+    service = AllocateMappedFileService(
+        make,
+        SIZE,
+        ahead=1,
+        warm=True,
+        sync_every=0,
+        lock_budget=2 * SIZE,
+        on_error=unlocked.append,
+    )
+    service.start()
+    for number in range(6):
+        offset = number * SIZE
+        service.prepare(tmp_path / f"{offset:020d}", offset)
+        wait_for(lambda offset=offset: any(f.file_from_offset == offset for f in service._locked))
+        service.take(tmp_path / f"{offset:020d}", offset)
+        wait_for(lambda offset=offset: all(f.file_from_offset >= offset for f in service._locked))
+    service.stop()
+    assert not unlocked
