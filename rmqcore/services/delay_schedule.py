@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.native.format._message import Message, MessageExt
@@ -32,6 +32,7 @@ _TRANSACTION_MASK: Final = 0x0C
 _TRANSACTION_COMMIT: Final = 0x08
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
+_QUEUE_ID_MAX: Final = 2**31 - 1
 _UNIT: Final = struct.Struct(">qiq")
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
@@ -131,7 +132,8 @@ def unpark(parked: MessageExt) -> Message:
         properties.pop(name, None)
     topic = properties.get(_REAL_TOPIC)
     queue_id = properties.get(_REAL_QUEUE_ID, "")
-    if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
+    known = queue_id.isdecimal() and len(queue_id) < 11 and int(queue_id) <= _QUEUE_ID_MAX
+    if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not known:
         raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
     return Message(
         topic,
@@ -341,7 +343,10 @@ class ScheduleMessageService:
         """
         deliver_at_ms = tags_code
         if tags_code < 0:
-            parked = self._store.message_at(phy_offset)
+            try:
+                parked = self._store.message_at(phy_offset)
+            except CorruptStoreError:
+                return now_ms
             stored_ms = now_ms if parked is None else parked.store_timestamp_ms
             deliver_at_ms = delay_level_deadline(self._levels_ms, level, stored_ms)
         known = level <= len(self._levels_ms)
@@ -358,11 +363,15 @@ class ScheduleMessageService:
         Raises:
             MessageIllegalError: it can never be put.
         """
-        parked = self._store.message_at(phy_offset)
-        if parked is None or parked.topic != SCHEDULE_TOPIC:
-            raise MessageIllegalError("it is gone from the log")
         try:
-            result = self._store.put_message(unpark(parked))
+            parked = self._store.message_at(phy_offset)
+            if parked is None or parked.topic != SCHEDULE_TOPIC:
+                raise MessageIllegalError("it is gone from the log")
+            message = unpark(parked)
+        except CorruptStoreError as error:
+            raise MessageIllegalError(f"it is damaged: {error}") from error
+        try:
+            result = self._store.put_message(message)
         except StoreError as error:
             return str(error)
         if result.status in _NEVER:

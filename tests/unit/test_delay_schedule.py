@@ -13,7 +13,7 @@ from rmqcore._codec import decode_record, encode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError
 from rmqcore.files.config_tables import DelayOffsetTable
-from rmqcore.native.format._message import Message, PutMessageResult
+from rmqcore.message import Message, PutMessageResult
 from rmqcore.services.delay_schedule import (
     SCHEDULE_TOPIC,
     DeliverDelayedMessageService,

@@ -118,3 +118,34 @@ def test_a_transaction_that_is_not_decided_is_not_parked(tmp_path):
         store.put("TopicA", b"committed", delay_level=1, sys_flag=0x8)
         assert store.max_queue_offset(SCHEDULE_TOPIC, 0) == 1
         wait_for(lambda: delivered(store) == [b"committed"])
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("what", ["damaged", "no such queue"])
+def test_one_bad_parked_message_stops_nothing(tmp_path, what, times):
+    settings = {
+        "deliver_delayed": True,
+        "mapped_file_size_commit_log": 65536,
+        "max_hash_slot_num": 100,
+        "max_index_num": 400,
+        "warm_mapped_file_enable": False,
+    }
+    with rmqcore.open_store(tmp_path / "s", **settings) as store:
+        if what == "damaged":
+            damaged = store.put("T", b"R" * 100, delay_level=1)
+        else:
+            place = {"REAL_TOPIC": "T", "REAL_QID": "99999999999"}
+            store.put("SCHEDULE_TOPIC_XXXX", b"x", properties=place)
+        store.put("T", b"good", delay_level=1)
+        for _ in range(100):
+            store.put("Other", b"x" * 1000)
+    if what == "damaged":
+        with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(damaged.phy_offset + 120)
+            file.write(b"!")
+    for _ in range(times):
+        with rmqcore.open_store(tmp_path / "s", **settings) as store:
+            wait_for(lambda: store.max_queue_offset("T", 0) == 1)
+            assert [message.body for message in store.messages("T", 0)] == [b"good"]
+            assert store.why_not_writable() is None
+            assert store.put("Other", b"y").ok
