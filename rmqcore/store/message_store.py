@@ -16,6 +16,7 @@ from rmqcore.config import BrokerRole, StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import (
+    ConfigError,
     DiskFullError,
     MessageIllegalError,
     StoreClosedError,
@@ -491,8 +492,15 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def delete_expired_files(self) -> None:
         """Delete what retention would delete now, whatever the hour.
 
+        Raises:
+            ConfigError: the store was opened without retention; nothing is deleted.
+
         Source: RocketMQ store/DefaultMessageStore.java, executeDeleteFilesManually.
         """
+        if not self.config.retention:
+            raise ConfigError(
+                "retention", False, "True, or any setting of it, for a store that deletes files"
+            )
         self.flush()
         self._retention.clean_log.request_deletion()
         self._retention.run_once()

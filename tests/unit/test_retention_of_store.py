@@ -61,6 +61,9 @@ def test_without_a_configuration_nothing_goes(tmp_path, disk):
         time.sleep(0.05)
         assert log_files(tmp_path) == files
         assert store.why_will_be_deleted(files[0]) is None
+        with pytest.raises(rmqcore.ConfigError, match="retention"):
+            store.delete_expired_files()
+        assert log_files(tmp_path) == files
         assert store.why_not_writable() is None
 
 
