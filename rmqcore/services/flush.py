@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.native.base._mapped import STORE_PAGE_SIZE
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.services.event_loop import running_loop
 from rmqcore.services.service import ServiceThread
@@ -59,6 +60,11 @@ class LogFlusher:
         return self._log.flushed_offset
 
     @property
+    def put_offset(self) -> int:
+        """Everything put lies below."""
+        return self._log.tail.max_offset
+
+    @property
     def pending(self) -> int:
         """Bytes put and not flushed."""
         return self._log.tail.max_offset - self._log.flushed_offset
@@ -81,7 +87,8 @@ class GroupCommitService(ServiceThread):
         self._report = on_error
         #: where callers wait
         self.group = CommitGroup(self._lead)
-        self._waiting = threading.Lock()
+        self._waiting = Turn()
+        self._soon = False
         self._coroutines: dict[asyncio.AbstractEventLoop, _Coroutines] = {}
 
     def wait(self, offset: int, timeout_ms: int) -> bool:
@@ -112,13 +119,18 @@ class GroupCommitService(ServiceThread):
         """As `wait`, as a future of the running loop."""
         loop = running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        with self._waiting:
+        with self._waiting.within():
             together = self._coroutines.get(loop)
             if together is None:
                 together = self._coroutines[loop] = _Coroutines(loop, deadline)
             future = together.add(offset, deadline)
         self.wakeup()
         return future
+
+    def flush_soon(self) -> None:
+        """Flush what has been put by now; nobody waits for it."""
+        self._soon = True
+        self.wakeup()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Stop, and flush for those who still wait."""
@@ -127,9 +139,14 @@ class GroupCommitService(ServiceThread):
         return stopped
 
     def run_once(self) -> None:
-        """Flush for the coroutines that wait."""
+        """Flush for the coroutines that wait, and for those who do not."""
+        if self._soon:
+            self._soon = False
+            # puts are refused by then, and say why
+            with suppress(OSError, StoreClosedError):
+                self.wait(self._flusher.put_offset, 3_600_000)
         while self._coroutines:
-            with self._waiting:
+            with self._waiting.within():
                 waiting, self._coroutines = self._coroutines, {}
             failure: BaseException | None = None
             try:
@@ -137,7 +154,8 @@ class GroupCommitService(ServiceThread):
             except (OSError, StoreClosedError) as error:
                 failure = error
             for loop, together in waiting.items():
-                if not loop.is_closed():
+                # a loop that was closed has nobody left to tell
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(together.settle, failure)
 
 

@@ -18,6 +18,7 @@ from rmqcore.errors import (
     StoreNotWritableError,
 )
 from rmqcore.files.commit_log_writer import CommitLogWriter
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._putter import MessagePutter
@@ -69,16 +70,17 @@ class MessagePuts(MessagePutter):
     A subclass sets the attributes below, and says in `_check_open` whether it is open.
 
     Attributes:
-        unwaited: True once something was put without waiting for a disk that others wait for; reads
-            flush before they look, so that they see it.
+        unwaited_end: where the last record ends that was put without waiting for a disk that
+            others wait for; reads wait for it before they look, so that they see it.
     """
 
     config: StoreConfig
     _log_writer: CommitLogWriter
-    unwaited: bool
+    unwaited_end: int
     _flush_policy: FlushPolicy
     _group_commit: GroupCommitService
     _stats: StoreStatsService
+    _unwaited: Turn
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -234,7 +236,11 @@ class MessagePuts(MessagePutter):
 
     def _not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
         """The receipt of a put that does not wait for the disk."""
-        self.unwaited = True
+        if self._waits:
+            with self._unwaited.within():
+                end = receipt.phy_offset + receipt.store_size
+                self.unwaited_end = max(self.unwaited_end, end)
+            self._group_commit.flush_soon()
         return receipt
 
     def _not_on_disk(self, receipt: PutMessageResult, failure: str) -> PutMessageResult:

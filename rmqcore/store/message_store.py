@@ -33,6 +33,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
 from rmqcore.native.base._published import PublishedOffset
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
@@ -94,7 +95,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         #: nothing has to be recovered, as long as opening has not succeeded
         self._was_clean = False
         self._forked = False
-        self.unwaited = False
+        self.unwaited_end = 0
+        self._unwaited = Turn()
+        self._closing = Turn()
         self._clock_ms = clock_ms
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._directory.create()
@@ -403,9 +406,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if self._closed or self._forked:
             self._check_open()
         if self._reput.offset < self._tail.max_offset:
-            if self._waits and self.unwaited and self.flags.writeable:
+            if self._log_writer.flushed_offset < self.unwaited_end and self.flags.writeable:
                 with suppress(OSError):
-                    self._group_commit.wait(self._tail.max_offset, self._flush_policy.timeout_ms)
+                    self._group_commit.wait(self.unwaited_end, self._flush_policy.timeout_ms)
             # on a full disk what has been dispatched is still served; `flags` say what is not
             with suppress(DiskFullError):
                 self._reput.catch_up()

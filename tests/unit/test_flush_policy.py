@@ -1,6 +1,7 @@
 """When a put returns and what it has reached: one answer for each combination of settings."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -70,3 +71,75 @@ def test_a_refused_durability_stores_nothing_for_a_coroutine(tmp_path, call):
     with open_store(tmp_path / "s", **SIZES) as store:
         asyncio.run(run(store))
         assert store.max_phy_offset == 0
+
+
+def wait_for(condition, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A store whose puts wait for the disk, and whose flush service is asleep for minutes."""
+    settings = SIZES | {"flush_interval_commit_log_ms": 600_000}
+    with open_store(tmp_path / "s", flush_disk_type="SYNC_FLUSH", **settings) as store:
+        yield store
+
+
+@pytest.mark.parametrize("call", PUTS)
+def test_a_put_that_does_not_wait_is_flushed_soon_all_the_same(waiting, call):
+    assert PUTS[call](waiting, "page_cache").durability is Durability.PAGE_CACHE
+    wait_for(lambda: waiting._log_writer.flushed_offset == waiting._tail.max_offset)
+
+
+def test_a_read_waits_for_what_did_not_wait_and_for_nothing_else(waiting, monkeypatch):
+    unwaited = Message("T", b"a", wait_store_msg_ok=False)
+    waiting.put_message(unwaited)
+    assert [message.body for message in waiting.messages("T", 0)] == [b"a"]
+
+    def refuse(*_):
+        raise AssertionError("a read waits for the disk")
+
+    monkeypatch.setattr(waiting._group_commit, "wait", refuse)
+    # as a put of another thread that is waiting for its flush
+    waiting._tail.put_message(Message("T", b"b"))
+    assert [message.body for message in waiting.messages("T", 0)] == [b"a"]
+
+
+class ClosedMeanwhile:
+    """An event loop that is open when one looks, and closed when one calls."""
+
+    def is_closed(self):
+        return False
+
+    def call_soon_threadsafe(self, *_):
+        raise RuntimeError("Event loop is closed")
+
+
+class Together:
+    """Coroutines that wait for a flush."""
+
+    def __init__(self, offset):
+        self.offset = offset
+        self.told = []
+
+    def settle(self, failure):
+        self.told.append(failure)
+
+
+class Open(ClosedMeanwhile):
+    """An event loop that calls at once."""
+
+    def call_soon_threadsafe(self, call, *arguments):
+        call(*arguments)
+
+
+def test_a_loop_that_is_closed_meanwhile_ends_nothing(waiting):
+    waiting.put("T", b"x")
+    service, others = waiting._group_commit, Together(1)
+    service._coroutines = {ClosedMeanwhile(): Together(1), Open(): others}
+    service.run_once()
+    assert others.told == [None]
+    assert waiting.put("T", b"y").durability is Durability.DISK
