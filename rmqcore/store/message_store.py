@@ -514,15 +514,20 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         Raises:
             OSError: the disk refused; the abort marker stays, and the next open recovers.
         """
-        if self._closed:
+        if self._forked:
+            self._closed = True
+            _open_stores.discard(self)
             return
-        if not self._forked:
-            self._stop_callers()
+        # a second caller returns when the first one has done it
+        with self._closing.within():
+            if not self._closed and self._closing.depth == 1:
+                self._close()
+
+    def _close(self) -> None:
+        self._stop_callers()
         self._closed = True
         self._end_fast_reads()
         _open_stores.discard(self)
-        if self._forked:
-            return
         clean = False
         try:
             self._log_writer.end_puts()
