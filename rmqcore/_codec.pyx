@@ -255,6 +255,37 @@ def check_record(buffer, int64_t at=0, *, bint verify_crc=True, bint verify_crc_
     raise CorruptRecordError("buffer", at, status_text(status))
 
 
+def record_layout(buffer, int64_t at=0) -> dict:
+    """(position, size) in bytes of each field of the record at ``at``, in its order, by name.
+
+    Positions count from the record's first byte; names are those of docs/format/commit-log.md.
+
+    Raises:
+        CorruptRecordError: no whole record is there; its CRC is not looked at.
+    """
+    cdef Py_buffer view
+    cdef RecordHead head
+    cdef int status = OUT_OF_BOUNDS
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    if 0 <= at <= view.len:
+        status = read_head(<bytes_t>view.buf + at, view.len - at, &head)
+    PyBuffer_Release(&view)
+    if status != OK:
+        raise CorruptRecordError("buffer", at, status_text(status))
+    sizes = {
+        "born_host": head.born_host_size, "store_timestamp": 8, "store_host": head.store_host_size,
+        "reconsume_times": 4, "prepared_transaction_offset": 8, "body_length": 4,
+        "body": head.body_size, "topic_length": head.topic_at - head.body_at - head.body_size,
+        "topic": head.topic_size, "properties_length": 2, "properties": head.properties_size,
+    }
+    fields = dict(LAYOUT["record_head"])
+    place = BORN_HOST_AT
+    for name, size in sizes.items():
+        fields[name] = (place, size)
+        place += size
+    return fields
+
+
 def blank_record(int32_t size) -> bytes:
     """The 8 bytes of the end-of-file record that stands for the last ``size`` bytes of a file."""
     cdef uint8_t blank[8]

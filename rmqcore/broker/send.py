@@ -18,6 +18,7 @@ from rmqcore.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.message import Message, MessageExt, PutMessageResult
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -31,10 +32,6 @@ from rmqcore.remoting import (
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.protocol import MessageStore
 
-MULTI_TAGS_FLAG: Final = 2
-TRANSACTION_MASK: Final = 0xC
-TRANSACTION_PREPARED: Final = 4
-_HOST_FLAGS: Final = 0x30
 _KNOWS_RECONSUME_MAX: Final = 121
 _TOPIC_SIZE_MAX: Final = 127
 _RETRY_LEVEL: Final = 3
@@ -189,7 +186,7 @@ class SendMessages:
         if wanted.batch:
             return self._send_batch(connection, request, wanted, topic, queue_id)
         message = self._message(connection, request, wanted, topic, queue_id)
-        if message.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED:
+        if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
             message = self._half(message, wanted)
         if self._waits(message):
             return self._put_and_wait(message, queue_id)
@@ -221,11 +218,11 @@ class SendMessages:
             name, queue_id = DEAD_LETTER_PREFIX + name.removeprefix(RETRY_PREFIX), 0
             self._topics.for_group(name)
             properties["DELAY"] = "0"
-        flags = wanted.sys_flag & ~_HOST_FLAGS & ~TRANSACTION_MASK
+        flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
         if topic.topic_filter_type == "MULTI_TAG":
-            flags |= MULTI_TAGS_FLAG
+            flags |= SysFlag.MULTI_TAGS
         if properties.get("TRAN_MSG", "false").lower() == "true":
-            flags |= TRANSACTION_PREPARED
+            flags |= SysFlag.TRANSACTION_PREPARED
         return Message(
             name,
             request.body,
@@ -267,9 +264,9 @@ class SendMessages:
         if len(wanted.topic) > _TOPIC_SIZE_MAX or wanted.topic.startswith(RETRY_PREFIX):
             remark = "batch request does not support retry groups and names above 127 characters"
             raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
-        flags = wanted.sys_flag & ~_HOST_FLAGS & ~TRANSACTION_MASK
+        flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
         if topic.topic_filter_type == "MULTI_TAG":
-            flags |= MULTI_TAGS_FLAG
+            flags |= SysFlag.MULTI_TAGS
         settings: dict[str, Any] = {
             "topic": wanted.topic,
             "queue_id": queue_id,
@@ -394,7 +391,7 @@ class SendMessages:
             queue_id=queue_id,
             properties=properties,
             flag=stored.flag,
-            sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+            sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
             born_timestamp_ms=stored.born_timestamp_ms,
             born_host=stored.born_host,
             reconsume_times=stored.reconsume_times + 1,

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rmqcore.message import MessageExt
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.transfer.export import body_fields, message_fields
 
 
@@ -29,7 +30,6 @@ class _Console(Console):
 
 CONSOLE = _Console(highlight=False)
 NOTES = _Console(stderr=True, highlight=False, soft_wrap=True)
-_COMPRESSED = 1
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -115,7 +115,7 @@ def printable(body: bytes, kept: str = "") -> str:
 def for_json(message: MessageExt) -> dict[str, Any]:
     """A message as `export` writes it, with the plain body beside a compressed one."""
     fields = message_fields(message)
-    if message.sys_flag & _COMPRESSED:
+    if message.sys_flag & SysFlag.COMPRESSED:
         fields |= body_fields("decompressed_body", message.decompressed_body())
     return fields
 

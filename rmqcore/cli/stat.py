@@ -17,9 +17,8 @@ from rmqcore.cli.options import (
 )
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.format._numbers import SysFlag
 
-_TRANSACTION_MASK = 0xC
-_TRANSACTION_COMMIT = 0x8
 _PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config")
 
 
@@ -78,7 +77,7 @@ def _dispatch_behind_bytes(store: ReadOnlyMessageStore, low: int, high: int) -> 
     Prepared and rolled-back records belong to no queue.
     """
     for message in store.messages(start=max(low, store.consume_queues.end_phy_offset()), stop=high):
-        if message.sys_flag & _TRANSACTION_MASK in (0, _TRANSACTION_COMMIT):
+        if message.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT):
             return high - message.phy_offset
     return 0
 

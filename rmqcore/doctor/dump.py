@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqcore._codec import LAYOUT, check_record, decode_record
-from rmqcore._index import HEADER_SIZE, index_file_size
+from rmqcore._codec import BLANK_SIZE, LAYOUT, check_record, decode_record, record_layout
+from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
 from rmqcore.errors import ConfigError, CorruptRecordError
-from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
-from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
-from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE
+from rmqcore.files.consume_queue import FILLER
+from rmqcore.files.log_walker import record_heads
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.java.json import parse_java_json
-from rmqcore.native.format._next_record import find_head
+from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE
+from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, CHECKPOINT_SIZE, UNIT_SIZE
 
 KINDS = (
     "commitlog",
@@ -30,7 +32,8 @@ KINDS = (
 _LOOK = 1 << 20
 _HEX_MAX = 64
 _NUMBERED = re.compile(r"\d{20}")
-_ENTRY_SIZE = 20
+_TOTAL_SIZE = LAYOUT["blank"]["total_size"]
+_EXT_UNIT_SIZE = sum(size for _, size in LAYOUT["consume_queue_ext_unit"].values())
 _ENTRIES_A_SLOT = 4
 
 
@@ -158,6 +161,7 @@ class _Source:
         self._fd = fd
         self.path = path
         self.size = os.fstat(fd).st_size
+        self.file = MappedFile(path, self.size, self.base_offset, OpenFiles(), writable=False)
 
     def read(self, at: int, size: int) -> bytes:
         return os.pread(self._fd, max(0, min(size, self.size - at)), at)
@@ -182,15 +186,15 @@ def _bytes(name: str, data: bytes, at: int, size: int, base: int, value: Any) ->
 
 def _log(source: _Source, at: int) -> Iterator[DumpItem]:
     while at < source.size:
-        head = source.read(at, 36)
+        head = source.read(at, RECORD_HEAD_SIZE)
         if not head.strip(b"\0"):
             stop = _end_of_zeros(source, at)
             yield DumpItem("zeros", at, stop - at)
             at = stop
             continue
-        item = _record(source, at, int.from_bytes(head[:4], "big", signed=True))
+        item = _record(source, at, _number("total_size", head, *_TOTAL_SIZE, at).value)
         if item is None:
-            stop = _next_record(source, at + 1)
+            stop = next(record_heads(source.file, at + 1), source.size)
             raw = source.read(at, _HEX_MAX)
             found = DumpField("bytes", at, raw, raw, stop - at)
             yield DumpItem("garbage", at, stop - at, [found], "no record begins here")
@@ -202,57 +206,39 @@ def _log(source: _Source, at: int) -> Iterator[DumpItem]:
 
 def _record(source: _Source, at: int, size: int) -> DumpItem | None:
     """The record or the end-of-file record at a position; None when neither is there."""
-    if not 8 <= size <= source.size - at:
+    if not BLANK_SIZE <= size <= source.size - at:
         return None
     data = source.read(at, size)
     problem = ""
     try:
         length = check_record(data, verify_crc=False)
         if length < 0:
-            fields = [_number("total_size", data, 0, 4, at), _number("magic", data, 4, 4, at)]
-            return DumpItem("blank", at, -length, fields)
+            return DumpItem("blank", at, -length, _fields("blank", data, at))
         check_record(data)
     except CorruptRecordError as error:
         problem = error.reason
         if "CRC" not in problem:
             return None
-    fields = _record_fields(data, at)
-    own = decode_record(data, check_crc=False).phy_offset
-    if own != source.base_offset + at:
-        problem = f"the record says that it lies at {own}"
-    return DumpItem("record", at, size, fields, problem)
-
-
-def _record_fields(data: bytes, base: int) -> list[DumpField]:
     message = decode_record(data, check_crc=False)
-    fields = [
-        _number(name, data, at, size, base) for name, (at, size) in LAYOUT["record_head"].items()
+    if message.phy_offset != source.base_offset + at:
+        problem = f"the record says that it lies at {message.phy_offset}"
+    return DumpItem("record", at, size, _record_fields(message, data, at), problem)
+
+
+def _record_fields(message: MessageExt, data: bytes, base: int) -> list[DumpField]:
+    texts: dict[str, Any] = {
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "body": message.body[:_HEX_MAX],
+        "topic": message.topic,
+        "properties": message.properties,
+    }
+    return [
+        _bytes(name, data, at, size, base, texts[name])
+        if name in texts
+        else _number(name, data, at, size, base)
+        for name, (at, size) in record_layout(data).items()
     ]
-    at = 48
-
-    def more(name: str, size: int, value: Any = None) -> None:
-        nonlocal at
-        if value is None:
-            fields.append(_number(name, data, at, size, base))
-        else:
-            fields.append(_bytes(name, data, at, size, base, value))
-        at += size
-
-    more("born_host", 20 if message.sys_flag & 0x10 else 8, message.born_host)
-    more("store_timestamp", 8)
-    more("store_host", 20 if message.sys_flag & 0x20 else 8, message.store_host)
-    more("reconsume_times", 4)
-    more("prepared_transaction_offset", 8)
-    more("body_length", 4)
-    more("body", len(message.body), message.body[:_HEX_MAX])
-    width = 1 if data[4:8] == b"\xda\xa3\x20\xa7" else 2
-    topic_size = int.from_bytes(data[at : at + width], "big")
-    more("topic_length", width)
-    more("topic", topic_size, message.topic)
-    properties_size = int.from_bytes(data[at : at + 2], "big")
-    more("properties_length", 2)
-    more("properties", properties_size, message.properties)
-    return fields
 
 
 def _end_of_zeros(source: _Source, at: int) -> int:
@@ -268,19 +254,6 @@ def _end_of_zeros(source: _Source, at: int) -> int:
     return source.size
 
 
-def _next_record(source: _Source, at: int) -> int:
-    """Where the next record begins, from ``at`` on, or the file's end."""
-    while at < source.size:
-        data = source.read(at, _LOOK)
-        if len(data) < 36:
-            break
-        found = find_head(data, 0, len(data), base_offset=source.base_offset + at)
-        if found >= 0:
-            return at + found
-        at += len(data) - 35
-    return source.size
-
-
 # ---- consume queues
 
 
@@ -288,7 +261,7 @@ def _units(source: _Source, kind: str, start: int) -> Iterator[DumpItem]:
     name, size = {
         "consumequeue": ("consume_queue_unit", UNIT_SIZE),
         "batchconsumequeue": ("batch_consume_queue_unit", BATCH_UNIT_SIZE),
-        "consumequeue_ext": ("consume_queue_ext_unit", 20),
+        "consumequeue_ext": ("consume_queue_ext_unit", _EXT_UNIT_SIZE),
     }[kind]
     at = start - start % size if kind != "consumequeue_ext" else start
     while at < source.size:
@@ -320,7 +293,9 @@ def _units(source: _Source, kind: str, start: int) -> Iterator[DumpItem]:
 
 def _index(source: _Source, start: int, slots: int | None) -> Iterator[DumpItem]:
     if slots is None:
-        slots = (source.size - HEADER_SIZE) // (4 + _ENTRY_SIZE * _ENTRIES_A_SLOT)
+        slots = (source.size - HEADER_SIZE) // (
+            INDEX_SLOT_SIZE + INDEX_ENTRY_SIZE * _ENTRIES_A_SLOT
+        )
         if index_file_size(slots, _ENTRIES_A_SLOT * slots) != source.size or slots < 1:
             raise ConfigError(
                 "max_hash_slot_num",
@@ -328,14 +303,21 @@ def _index(source: _Source, start: int, slots: int | None) -> Iterator[DumpItem]
                 f"{source.path}: give it, {source.size} bytes do not tell",
             )
     data = source.read(0, HEADER_SIZE)
-    count = int.from_bytes(data[36:40], "big", signed=True)
-    room = (source.size - HEADER_SIZE - 4 * slots) // _ENTRY_SIZE
+    header = _fields("index_header", data, 0)
+    count = {one.name: one.value for one in header}["index_count"]
+    room = (source.size - HEADER_SIZE - INDEX_SLOT_SIZE * slots) // INDEX_ENTRY_SIZE
     problem = f"there is room for {room} entries" if count > room else ""
     if start < HEADER_SIZE:
-        yield DumpItem("header", 0, HEADER_SIZE, _fields("index_header", data, 0), problem)
+        yield DumpItem("header", 0, HEADER_SIZE, header, problem)
     parts: tuple[tuple[str, int, int, int, Callable[[bytes], bool]], ...] = (
-        ("slot", HEADER_SIZE, slots, 4, any),
-        ("entry", HEADER_SIZE + 4 * slots, min(max(count, 0), room), _ENTRY_SIZE, lambda _: True),
+        ("slot", HEADER_SIZE, slots, INDEX_SLOT_SIZE, any),
+        (
+            "entry",
+            HEADER_SIZE + INDEX_SLOT_SIZE * slots,
+            min(max(count, 0), room),
+            INDEX_ENTRY_SIZE,
+            lambda _: True,
+        ),
     )
     for kind, base, items, size, shown in parts:
         for number in range(1 if kind == "entry" else 0, items):

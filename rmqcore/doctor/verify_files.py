@@ -9,8 +9,9 @@ from typing import Any
 
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.errors import CorruptCheckpointError
-from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.java.json import parse_java_json
+from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.audit import AuditReport
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles

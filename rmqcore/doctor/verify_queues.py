@@ -6,7 +6,7 @@ import numpy as np
 
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.unit_file import FILLER_SIZE
+from rmqcore.native.format._numbers import FILLER_SIZE
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.audit import AuditReport, QueueProblem, stretches_of
 from rmqcore.scan.plan import LogPlan

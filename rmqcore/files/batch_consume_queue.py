@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
+from rmqcore._codec import LAYOUT
+from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.unit_file import UNIT_HEAD, UnitFile
+from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, UNIT_SIZE
 
-BATCH_UNIT_SIZE = 46
 _BASE_AND_COUNT = struct.Struct(">qh")
-_BASE_AT = 28
+_BASE_AT = LAYOUT["batch_consume_queue_unit"]["base_offset"][0]
 
 
 class BatchConsumeQueue(UnitFile):

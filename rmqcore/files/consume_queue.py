@@ -8,22 +8,23 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from rmqcore._codec import LAYOUT
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
-from rmqcore.files.unit_file import FILLER_SIZE, RESERVE_STEP, UNIT_HEAD, UnitFile
+from rmqcore.files.unit_file import RESERVE_STEP, UNIT_HEAD, UnitFile
+from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rmqcore.files.mapped_file import OpenFiles
 
-UNIT_SIZE = 20
 FILLER = struct.pack(">qiq", 0, FILLER_SIZE, 0)
 #: units that a hole between two messages may have before it counts as corruption
 HOLE_UNITS_MAX = 1 << 20
 #: the topic whose units carry a time of delivery in place of a tags code
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-_TAGS_CODE_AT = 12
+_TAGS_CODE_AT = LAYOUT["consume_queue_unit"]["tags_code"][0]
 _TAGS_CODE = struct.Struct(">q")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from rmqcore._codec import LAYOUT
 from rmqcore._index import (
     HEADER_SIZE,
     INDEX_ENTRY_SIZE,
@@ -200,12 +201,11 @@ class IndexFile:
         """(key_hash, phy_offset, time_diff_s, previous_entry) of an entry."""
         at = HEADER_SIZE + INDEX_SLOT_SIZE * self.hash_slot_num + INDEX_ENTRY_SIZE * number
         data = self._file.read(at, INDEX_ENTRY_SIZE)
-        return (
-            int.from_bytes(data[0:4], "big", signed=True),
-            int.from_bytes(data[4:12], "big", signed=True),
-            int.from_bytes(data[12:16], "big", signed=True),
-            int.from_bytes(data[16:20], "big", signed=True),
+        key_hash, phy_offset, time_diff_s, previous = (
+            int.from_bytes(data[place : place + size], "big", signed=True)
+            for place, size in LAYOUT["index_entry"].values()
         )
+        return key_hash, phy_offset, time_diff_s, previous
 
     # ---- checking
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_dir import room_at, sync_directory
+from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
-CHECKPOINT_SIZE = 4096
 SAFETY_MARGIN_MS = 3000
 _FIELDS = struct.Struct(">5q")
 

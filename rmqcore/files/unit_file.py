@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
-FILLER_SIZE = 0x7FFFFFFF
 RESERVE_STEP = 65536
 #: every unit begins with the physical offset and the size of its record
 UNIT_HEAD = struct.Struct(">qi")

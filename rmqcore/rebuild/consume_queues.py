@@ -17,10 +17,11 @@ from pathlib import Path
 from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
-from rmqcore.files.consume_queue import UNIT_SIZE, ConsumeQueue
+from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import make_directory, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
 from rmqcore.rebuild.digest import tree_digest, tree_digests
 from rmqcore.rebuild.queue_writer import QueueKey, QueuesWritten, QueueWriter

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptConsumeQueueError, DiskFullError
-from rmqcore.files.consume_queue import FILLER, HOLE_UNITS_MAX, UNIT_SIZE
+from rmqcore.files.consume_queue import FILLER, HOLE_UNITS_MAX
+from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.files.consume_queue import UNIT_SIZE
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, QueueKey, UnitFiles, empty_units

@@ -9,18 +9,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.files.batch_consume_queue import BATCH_UNIT_SIZE
-from rmqcore.files.consume_queue import UNIT_SIZE
+from rmqcore._codec import LAYOUT
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.files.unit_file import FILLER_SIZE
+from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, FILLER_SIZE, UNIT_SIZE
 
 UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 BATCH_UNITS = np.dtype(
     {
         "names": ["phy_offset", "size", "base", "count"],
         "formats": [">i8", ">i4", ">i8", ">i2"],
-        "offsets": [0, 8, 28, 36],
+        "offsets": [
+            LAYOUT["batch_consume_queue_unit"][name][0]
+            for name in ("phy_offset", "size", "base_offset", "batch_size")
+        ],
         "itemsize": BATCH_UNIT_SIZE,
     }
 )

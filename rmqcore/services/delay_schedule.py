@@ -17,6 +17,7 @@ from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
@@ -28,8 +29,6 @@ _DELAY: Final = "DELAY"
 _REAL_TOPIC: Final = "REAL_TOPIC"
 _REAL_QUEUE_ID: Final = "REAL_QID"
 _TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-_TRANSACTION_MASK: Final = 0x0C
-_TRANSACTION_COMMIT: Final = 0x08
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
 _QUEUE_ID_MAX: Final = 2**31 - 1
@@ -65,7 +64,7 @@ def requested_delay_level(message: Message) -> int:
     Raises:
         MessageIllegalError: its DELAY property, as a client sends it, is no number.
     """
-    if message.sys_flag & _TRANSACTION_MASK not in (0, _TRANSACTION_COMMIT):
+    if message.sys_flag & SysFlag.TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT):
         return 0
     if message.delay_level > 0:
         return int(message.delay_level)

@@ -18,6 +18,7 @@ from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import Message
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.spark.log_owner import (
     abort_staged,
@@ -47,7 +48,7 @@ WRITTEN = (
 )
 #: bits of the system flag that speak of the body: compressed, several tags, which compression
 _BODY_FLAGS = 0x703
-_INNER_BATCH = 0xC0
+_INNER_BATCH = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 _TEXT_TYPES = {"body": ("binary", "string")}
 
 

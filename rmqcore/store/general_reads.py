@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
-from rmqcore.files.consume_queue import FILLER, UNIT_SIZE
+from rmqcore.files.consume_queue import FILLER
+from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.native.read._fast_reads import FastReads
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult, is_hit

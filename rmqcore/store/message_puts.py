@@ -20,6 +20,7 @@ from rmqcore.errors import (
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.native.base._turn import Turn
 from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
@@ -30,8 +31,6 @@ from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 
-_HOST_FLAGS = 0x30
-_TRANSACTION_MASK = 0xC
 _BUFFERS = (bytes, bytearray, memoryview)
 
 
@@ -343,7 +342,7 @@ def _as_message(stored: MessageExt) -> Message:
         queue_id=stored.queue_id,
         properties=stored.properties,
         flag=stored.flag,
-        sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+        sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
         born_timestamp_ms=stored.born_timestamp_ms,
         born_host=stored.born_host,
         reconsume_times=stored.reconsume_times,
@@ -386,7 +385,7 @@ def _check_batch(messages: list[Message]) -> None:
                 f"message {number} of the batch goes to {message.topic}/{message.queue_id}, the "
                 f"first to {first.topic}/{first.queue_id}; a batch has one queue"
             )
-        if requested_delay_level(message) > 0 or message.sys_flag & _TRANSACTION_MASK:
+        if requested_delay_level(message) > 0 or message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError(
                 f"message {number} of the batch is delayed or transactional; put it by itself"
             )

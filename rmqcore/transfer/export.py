@@ -22,6 +22,7 @@ from rmqcore.files.store_dir import make_directory, sync_directory
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import plan
 from rmqcore.scan.read import FULL_COLUMNS, read
@@ -39,8 +40,6 @@ MANIFEST = "_manifest.json"
 _ROW_GROUP_ROWS = 16384
 FORMATS = ("jsonl", "parquet")
 EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
-_TRANSACTION_MASK = 0xC
-_TRANSACTION_COMMIT = 0x8
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,8 @@ def messages(
             size = check_record(piece, at, verify_crc=False)
             message = decode_record(piece[at : at + size], check_crc=False)
             at += size
-            transaction = message.sys_flag & _TRANSACTION_MASK
-            if (uncommitted or transaction in (0, _TRANSACTION_COMMIT)) and (
+            transaction = message.sys_flag & SysFlag.TRANSACTION_MASK
+            if (uncommitted or transaction in (0, SysFlag.TRANSACTION_COMMIT)) and (
                 wanted is None or message.topic in wanted
             ):
                 yield message

@@ -42,6 +42,12 @@ BROKEN = {
     ],
     "print(": [("rmqcore/a.py", 'print("here")\n'), ("rmqcore/_a.pyx", "def f():\n    print(1)\n")],
     "assert": [("rmqcore/a.py", "def f(x):\n    assert x\n")],
+    "slice of a head": [
+        ("rmqcore/a.py", 'size = int.from_bytes(head[:4], "big", signed=True)\n'),
+        ("rmqcore/scan/a.py", 'own = int.from_bytes(self.head[28:36], "big", signed=True)\n'),
+        ("rmqcore/a.py", 'size = int.from_bytes(\n    piece[at : at + 4], "big"\n)\n'),
+        ("rmqcore/a.py", 'size, magic = struct.unpack_from(">ii", head)\n'),
+    ],
     "unfinished": [
         ("rmqcore/a.py", "# TODO: the rest\n"),
         ("rmqcore/_bytes.h", "// FIXME later\n"),
@@ -70,6 +76,9 @@ FINE = [
     ("rmqcore/a.py", '"""Never print(), never time.time(), never except:."""\n'),
     ("rmqcore/a.py", "store.print()\nself.clock.time()\n"),
     ("rmqcore/cli/main.py", 'print("here")\n'),
+    ("rmqcore/native/a.py", "size = int.from_bytes(head[:4])\n"),
+    ("rmqcore/a.py", "value = int.from_bytes(data[at : at + size])\nhead = data[:4]\n"),
+    ("rmqcore/a.py", "values = table[int.from_bytes(data)], data[4:8]\n"),
     ("tests/unit/test_a.py", "import mmap, time\nassert time.time()\nprint(1)\n"),
 ]
 

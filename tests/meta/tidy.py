@@ -154,6 +154,23 @@ BANS = (
         below=("rmqcore",),
     ),
     Ban(
+        "slice of a head",
+        pattern(
+            r"\bfrom_bytes\(\s*[\w.]+\[(?=[^\]]*:)(?=[^\]]*\d)[^\]]*\]"
+            r"|\bunpack(?:_from)?\(\s*[\"']>(?:ii|iI|iiiii)"
+        ),
+        "next_record, CommitLog.record_head, record_layout or LAYOUT: native code knows where the "
+        "fields of a record lie",
+        PYTHON,
+        below=("rmqcore",),
+        but_not=(
+            "rmqcore/native/*",
+            "rmqcore/metaq/*",
+            "rmqcore/java/*",
+            "rmqcore/remoting/*",
+        ),
+    ),
+    Ban(
         "unfinished",
         pattern(r"\b(?:FIX" r"ME|TO" r"DO|XX" r"X)\b", comments=True),
         "finish it, or open an issue",

@@ -6,7 +6,8 @@ import pytest
 
 from rmqcore import open_store
 from rmqcore.errors import CorruptCheckpointError
-from rmqcore.files.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
 
 def times_of(checkpoint):

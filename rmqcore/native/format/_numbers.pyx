@@ -1,0 +1,21 @@
+"""Sizes and bits of the format for Python; `_layout.pxd` is where they are declared."""
+
+from rmqcore.native.format cimport _layout
+
+UNIT_SIZE = _layout.UNIT_SIZE
+BATCH_UNIT_SIZE = _layout.BATCH_UNIT_SIZE
+FILLER_SIZE = _layout.FILLER_SIZE
+CHECKPOINT_SIZE = _layout.CHECKPOINT_SIZE
+
+
+class SysFlag:
+    """Bits of a message's ``sys_flag``. Source: RocketMQ common/sysflag/MessageSysFlag.java."""
+
+    COMPRESSED = _layout.COMPRESSED
+    MULTI_TAGS = _layout.MULTI_TAGS
+    TRANSACTION_PREPARED = _layout.TRANSACTION_PREPARED
+    TRANSACTION_COMMIT = _layout.TRANSACTION_COMMIT
+    TRANSACTION_MASK = _layout.TRANSACTION_MASK
+    HOSTS_V6 = _layout.BORN_HOST_V6 | _layout.STORE_HOST_V6
+    NEED_UNWRAP = _layout.NEED_UNWRAP
+    INNER_BATCH = _layout.INNER_BATCH
