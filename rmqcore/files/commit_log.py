@@ -76,7 +76,7 @@ class CommitLog:
         #: what kernels may read by physical offset; None where each read has to be looked at
         self.mapped: LogMap | None = None
         if mapped and not demand_crc:
-            self.mapped = LogMap(end, queue.file_size)
+            self.mapped = LogMap(end, queue.file_size, held_max=queue.open_files.kept_max)
         self.demand_crc = demand_crc
 
     def load(self, *, lengthen: bool = False) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakSet
 
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
 from rmqcore.native.base._mapped import MappedRegion, reserve, sync_data, zero_range
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 _ZEROS = bytes(1 << 20)
 #: bytes of the largest folio that a file system makes
 _FOLIO_MAX = 2 << 20
+_DESCRIPTORS_MAX = 4096
+_MAPPINGS_MAX = 4096
+_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 
 
 class _Handle:
@@ -37,19 +42,56 @@ class _Handle:
             os.close(self.fd)
 
 
-class OpenFiles:
-    """A bound on what a process may hold open: descriptors and mappings, oldest out first.
+def _descriptors_allowed() -> int:
+    """Half of what the process may have: the rest is for sockets, and for other stores."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else max(8, soft // 2)
 
-    Letting go here never pulls anything away from under a user: a descriptor closes, and a mapping
-    goes away, when its last user is done with it.
+
+def _mappings_allowed() -> int:
+    """Half of what the process may have: advice on a part of a mapping makes two of it."""
+    try:
+        return max(8, int(_MAP_COUNT.read_text()) // 2)
+    except (OSError, ValueError):
+        return _MAPPINGS_MAX
+
+
+class OpenFiles:
+    """A bound on what a store holds open: descriptors and mappings, least recently used out first.
+
+    - Letting go here never pulls anything away from under a user: a descriptor closes, and a
+      mapping goes away, when its last user is done with it.
+    - Uses are noted from half of the bound on; below it nothing is let go soon.
+    - All stores of a process together hold no more than half of what it may have.
+
+    Args:
+        descriptors_max: most open descriptors.
+        mappings_max: most mappings. Half are for whoever maps a file here, a quarter each for the
+            log and the index files that fast reads keep mapped (``kept_max``).
     """
 
-    def __init__(self, *, descriptors_max: int = 1024, mappings_max: int = 4096) -> None:
-        self._limits = {"_handle": descriptors_max, "_region": mappings_max}
+    _of_all_stores: ClassVar[WeakSet[OpenFiles]] = WeakSet()
+    _allowed: ClassVar[dict[str, int]] = {}
+
+    def __init__(
+        self, *, descriptors_max: int = _DESCRIPTORS_MAX, mappings_max: int = _MAPPINGS_MAX
+    ) -> None:
+        allowed = {"_handle": _descriptors_allowed(), "_region": _mappings_allowed()}
+        mappings_max = min(mappings_max, allowed["_region"])
+        #: files of one kind that may be kept mapped besides those counted here
+        self.kept_max = max(1, mappings_max // 4)
+        self._limits = {
+            "_handle": min(descriptors_max, allowed["_handle"]),
+            "_region": max(1, mappings_max // 2),
+        }
         self._open: dict[str, OrderedDict[MappedFile, None]] = {
             "_handle": OrderedDict(),
             "_region": OrderedDict(),
         }
+        #: kinds of which so many are open that uses count
+        self.tight: frozenset[str] = frozenset()
+        OpenFiles._allowed = allowed
+        OpenFiles._of_all_stores.add(self)
 
     def opened(self, file: MappedFile, kind: str) -> None:
         """Note that a file has just opened its ``_handle`` or ``_region``.
@@ -62,6 +104,27 @@ class OpenFiles:
         with suppress(KeyError):
             while len(held) > self._limits[kind]:
                 held.popitem(last=False)[0].let_go(kind)
+            stores = [store._open[kind] for store in list(OpenFiles._of_all_stores)]
+            total, allowed = sum(map(len, stores)), OpenFiles._allowed[kind]
+            if 2 * len(held) > self._limits[kind] or 2 * total > allowed:
+                self.tight |= {kind}
+            for _ in range(total - allowed):
+                max(stores, key=len).popitem(last=False)[0].let_go(kind)
+
+    def used(self, file: MappedFile, kind: str) -> None:
+        """Note that a file is used."""
+        # it may have been let go just now
+        with suppress(KeyError):
+            self._open[kind].move_to_end(file)
+
+    def let_go_oldest(self) -> bool:
+        """Close half of the descriptors, for a process that has none left; False without any."""
+        held = self._open["_handle"]
+        count = (len(held) + 1) // 2
+        with suppress(KeyError):
+            for _ in range(count):
+                held.popitem(last=False)[0].let_go("_handle")
+        return count > 0
 
     def closed(self, file: MappedFile) -> None:
         """Note that a file is gone."""
@@ -136,10 +199,22 @@ class MappedFile:
         if handle is None:
             if not self.available:
                 raise StoreClosedError(f"{self.path}: it has been deleted or closed")
-            handle = _Handle(self.path, os.O_RDWR if self.writable else os.O_RDONLY)
+            handle = self._open(self.path, os.O_RDWR if self.writable else os.O_RDONLY)
             self._handle = handle
             self._open_files.opened(self, "_handle")
+        elif "_handle" in self._open_files.tight:
+            self._open_files.used(self, "_handle")
         return handle
+
+    def _open(self, path: Path, flags: int) -> _Handle:
+        while True:
+            try:
+                return _Handle(path, flags)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                if not self._open_files.let_go_oldest():
+                    raise
 
     @property
     def region(self) -> MappedRegion:
@@ -151,23 +226,27 @@ class MappedFile:
             self._region = region
             if self.available:
                 self._open_files.opened(self, "_region")
+        elif "_region" in self._open_files.tight:
+            self._open_files.used(self, "_region")
         return region
 
     def let_go(self, kind: str) -> None:
         """Drop the descriptor or the mapping: its last user closes it; it opens again at need."""
         setattr(self, kind, None)
 
-    def create(self, *, whole: bool) -> None:
+    def create(self, *, whole: bool, over_zeros: bool = True) -> None:
         """Create the file with its full length.
 
         Args:
             whole: reserve every byte on disk now; else space is reserved ahead of each write.
+            over_zeros: take the place of a file that holds nothing, which an interrupted caller
+                leaves behind.
 
         Raises:
             DiskFullError: there is no room; nothing is left behind.
             OSError: the file exists and holds data, or any other refusal.
         """
-        if self.path.exists() and self._holds_nothing():
+        if over_zeros and self.path.exists() and self._holds_nothing():
             self.path.unlink()
         try:
             handle = self._create_nameless(whole=whole) or self._create_named(whole=whole)
@@ -185,7 +264,7 @@ class MappedFile:
             None where the file system knows no files without a name.
         """
         try:
-            handle = _Handle(self.path.parent, os.O_RDWR | os.O_TMPFILE)
+            handle = self._open(self.path.parent, os.O_RDWR | os.O_TMPFILE)
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
                 return None
@@ -201,7 +280,7 @@ class MappedFile:
         return handle
 
     def _create_named(self, *, whole: bool) -> _Handle:
-        handle = _Handle(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        handle = self._open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             self._set_length(handle.fd, whole=whole)
         except BaseException:

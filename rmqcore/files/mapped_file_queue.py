@@ -94,7 +94,7 @@ class MappedFileQueue:
         self.files: list[MappedFile] = []
         self._by_start: tuple[list[int], list[MappedFile]] = ([], [])
         self._change = Turn()
-        self._open_files = open_files
+        self.open_files = open_files
         self._sync_names = sync_names
         self.unsynced = False
 
@@ -128,7 +128,7 @@ class MappedFileQueue:
                     files[-1].file_from_offset + self.file_size,
                     f"a file is missing before {path.name}",
                 )
-            file = MappedFile(path, self.file_size, start, self._open_files, writable=self.writable)
+            file = MappedFile(path, self.file_size, start, self.open_files, writable=self.writable)
             if size < self.file_size:
                 self._heal_short(file, size, lengthen=lengthen)
             file.set_positions(file.size)
@@ -161,7 +161,7 @@ class MappedFileQueue:
         for start, path, size in found:
             file = known.pop(start, None)
             if file is None and size >= self.file_size:
-                file = MappedFile(path, self.file_size, start, self._open_files, writable=False)
+                file = MappedFile(path, self.file_size, start, self.open_files, writable=False)
                 file.set_positions(file.size)
             if file is not None:
                 files.append(file)
@@ -234,11 +234,30 @@ class MappedFileQueue:
 
     def new_file(self, path: Path, offset: int, *, whole: bool) -> MappedFile:
         """Create a file; it is not in the queue yet."""
-        file = MappedFile(path, self.file_size, offset, self._open_files)
+        file = MappedFile(path, self.file_size, offset, self.open_files)
         file.create(whole=whole)
         if self._sync_names:
             sync_directory(self.directory)
         self.unsynced = not self._sync_names
+        return file
+
+    def take_file(self, offset: int) -> MappedFile:
+        """The file that is to hold the byte at ``offset``, which no file here does yet.
+
+        In any order, and side by side with other processes: one of them makes it, all write to it.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        if not self.files:
+            make_directory(self.directory, synced=self._sync_names)
+        start = offset - offset % self.file_size
+        file = MappedFile(self.path_of(start), self.file_size, start, self.open_files)
+        with suppress(FileExistsError):
+            file.create(whole=False, over_zeros=False)
+        self.unsynced = not self._sync_names
+        with self._change.within():
+            self._set(sorted([*self.files, file], key=lambda one: one.file_from_offset))
         return file
 
     def truncate(self, offset: int) -> int:

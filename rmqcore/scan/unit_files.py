@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore._codec import LAYOUT
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, FILLER_SIZE, UNIT_SIZE
@@ -28,7 +28,6 @@ BATCH_UNITS = np.dtype(
 )
 #: units that are looked at together
 LOOK_UNITS = 1 << 16
-_FILES_OPEN_MAX = 512
 QueueKey = tuple[str, int]
 
 
@@ -50,7 +49,8 @@ class UnitFiles:
         self._directory = directory
         self._file_size = file_size
         self._known: dict[QueueKey, dict[int, int]] = {}
-        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._open_files = OpenFiles()
+        self._files: dict[Path, MappedFile] = {}
         self._batches: dict[QueueKey, NDArray[np.void]] = {}
 
     def path(self, key: QueueKey) -> Path:
@@ -95,18 +95,15 @@ class UnitFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _pread(self, path: Path, size: int, at: int) -> bytes:
-        fd = self._open.get(path)
-        if fd is None:
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-            self._open[path] = fd
-            if len(self._open) > _FILES_OPEN_MAX:
-                os.close(self._open.popitem(last=False)[1])
-        else:
-            self._open.move_to_end(path)
-        return os.pread(fd, size, at)
+        file = self._files.get(path)
+        if file is None:
+            file = MappedFile(path, self._file_size, 0, self._open_files, writable=False)
+            self._files[path] = file
+        try:
+            handle = file.handle
+        except FileNotFoundError:
+            return b""
+        return os.pread(handle.fd, size, at)
 
     def batches(self, key: QueueKey) -> NDArray[np.void]:
         """Every unit of a queue of stored batches, up to the first that is all zeros."""
@@ -145,5 +142,5 @@ class UnitFiles:
 
     def close(self) -> None:
         """Let the files go."""
-        while self._open:
-            os.close(self._open.popitem()[1])
+        while self._files:
+            self._files.popitem()[1].close()

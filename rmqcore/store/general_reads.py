@@ -83,7 +83,14 @@ class GeneralReads:
         #: the fast path; None where bytes are not read from mappings
         self.fast: FastReads | None = None
         if log.mapped is not None:
-            self.fast = FastReads(queues.table, index, log.mapped, log.queue, log.end)
+            self.fast = FastReads(
+                queues.table,
+                index,
+                log.mapped,
+                log.queue,
+                log.end,
+                index_files_max=log.queue.open_files.kept_max,
+            )
         self._found_count = 0
         self._missed_count = 0
         self._transferred_count = 0

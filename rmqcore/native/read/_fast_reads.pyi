@@ -27,6 +27,8 @@ class FastReads:
         log: LogMap,
         log_files: object,
         end: PublishedOffset,
+        *,
+        index_files_max: int = 1024,
     ) -> None: ...
     @property
     def found_count(self) -> int: ...

@@ -151,6 +151,8 @@ cdef class FastReads:
             ``mapped``; another list whenever they change. None when the store has no index.
         log, log_files: the mapped log, and its `MappedFileQueue`.
         end: where the log ends.
+        index_files_max: with more of them keys are looked for in the general way, which does not
+            keep every index file mapped.
 
     Attributes:
         dispatched: its ``offset`` says how far the log has been dispatched; None while the store is
@@ -163,6 +165,7 @@ cdef class FastReads:
     cdef dict queues
     cdef object index
     cdef list index_files
+    cdef Py_ssize_t index_files_max
     cdef list mapped
     cdef LogMap log
     cdef object log_files
@@ -174,12 +177,13 @@ cdef class FastReads:
     cdef readonly int64_t transferred_count
 
     def __init__(self, dict queues not None, index, LogMap log not None, log_files,
-                 PublishedOffset end not None):
+                 PublishedOffset end not None, *, Py_ssize_t index_files_max=1024):
         self.queues = queues
         self.index = index
         self.log = log
         self.log_files = log_files
         self.end = end
+        self.index_files_max = index_files_max
 
     cdef bint level(self) except -1:
         """True when the store is open and all that has been put is dispatched."""
@@ -256,6 +260,8 @@ cdef class FastReads:
         files = self.index.files
         if files is self.index_files:
             mapped = self.mapped
+        elif len(files) > self.index_files_max:
+            return None
         else:
             mapped = [file.mapped for file in files]
             self.index_files, self.mapped = files, mapped

@@ -1,0 +1,156 @@
+"""What a store holds open: least recently used out first, and never more than it may have."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.files import mapped_file
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+
+SIZE = 4096
+
+
+@pytest.fixture
+def open_files():
+    return OpenFiles(descriptors_max=3, mappings_max=6)
+
+
+@pytest.fixture
+def files(open_files, tmp_path):
+    made = []
+    for number in range(5):
+        path = tmp_path / f"{number * SIZE:020d}"
+        path.write_bytes(bytes([number]) * SIZE)
+        made.append(MappedFile(path, SIZE, number * SIZE, open_files))
+    return made
+
+
+def descriptors(directory):
+    links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sorted({link.name for link in links if directory in link.parents})
+
+
+def mappings(directory):
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({Path(line.split()[-1]).name for line in lines if str(directory) in line})
+
+
+def test_the_least_recently_used_descriptor_is_closed(files, tmp_path):
+    for number in (0, 1, 2, 0, 3):
+        files[number].read_bytes(0, 1)
+    assert descriptors(tmp_path) == [files[number].path.name for number in (0, 2, 3)]
+    files[2].read_bytes(0, 1)
+    files[4].read_bytes(0, 1)
+    assert descriptors(tmp_path) == [files[number].path.name for number in (2, 3, 4)]
+
+
+def test_the_least_recently_used_mapping_goes(files, tmp_path):
+    for number in (0, 1, 2, 0, 3):
+        assert files[number].read(0, 1)[0] == number
+    assert mappings(tmp_path) == [files[number].path.name for number in (0, 2, 3)]
+
+
+def test_a_mapping_that_is_in_use_stays_good(files):
+    views = [file.read(0, SIZE) for file in files]
+    assert [bytes(view) for view in views] == [bytes([number]) * SIZE for number in range(5)]
+
+
+def test_a_process_without_descriptors_closes_some_of_its_own(files, tmp_path, monkeypatch):
+    for file in files[:3]:
+        file.read_bytes(0, 1)
+    really, refused = os.open, []
+
+    def full_once(path, flags, mode=0o777, **options):
+        if path == files[3].path and not refused:
+            refused.append(len(descriptors(tmp_path)))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return really(path, flags, mode, **options)
+
+    monkeypatch.setattr(mapped_file.os, "open", full_once)
+    assert files[3].read_bytes(0, 1) == b"\x03"
+    assert refused == [3]
+    assert descriptors(tmp_path) == [files[number].path.name for number in (2, 3)]
+
+
+def test_where_nothing_can_be_closed_the_refusal_is_the_callers(files, monkeypatch):
+    def full(path, *_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(mapped_file.os, "open", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        files[0].read_bytes(0, 1)
+
+
+MANY_QUEUES = """
+    import resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    import rmqcore
+    from rmqcore.doctor import verify
+    from rmqcore.rebuild import rebuild_consume_queues
+
+    path, queues = sys.argv[1], 200
+    sizes = {"mapped_file_size_commit_log": 65536, "mapped_file_size_consume_queue": 200}
+
+    def all_read(store):
+        for number in range(queues):
+            (message,) = store.get_message("T", number, 0).messages
+            assert message.body == b"%d" % number
+
+    with rmqcore.open_store(path, **sizes) as store:
+        for turn in range(2):
+            for number in range(queues):
+                assert store.put("T", b"%d" % number, queue_id=number).queue_offset == turn
+                store.get_message("T", number, turn)
+        store.flush()
+        assert store.why_not_writable() is None
+    with rmqcore.open_store(path) as store:
+        assert len(store.queues()) == queues
+        assert store.max_queue_offset("T", queues - 1) == 2
+        assert store.put("T", b"x", queue_id=7).queue_offset == 2
+        assert store.get_message("T", 7, 2).messages[0].body == b"x"
+        with rmqcore.open_store(path, mode="r") as reader:
+            reader.max_queue_offset("T", 199)
+    before = verify(path)
+    assert not before.findings, before.findings
+    report = rebuild_consume_queues(path)
+    assert report.digest_before == report.digest_after
+"""
+
+
+def test_more_queues_than_descriptors(tmp_path):
+    script = textwrap.dedent(MANY_QUEUES)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_bound_holds_for_all_that_maps(tmp_path):
+    path = tmp_path / "store"
+    sizes = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 8, "max_index_num": 8}
+    with open_store(path, max_mapped_files=8, allocate_ahead=0, **sizes) as store:
+        for number in range(120):
+            store.put("T", b"%04d" % number * 200, keys=f"k{number}")
+        store.flush()
+        for number in range(120):
+            (message,) = store.get_message("T", 0, number, max_messages=1).messages
+            assert message.body == b"%04d" % number * 200
+        for number in range(120):
+            (found,) = store.query_message("T", f"k{number}").messages
+            assert found.queue_offset == number
+        assert len(list((path / "index").iterdir())) > 8
+        assert len(list((path / "commitlog").iterdir())) > 8
+        # the end of the log and the index file that is filled are mapped besides
+        del found, message
+        assert len([name for name in mappings(path) if name.isdigit()]) <= 8 + 2
