@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rmqcore._codec import LAYOUT
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
-from rmqcore.files.unit_file import RESERVE_STEP, UNIT_HEAD, UnitFile
+from rmqcore.files.unit_file import UNIT_HEAD, UnitFile
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class ConsumeQueue(UnitFile):
         file_size: bytes of a file, a multiple of 20.
         open_files: the bound on descriptors.
         writable: False follows another process's files.
+        in_any_order: `write` jumps to and fro, and other processes write to the same files.
 
     Layout: docs/format/consume-queue.md.
     Source: RocketMQ store/ConsumeQueue.java.
@@ -57,8 +58,17 @@ class ConsumeQueue(UnitFile):
         open_files: OpenFiles,
         *,
         writable: bool = True,
+        in_any_order: bool = False,
     ) -> None:
-        super().__init__(directory, topic, queue_id, file_size, open_files, writable=writable)
+        super().__init__(
+            directory,
+            topic,
+            queue_id,
+            file_size,
+            open_files,
+            writable=writable,
+            in_any_order=in_any_order,
+        )
         self.plain_files = self.queue
         self.ext: ConsumeQueueExt | None = None
 
@@ -96,7 +106,8 @@ class ConsumeQueue(UnitFile):
         if skip >= count:
             return 0
         if skip < 0:
-            self._fill(first_offset)
+            self.fill(self.unit_end, first_offset)
+            self.unit_end = first_offset
         elif skip > 0:
             units = units[skip * UNIT_SIZE :]
         self.write(self.unit_end, units)
@@ -107,24 +118,32 @@ class ConsumeQueue(UnitFile):
 
     def _begin(self, first_offset: int) -> None:
         """Create the first file; what lies before the first message becomes fillers."""
-        at = first_offset * UNIT_SIZE
-        start = at - at % self.queue.file_size
-        file = self.queue.last or self.queue.append_file(start)
-        file.write(0, FILLER * ((at - start) // UNIT_SIZE), reserve_step=RESERVE_STEP)
-        self._mark_dirty(file)
+        before = first_offset % (self.queue.file_size // UNIT_SIZE)
+        if not self.queue.files:
+            # its name remembers where the queue goes on
+            self.queue.append_file((first_offset - before) * UNIT_SIZE)
+        self.write(first_offset - before, memoryview(FILLER * before))
         self.unit_start = self.unit_end = first_offset
         self._show()
 
-    def _fill(self, first_offset: int) -> None:
-        hole = first_offset - self.unit_end
-        if hole > HOLE_UNITS_MAX:
+    def fill(self, start: int, stop: int) -> None:
+        """Put fillers where the log has no message.
+
+        Args:
+            start: queue offset of the first filler.
+            stop: queue offset behind the last.
+
+        Raises:
+            CorruptConsumeQueueError: there are too many of them to be true.
+            DiskFullError: no room.
+        """
+        if stop - start > HOLE_UNITS_MAX:
             raise CorruptConsumeQueueError(
                 self.queue.directory,
                 -1,
-                f"the next message has queue offset {first_offset}, {self.unit_end} was expected",
+                f"the next message has queue offset {stop}, {start} was expected",
             )
-        self.write(self.unit_end, memoryview(FILLER * hole))
-        self.unit_end = first_offset
+        self.write(start, memoryview(FILLER * (stop - start)))
 
     def end_at(self, offset: int) -> None:
         """Go on at a queue offset; what lies before it, and is not there, becomes fillers.
@@ -137,7 +156,8 @@ class ConsumeQueue(UnitFile):
         if not self.queue.files:
             self._begin(offset)
         elif offset > self.unit_end:
-            self._fill(offset)
+            self.fill(self.unit_end, offset)
+            self.unit_end = offset
             self._show()
 
     # ---- holding against the log

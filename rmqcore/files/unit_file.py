@@ -43,6 +43,7 @@ class UnitFile(UnitQueue):
         file_size: bytes of a file, a multiple of ``unit_size``.
         open_files: the bound on descriptors.
         writable: False follows another process's files.
+        in_any_order: `write` jumps to and fro, and other processes write to the same files.
 
     Threads: one writer (the dispatcher) and any readers.
     Durability: none until `flush`.
@@ -59,12 +60,14 @@ class UnitFile(UnitQueue):
         open_files: OpenFiles,
         *,
         writable: bool = True,
+        in_any_order: bool = False,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.queue = MappedFileQueue(
             directory, file_size, open_files, writable=writable, sync_names=False
         )
+        self._new_file = self.queue.take_file if in_any_order else self.queue.append_file
         self.unit_start = self.unit_end = 0
         self.end_phy_offset = 0
         self._dirty: set[MappedFile] = set()
@@ -220,7 +223,7 @@ class UnitFile(UnitQueue):
         at = number * self.unit_size
         while units:
             # not just the last: one that was to be written may have made the next already
-            file = self.queue.find(at) or self.queue.append_file(at)
+            file = self.queue.find(at) or self._new_file(at)
             position = at - file.file_from_offset
             part = units[: file.size - position]
             file.write(position, part, reserve_step=RESERVE_STEP)

@@ -222,7 +222,7 @@ class _QueuesRebuild:
             for key, stretches in runs.items():
                 self._begin(writer, key, stretches[0][0])
                 for before, after in pairwise(stretches):
-                    writer.fill(key, before[1], after[0])
+                    writer.queue(key).fill(before[1], after[0])
             for key in queue_keys(self._directory.consume_queue):
                 if key not in runs:
                     self._keep_expired(writer, key)
@@ -240,7 +240,7 @@ class _QueuesRebuild:
             self._copy(writer, key, old, old.first_unit_offset, old.min_offset)
             start = old.min_offset
         if start < stop:
-            writer.fill(key, start, stop)
+            writer.queue(key).fill(start, stop)
 
     def _expired(self, key: QueueKey) -> ConsumeQueue | None:
         """The old queue; its units below ``min_offset`` are of messages that the log had once."""
@@ -268,7 +268,7 @@ class _QueuesRebuild:
             units = old.read_units(start, min(_COPY_UNITS, stop - start))
             if not units:
                 return
-            writer.write(key, start, units)
+            writer.queue(key).write(start, memoryview(units))
             start += len(units) // UNIT_SIZE
 
     def _keep_expired(self, writer: QueueWriter, key: QueueKey) -> None:

@@ -6,21 +6,17 @@ between two stretches of a queue is filled in afterwards.
 
 from __future__ import annotations
 
-import errno
-import os
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptConsumeQueueError, DiskFullError
-from rmqcore.files.consume_queue import FILLER, HOLE_UNITS_MAX
+from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
 
-_FILES_OPEN_MAX = 256
 QueueKey = tuple[str, int]
 
 
@@ -54,7 +50,8 @@ class QueueWriter:
         self._root = root
         self._file_size = file_size
         self._batch_queues = batch_queues
-        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._open_files = OpenFiles()
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
         self.written = QueuesWritten()
 
     def take(self, batch: DispatchBatch) -> None:
@@ -86,65 +83,24 @@ class QueueWriter:
             if first == runs[-1][1]:
                 runs[-1] = (runs[-1][0], first + count)
             else:
-                self.fill(key, runs[-1][1], first)
+                self.queue(key).fill(runs[-1][1], first)
                 runs[-1] = (runs[-1][0], first + count)
         else:
             runs.append((first, first + count))
-        self.write(key, first, units)
+        self.queue(key).write(first, units)
 
-    def fill(self, key: QueueKey, start: int, stop: int) -> None:
-        """Put fillers where the log has no message.
-
-        Raises:
-            CorruptConsumeQueueError: there are too many of them to be true.
-        """
-        if stop - start > HOLE_UNITS_MAX:
-            raise CorruptConsumeQueueError(
-                self._root / key[0] / str(key[1]),
-                -1,
-                f"the next message has queue offset {stop}, {start} was expected",
+    def queue(self, key: QueueKey) -> ConsumeQueue:
+        """The files of a queue, which are written by position."""
+        queue = self._queues.get(key)
+        if queue is None:
+            directory = self._root / key[0] / str(key[1])
+            queue = ConsumeQueue(
+                directory, *key, self._file_size, self._open_files, in_any_order=True
             )
-        self.write(key, start, memoryview(FILLER * (stop - start)))
-
-    def write(self, key: QueueKey, first: int, units: memoryview | bytes) -> None:
-        """Write units at their place."""
-        at = first * UNIT_SIZE
-        rest = memoryview(units)
-        directory = self._root / key[0] / str(key[1])
-        while rest:
-            start = at - at % self._file_size
-            part = rest[: start + self._file_size - at]
-            self._write_at(directory / f"{start:020d}", at - start, part)
-            at += len(part)
-            rest = rest[len(part) :]
-
-    def _write_at(self, path: Path, position: int, data: memoryview) -> None:
-        try:
-            fd = self._descriptor(path)
-            while data:
-                count = os.pwrite(fd, data, position)
-                position += count
-                data = data[count:]
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(path) from error
-            raise
-
-    def _descriptor(self, path: Path) -> int:
-        fd = self._open.get(path)
-        if fd is not None:
-            self._open.move_to_end(path)
-            return fd
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if os.fstat(fd).st_size < self._file_size:
-            os.ftruncate(fd, self._file_size)
-        self._open[path] = fd
-        if len(self._open) > _FILES_OPEN_MAX:
-            os.close(self._open.popitem(last=False)[1])
-        return fd
+            self._queues[key] = queue
+        return queue
 
     def close(self) -> None:
         """Let the files go."""
-        while self._open:
-            os.close(self._open.popitem()[1])
+        while self._queues:
+            self._queues.popitem()[1].close()
