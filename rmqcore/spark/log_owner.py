@@ -160,10 +160,9 @@ def append_staged(
         ledger = Ledger(root, name)
         appended = 0
         if ledger.is_appending():
-            appended = _append(store, ledger)
-            _finish(store, ledger)
+            appended = _resume(store, ledger)
         if not ledger.is_done(number):
-            ledger.begin(number, store.max_phy_offset, files)
+            _begin(store, ledger, number, files)
             appended += _append(store, ledger)
             _finish(store, ledger)
     forget_staged(files)
@@ -199,8 +198,7 @@ def finish_appends(
     with open_store(store_path, config=config) as store:
         for ledger in _ledgers(root):
             if ledger.is_appending():
-                finished[ledger.name] = _append(store, ledger)
-                _finish(store, ledger)
+                finished[ledger.name] = _resume(store, ledger)
             elif ledger.name.startswith(_JOB) and ledger.age_s() > forget_s:
                 ledger.forget()
     if root.is_dir():
@@ -215,6 +213,41 @@ def forget_staged(files: list[StagedFile]) -> None:
     for parent in {Path(file.path).parent for file in files}:
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
+
+
+def _begin(
+    store: DefaultMessageStore, ledger: Ledger, number: int, files: list[StagedFile]
+) -> None:
+    """Decide what is appended behind the log as it is on disk: no power cut ends it before."""
+    store.flush()
+    ledger.begin(number, store.max_phy_offset, files)
+
+
+def _resume(store: DefaultMessageStore, ledger: Ledger) -> int:
+    """Come to the end of an append; how many messages were missing."""
+    if not _stands(store, ledger):
+        _begin(store, ledger, ledger.number, ledger.files)
+    appended = _append(store, ledger)
+    _finish(store, ledger)
+    return appended
+
+
+def _stands(store: DefaultMessageStore, ledger: Ledger) -> bool:
+    """False when nothing of an append is where it began, and others' messages may be there.
+
+    Another writer came before its first message, or the log has lost its end and grew again: then
+    the place may even lie inside a record.
+    """
+    if ledger.start >= store.max_phy_offset:
+        return ledger.start == store.max_phy_offset
+    try:
+        found = next(store.messages(start=ledger.start), None)
+    except StoreError:
+        return False
+    frame = next((frame for file in ledger.files for frame in _frames(file, ledger)), None)
+    if found is None or frame is None:
+        return True
+    return _same(decode_batch(frame.body, topic=frame.topic)[0], found, frame)
 
 
 def _finish(store: DefaultMessageStore, ledger: Ledger) -> None:

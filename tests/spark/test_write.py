@@ -194,8 +194,8 @@ def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
 @pytest.mark.parametrize("foreign", [0, 5])
 @pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
 def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_after, foreign, kind):
-    from rmqcore import message_store
     from rmqcore.spark.log_owner import abort_staged, append_staged
+    from rmqcore.store import message_store
 
     config = load_config(None, topic_queue_types=(("T", kind),))
     puts = message_store.DefaultMessageStore.put_messages
@@ -227,8 +227,8 @@ def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_aft
 @pytest.fixture
 def died(store_path, staged, monkeypatch):
     """The name of an append without a job id that died after 400 of 600 messages."""
-    from rmqcore import message_store
     from rmqcore.spark.log_owner import anonymous_name, append_staged
+    from rmqcore.store import message_store
 
     puts, name, count = message_store.DefaultMessageStore.put_messages, anonymous_name(), 0
 
@@ -327,6 +327,83 @@ def test_a_batch_cut_in_its_middle_is_completed(store_path, staged):
     assert append_staged(str(store_path), None, "query", 0, []) == 393
     keys = [m.unique_key for m in messages_of(store_path)]
     assert len(keys) == len(set(keys)) == 600
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("size", [10, 333])
+def test_an_append_ends_after_a_power_cut_below_its_start(store_path, staged, died, cut, size):
+    """The log loses all that the append wrote, and more; another writer fills the place."""
+    from rmqcore.spark import finish_appends
+
+    shutil.rmtree(store_path / "commitlog")
+    shutil.rmtree(store_path / "consumequeue")
+    shutil.rmtree(store_path / "index")
+    path = store_path / "spark" / f"{died}.json"
+    ledger = json.loads(path.read_text())
+    with open_store(store_path) as store:
+        for _ in range(3):
+            store.put("Other", bytes(size))
+        ledger["start"] = store.max_phy_offset + cut * 7
+        for _ in range(40):
+            store.put("Other", bytes(size))
+    path.write_text(json.dumps(ledger))
+    assert finish_appends(store_path) == {died: 600}
+    assert finish_appends(store_path) == {}
+    keys = [m.unique_key for m in messages_of(store_path) if m.topic == "T"]
+    assert len(keys) == len(set(keys)) == 600
+
+
+def test_an_append_that_another_writer_came_before_and_that_died_twice(
+    store_path, staged, monkeypatch
+):
+    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+    from rmqcore.store import message_store
+
+    with open_store(store_path) as store:
+        store.put("T", b"first")
+        Ledger(staging_root(str(store_path)), "query").begin(0, store.max_phy_offset, staged)
+        store.put("T", b"foreign")
+    puts = message_store.DefaultMessageStore.put_messages
+    for die_after in (2, 4):
+        calls = iter(range(1, 100))
+
+        def dying(self, *args, calls=calls, die_after=die_after, **settings):
+            if next(calls) == die_after:
+                raise KeyboardInterrupt
+            return puts(self, *args, **settings)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
+            with pytest.raises(KeyboardInterrupt):
+                append_staged(str(store_path), None, "query", 0, [])
+    append_staged(str(store_path), None, "query", 0, [])
+    keys = [m.unique_key for m in messages_of(store_path) if len(m.body) > 10]
+    assert len(keys) == len(set(keys)) == 600
+
+
+def test_a_log_that_is_shorter_than_where_an_append_began(store_path, staged):
+    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+
+    with open_store(store_path) as store:
+        store.put("T", b"first")
+        ledger = Ledger(staging_root(str(store_path)), "query")
+        ledger.begin(0, store.max_phy_offset + 1000, staged)
+    assert append_staged(str(store_path), None, "query", 0, []) == 600
+    assert len(messages_of(store_path)) == 601
+
+
+def test_an_append_begins_behind_what_is_on_disk(store_path, staged, monkeypatch):
+    from rmqcore.spark.log_owner import Ledger, append_staged
+    from rmqcore.store import message_store
+
+    done = []
+    flush, begin = message_store.DefaultMessageStore.flush, Ledger.begin
+    monkeypatch.setattr(
+        message_store.DefaultMessageStore, "flush", lambda self: (done.append("flush"), flush(self))
+    )
+    monkeypatch.setattr(Ledger, "begin", lambda self, *a: (done.append("begin"), begin(self, *a)))
+    append_staged(str(store_path), None, "query", 0, staged)
+    assert done[:2] == ["flush", "begin"]
 
 
 def test_earlier_batches_are_done(store_path, staged):
