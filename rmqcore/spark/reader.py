@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame, SparkSession
 
 from rmqcore.spark.runner import slots_of
+from rmqcore.spark.session import check_workers
 
 
 def read(
@@ -24,7 +25,11 @@ def read(
         path: the store's directory.
         columns: "light", "default", "full", or names.
         **options: of the format, by their names: ``topics=["A", "B"]``, ``verifyCrc="flag"``.
+
+    Raises:
+        SparkMissingError: the session's workers run a Python without rmqcore.
     """
+    check_workers(spark)
     given = {"slots": slots_of(spark), **options}
     if columns is not None:
         given["columns"] = columns

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from rmqcore.scan import Split
+from rmqcore.spark.session import check_workers
 
 Result = TypeVar("Result")
 #: tasks that each slot should have, so that one slow task does not keep the others waiting
@@ -88,7 +89,11 @@ def in_tasks(
         groups: from `grouped`; one or more.
         work: yields batches of ``schema``.
         schema: of the frame.
+
+    Raises:
+        SparkMissingError: the session's workers run a Python without rmqcore.
     """
+    check_workers(spark)
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_worker()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,3 +79,34 @@ def local_session(
     for key, value in quiet.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Refuse a session whose workers run a Python without rmqcore, before Spark says it at length.
+
+    A session takes ``python3`` from the path, which in an environment that was not activated is
+    the system's. What cannot be told, as over Spark Connect, is not refused.
+
+    Raises:
+        SparkMissingError: says what to set.
+    """
+    python = getattr(getattr(spark, "_sc", None), "pythonExec", None)
+    found = shutil.which(python) if python else None
+    if found is None or Path(found).absolute() == Path(sys.executable).absolute():
+        return
+    if not _knows_format(found):
+        raise SparkMissingError(
+            f"Spark's workers run {found}, where rmqcore[spark] is not installed: set "
+            f"PYSPARK_PYTHON={sys.executable} before the session is made (or activate the "
+            "environment, or use rmqcore.spark.local_session)"
+        )
+
+
+@functools.cache
+def _knows_format(python: str) -> bool:
+    command = [python, "-c", "from pyspark_rmq import DefaultSource"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
