@@ -32,6 +32,7 @@ class ReadOptions:
         columns: names asked for, None for the default set.
         starting_offsets, ending_offsets: "earliest", "latest", or queue offsets.
         row_limits: per trigger: ("bytes" or "rows", how many), None for all there is.
+        verify_crc: "off", "fail", "flag"; None compares the bodies that are handed out.
     """
 
     stores: tuple[tuple[str, str], ...] = ()
@@ -56,7 +57,7 @@ class ReadOptions:
     include_properties: bool = False
     include_uncommitted: bool = False
     decompress_body: bool = False
-    verify_crc: str = "off"
+    verify_crc: str | None = None
     batch_rows: int = 8192
     batch_bytes: int = 16 << 20
     config: str | None = None
@@ -89,6 +90,20 @@ def _whole(name: str, text: str, *, least: int = 0) -> int:
     if not re.fullmatch(r"\d{1,19}", text.strip(), re.ASCII) or int(text) < least:
         raise ConfigError(name, text, f"expected a whole number, at least {least}")
     return int(text)
+
+
+def _time(name: str, text: str) -> int:
+    """Unix milliseconds: numbers that are seconds or microseconds of our days are refused."""
+    time_ms = _whole(name, text)
+    for low, high, unit, right in (
+        (10**8, 10**11, "seconds", time_ms * 1000),
+        (10**15, 10**18, "microseconds", time_ms // 1000),
+        (10**18, 10**19, "nanoseconds", time_ms // 10**6),
+    ):
+        if low <= time_ms < high:
+            rule = f"expected Unix milliseconds, and this looks like {unit}: did you mean {right}?"
+            raise ConfigError(name, text, rule)
+    return time_ms
 
 
 def _size(name: str, text: str) -> int:
@@ -177,8 +192,8 @@ _READ: dict[str, tuple[str, _Parser]] = {
     "endingOffsets": ("ending_offsets", _offsets),
     "startingPhyOffset": ("starting_phy_offset", _whole),
     "endingPhyOffset": ("ending_phy_offset", _whole),
-    "startingTimestamp": ("starting_timestamp", _whole),
-    "endingTimestamp": ("ending_timestamp", _whole),
+    "startingTimestamp": ("starting_timestamp", _time),
+    "endingTimestamp": ("ending_timestamp", _time),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", _size),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _count),
     "minPartitions": ("min_partitions", _count),

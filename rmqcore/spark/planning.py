@@ -10,6 +10,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan import LogPlan, Split
 from rmqcore.spark.options import ReadOptions
+from rmqcore.spark.selection import check_selection
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
@@ -51,11 +52,13 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
     """What a batch reads, cut for parallel tasks.
 
     Raises:
-        ConfigError: an option that only a stream has, or one that no batch can follow.
+        ConfigError: an option that only a stream has, one that no batch can follow, or offsets
+            of a topic or queue that there is not.
         StoreNotFoundError, CorruptStoreError: as `open_plan`.
     """
     _check_batch(options)
     plans = [(broker, open_plan(path, options)) for broker, path in options.stores]
+    check_selection(options, (plan for _, plan in plans))
     size = split_size(options, sum(plan.end - plan.start for _, plan in plans))
     low = -1 if options.starting_phy_offset is None else options.starting_phy_offset
     high = options.ending_phy_offset

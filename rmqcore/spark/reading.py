@@ -17,6 +17,8 @@ from rmqcore.spark.runner import settle_worker
 from rmqcore.spark.schema import BROKER
 
 _log = logging.getLogger(__name__)
+#: columns that hand out what the CRC of a record is of
+_HOLDS_BODY = {"body", "record"}
 
 
 def read_partition(
@@ -48,7 +50,8 @@ def read_partition(
         begin_ms=options.starting_timestamp,
         end_ms=None if end_ms is None else end_ms - 1,
         uncommitted=options.include_uncommitted,
-        verify_crc=options.verify_crc == "fail",
+        verify_crc=options.verify_crc == "fail"
+        or (options.verify_crc is None and not _HOLDS_BODY.isdisjoint(wanted)),
         plain_bodies=options.decompress_body,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,

@@ -18,6 +18,7 @@ from rmqcore.scan import LogPlan
 from rmqcore.spark.options import ReadOptions
 from rmqcore.spark.planning import LogPartition, open_plan, split_size
 from rmqcore.spark.reading import read_partition
+from rmqcore.spark.selection import check_selection
 
 #: name of the only log in an offset, so that a checkpoint survives when the store is moved
 _ONLY = "log"
@@ -47,7 +48,9 @@ class RmqStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream without a checkpoint begins."""
-        return offset_of({broker: self._first(broker) for broker in self.stores})
+        first = {broker: self._first(broker) for broker in self.stores}
+        check_selection(self.options, self._plans.values())
+        return offset_of(first)
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""

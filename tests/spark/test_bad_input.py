@@ -3,6 +3,8 @@
 Planned and read as driver and workers do it, in this process.
 """
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,12 @@ import pytest
 
 import rmqcore
 from rmqcore import open_store
-from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreNotFoundError
+from rmqcore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    CorruptStoreError,
+    StoreNotFoundError,
+)
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -32,14 +39,14 @@ def fill(path, file_size):
             store.put("T", b"%0200d" % number)
 
 
-def rows(path, **options):
+def rows(path, columns=("topic", "phy_offset"), **options):
     from rmqcore.spark.options import read_options
     from rmqcore.spark.planning import batch_partitions
     from rmqcore.spark.reading import read_partition
     from rmqcore.spark.schema import checked_columns, schema_of
 
     found = read_options({"path": str(path), **options})
-    schema = checked_columns(schema_of(("topic", "phy_offset")))
+    schema = checked_columns(schema_of(columns))
     parts = [read_partition(part, schema, found) for part in batch_partitions(found)]
     return sum(batch.num_rows for part in parts for batch in part)
 
@@ -103,6 +110,74 @@ def test_a_log_file_that_is_none(tmp_path):
         f"{tmp_path}: its files have sizes that no store's have: "
         "mapped_file_size_commit_log=5: at least 256"
     )
+
+
+@pytest.fixture
+def flipped(store_path, log):
+    """Where a bit of one body was flipped; its record is whole otherwise."""
+    with open_store(store_path, mode="r") as store:
+        message = list(store.messages())[17]
+    at = message.phy_offset + bytes(message.record).index(message.body)
+    with log[at // FILE_SIZE].open("r+b") as stream:
+        stream.seek(at % FILE_SIZE)
+        stream.write(b"1")
+    return message.phy_offset
+
+
+@pytest.mark.parametrize("column", ["body", "record"])
+def test_a_damaged_body_is_not_handed_out_unless_asked_for(store_path, flipped, column):
+    columns = ("phy_offset", column)
+    with pytest.raises(CorruptRecordError) as caught:
+        rows(store_path, columns)
+    assert caught.value.phy_offset == flipped
+    assert rows(store_path, columns, failOnDataLoss="false") == 999
+    assert rows(store_path, columns, verifyCrc="off") == 1000
+    assert rows(store_path, (*columns, "crc_ok"), verifyCrc="flag") == 1000
+    assert rows(store_path) == 1000  # no body is handed out
+    refusal(store_path, CorruptRecordError, verifyCrc="fail")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"startingOffsets": '{"Tt": {"0": 3}}'}, "topic='Tt': unknown; did you mean T?"),
+        ({"endingOffsets": '{"Tt": {"0": 3}}'}, "topic='Tt': unknown; did you mean T?"),
+        ({"startingOffsets": '{"T": {"7": 3}}'}, "queue of T=7: there are 0"),
+        ({"startingTimestamp": "1700000000"}, "seconds: did you mean 1700000000000?"),
+        ({"endingTimestamp": "1700000000000000"}, "microseconds: did you mean 1700000000000?"),
+        ({"startingTimestamp": "9", "endingTimestamp": "9"}, "expected a time behind 9"),
+    ],
+)
+def test_offsets_and_times_that_were_meant_otherwise_are_refused(store_path, log, options, text):
+    assert text in refusal(store_path, ConfigError, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topics": "T,Tt"}, "nothing matches topic='Tt': unknown; did you mean T?"),
+        ({"subscribe": "Orders"}, "nothing matches topic='Orders': unknown; there are T"),
+        ({"subscribePattern": "T."}, "nothing matches subscribePattern='T.'"),
+        ({"queueIds": "5"}, "nothing matches queueIds=5; there are 0"),
+        ({"startingTimestamp": "99999999999999"}, "it lies in the future"),
+        ({"endingTimestamp": "1"}, "the first message was stored at 1"),
+    ],
+)
+def test_what_nothing_matches_is_named(store_path, log, caplog, options, text):
+    assert rows(store_path, **options) in (0, 1000 * ("T," in text or "T," in str(options)))
+    assert text in caplog.text
+
+
+def test_what_something_matches_is_not_named(store_path, log, caplog):
+    (store_path / "config").mkdir(exist_ok=True)
+    table = {"topicConfigTable": {"New": {"topicName": "New"}}}
+    (store_path / "config" / "topics.json").write_text(json.dumps(table))
+    options = {"topics": "T,New", "queueIds": "0,1", "startingTimestamp": "1"}
+    assert rows(store_path, **options, startingOffsets='{"T": {"0": -2}}') == 1000
+    assert rows(store_path, endingTimestamp=str(2 * 10**12)) == 1000
+    shutil.rmtree(store_path / "consumequeue")
+    assert rows(store_path, topics="Tt") == 0
+    assert caplog.text == ""
 
 
 LIMITED = """

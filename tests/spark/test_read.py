@@ -8,7 +8,7 @@ import pytest
 from golden.stores import packed_stores
 from rmqcore import open_store
 from rmqcore.errors import ConfigError, CorruptStoreError, RecordsGoneError
-from rmqcore.scan import FULL_COLUMNS
+from rmqcore.scan import FULL_COLUMNS, read_store
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -196,6 +196,14 @@ def test_one_frame_of_two_brokers(spark, large_store, golden_store):
     frame = spark.read.format("rmq").option("broker", "a,b").load([str(large_store), str(other)])
     counts = {row[0]: row[1] for row in frame.groupBy("broker").count().collect()}
     assert counts == {"a": 60_000, "b": len(messages_of(other))}
+
+
+def test_the_column_of_keys_split_at_spaces_is_the_tuple_of_the_api(large_store):
+    with open_store(large_store, mode="r") as store:
+        expected = [next(store.messages(f"Topic{n}")).keys for n in range(4)]
+    found = [next(iter(read_store(large_store, ("keys",), topics=[f"Topic{n}"]))) for n in range(4)]
+    assert [tuple(pa.record_batch(b)["keys"][0].as_py().split(" ")) for b in found] == expected
+    assert expected[1] == ("K100", "G0")
 
 
 # ---- what is refused, and in which words

@@ -1,0 +1,121 @@
+"""Names and times in the options that nothing in the store answers to: said, not passed over.
+
+What reads nothing is a warning; what would read more than was meant is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from rmqcore._codec import decode_record
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.scan import LogPlan
+from rmqcore.spark.options import ReadOptions, unknown
+
+_log = logging.getLogger(__name__)
+
+
+def check_selection(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
+    """Compare what is asked for with the topics, queues and times that there are.
+
+    Stores without consume queues are not compared.
+
+    Args:
+        options: of the reader.
+        plans: of every store.
+
+    Raises:
+        ConfigError: offsets of a topic or queue that no store has: it would be read whole.
+    """
+    plans = list(plans)
+    queues: dict[str, set[int]] = {}
+    for plan in plans:
+        for topic, ids in _queues(plan.directory).items():
+            queues.setdefault(topic, set()).update(ids)
+    if queues:
+        _check_offsets(options, queues)
+        _check_names(options, queues)
+        _check_times(options, plans)
+
+
+def _check_offsets(options: ReadOptions, queues: dict[str, set[int]]) -> None:
+    for name, offsets in (
+        ("startingOffsets", options.starting_offsets),
+        ("endingOffsets", options.ending_offsets),
+    ):
+        for topic, queue_id, _ in offsets if isinstance(offsets, tuple) else ():
+            if topic not in queues:
+                raise unknown(f"{name}: topic", topic, queues)
+            if queue_id not in queues[topic]:
+                there = ", ".join(map(str, sorted(queues[topic]))) or "none yet"
+                raise ConfigError(f"{name}: queue of {topic}", queue_id, f"there are {there}")
+
+
+def _check_names(options: ReadOptions, queues: dict[str, set[int]]) -> None:
+    chosen = set(queues)
+    if options.topics is not None:
+        chosen &= set(options.topics)
+        for topic in sorted(set(options.topics) - chosen):
+            _log.warning("nothing matches %s", unknown("topic", topic, queues))
+    if options.topic_pattern is not None:
+        chosen = {topic for topic in queues if re.fullmatch(options.topic_pattern, topic)}
+        if not chosen:
+            _log.warning(
+                "nothing matches subscribePattern=%r, which has to match the whole name of a "
+                "topic; there are %s",
+                options.topic_pattern,
+                ", ".join(sorted(queues)),
+            )
+    there = {queue_id for topic in chosen for queue_id in queues[topic]}
+    if options.queue_ids is not None and there and there.isdisjoint(options.queue_ids):
+        _log.warning(
+            "nothing matches queueIds=%s; there are %s",
+            ",".join(map(str, options.queue_ids)),
+            ", ".join(map(str, sorted(there))),
+        )
+
+
+def _check_times(options: ReadOptions, plans: list[LogPlan]) -> None:
+    start, end = options.starting_timestamp, options.ending_timestamp
+    if start is not None and end is not None and start >= end:
+        raise ConfigError("endingTimestamp", end, f"expected a time behind {start}")
+    if start is not None and start > wall_clock_ms():
+        _log.warning("nothing matches startingTimestamp=%d yet: it lies in the future", start)
+    first = [found for plan in plans if (found := _first_stored_ms(plan)) is not None]
+    if end is not None and first and end <= min(first):
+        _log.warning(
+            "nothing matches endingTimestamp=%d: the first message was stored at %d",
+            end,
+            min(first),
+        )
+
+
+def _first_stored_ms(plan: LogPlan) -> int | None:
+    record = plan.record_at(plan.start)
+    with suppress(RmqCoreError):
+        return None if record is None else decode_record(record).store_timestamp_ms
+    return None
+
+
+def _queues(directory: StoreDir) -> dict[str, set[int]]:
+    """Topics of a store, those without messages too, and the queues of each."""
+    found: dict[str, set[int]] = {
+        topic: {
+            int(name)
+            for name in subdirectories(directory.consume_queue / topic)
+            if name.isascii() and name.isdigit()
+        }
+        for topic in subdirectories(directory.consume_queue)
+    }
+    if found:
+        with suppress(OSError, ValueError, AttributeError):
+            text = (directory.path / "config" / "topics.json").read_text("utf-8")
+            for topic in json.loads(text).get("topicConfigTable", {}):
+                found.setdefault(topic, set())
+    return found
