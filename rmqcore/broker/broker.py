@@ -30,6 +30,7 @@ from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
+from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config, parse_broker_conf
 from rmqcore.files.config_tables import SubscriptionGroupTable
@@ -127,6 +128,7 @@ class Broker:
         consumers, producers = Consumers(notify_consumers), Producers()
         locks, hold = QueueLocks(), PullHold()
         offsets = Offsets(store, topics, groups)
+        transactions = Transactions(store, self._settings, topics, producers, hold.arrived)
 
         def gone(connection: Connection) -> None:
             consumers.forget(connection)
@@ -141,7 +143,16 @@ class Broker:
             self._host, self.config.listen_port, settings=settings, on_close=gone
         )
         parts = (
-            SendMessages(store, self._settings, topics, groups, locks, hold.arrived),
+            SendMessages(
+                store,
+                self._settings,
+                topics,
+                groups,
+                locks,
+                hold.arrived,
+                transactions.half_message,
+            ),
+            transactions,
             PullMessages(store, self._settings, topics, groups, consumers, offsets, hold),
             ClientRequests(topics, groups, consumers, producers),
             locks,
@@ -164,6 +175,7 @@ class Broker:
         store.topics.persist()
         self._tasks = [
             loop.create_task(self._scan(consumers, producers)),
+            loop.create_task(transactions.run()),
             loop.create_task(self._save(store, group_table)),
         ]
         await self._registration.start()

@@ -1,0 +1,339 @@
+"""Transactions: half messages, their decision, and asking producers that did not decide.
+
+A half message waits in ``RMQ_SYS_TRANS_HALF_TOPIC``. A decision copies it to its topic, or does
+not, and notes its queue offset in ``RMQ_SYS_TRANS_OP_HALF_TOPIC``. What is decided is known from
+those two queues alone, so it survives every crash: a decision that was stored and not noted is
+asked for once more, and answered the same.
+
+Source: RocketMQ broker/transaction/queue/TransactionalMessageServiceImpl.java,
+TransactionalMessageBridge.java, broker/processor/EndTransactionProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqcore._codec import encode_record
+from rmqcore.broker.clients import Producers
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.message import Message, MessageExt
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.errors import RemotingClosedError
+from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+_COMMIT: Final = 8
+_ROLLBACK: Final = 12
+_HOST_FLAGS: Final = 0x30
+_TRANSACTION_MASK: Final = 0xC
+_BATCH: Final = 128
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round of checks knows of the two queues."""
+
+    decided: set[int] = field(default_factory=set)
+    #: (offset in the op queue, half offsets it names)
+    notes: list[tuple[int, list[int]]] = field(default_factory=list)
+
+
+class Transactions:
+    """Request 37, half messages, and the rounds of checks.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        topics, producers: the broker's.
+        arrived: called after each put with (topic, queue id), on the event loop.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        producers: Producers,
+        arrived: Callable[[str, int], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._producers = producers
+        self._arrived = arrived
+        self._checks: dict[int, int] = {}
+        #: half offsets that were decided since the last round: a second answer changes nothing
+        self._ended: set[int] = set()
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.END_TRANSACTION, self.end)
+
+    @staticmethod
+    def half_message(message: Message, properties: Mapping[str, str]) -> Message:
+        """What is stored for a message whose transaction is not decided."""
+        kept = dict(properties)
+        kept["REAL_TOPIC"] = message.topic
+        kept["REAL_QID"] = str(message.queue_id)
+        if "UNIQ_KEY" in kept:
+            kept["__transactionId__"] = kept["UNIQ_KEY"]
+        return _copy(message, HALF_TOPIC, 0, kept, message.sys_flag & ~_TRANSACTION_MASK)
+
+    # ---- 37
+
+    async def end(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """37: a producer decides."""
+        decision = request.number("commitOrRollback")
+        if decision not in (_COMMIT, _ROLLBACK):
+            return success()
+        phy_offset = request.number("commitLogOffset")
+        queue_offset = request.number("tranStateTableOffset")
+        half = self._half_at(phy_offset)
+        if half is None:
+            remark = "Find prepared transaction message failed"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if half.properties.get("PGROUP") != request.text("producerGroup"):
+            remark = "The producer group wrong"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if half.queue_offset != queue_offset:
+            remark = "The transaction state table offset wrong"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if half.queue_offset in self._ended:
+            return success()
+        self._ended.add(half.queue_offset)
+        try:
+            if decision == _COMMIT:
+                await self._commit(half)
+            await self._note(half.queue_offset)
+        except (MessageIllegalError, StoreError) as error:
+            self._ended.discard(half.queue_offset)
+            logger.warning("a transaction cannot be ended: %s", error)
+            return failure(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now")
+        self._checks.pop(half.queue_offset, None)
+        return success()
+
+    def _half_at(self, phy_offset: int) -> MessageExt | None:
+        try:
+            found = self._store.message_at(phy_offset) if phy_offset >= 0 else None
+        except CorruptStoreError:
+            return None
+        return found if found is not None and found.topic == HALF_TOPIC else None
+
+    async def _commit(self, half: MessageExt) -> None:
+        """Store the message for its consumers; its properties stay as they are."""
+        topic, queue_id = _real_place(half)
+        message = Message(
+            topic,
+            half.body,
+            queue_id=queue_id,
+            properties=half.properties,
+            flag=half.flag,
+            sys_flag=half.sys_flag & ~_HOST_FLAGS & ~_TRANSACTION_MASK | _COMMIT,
+            born_timestamp_ms=half.born_timestamp_ms,
+            born_host=half.born_host,
+            reconsume_times=half.reconsume_times,
+            prepared_transaction_offset=half.phy_offset,
+            wait_store_msg_ok=False,
+        )
+        receipt = await self._store.put_message_async(message)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        self._arrived(topic, queue_id)
+
+    async def _note(self, half_offset: int) -> None:
+        """Note that a half message is decided."""
+        note = Message(OP_HALF_TOPIC, b"%d" % half_offset, tags="d", wait_store_msg_ok=False)
+        receipt = await self._store.put_message_async(note)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+
+    # ---- asking
+
+    async def run(self) -> None:
+        """Ask, round after round, for what is not decided."""
+        while True:
+            await asyncio.sleep(self._config().transaction_check_interval / 1000)
+            try:
+                await self.check()
+            except (StoreError, MessageIllegalError, CorruptStoreError):
+                logger.exception("undecided transactions cannot be looked through")
+
+    async def check(self) -> int:
+        """One round: ask the producers of half messages that are old enough.
+
+        Returns:
+            how many were asked for.
+        """
+        began_ms = wall_clock_ms()
+        known = await asyncio.to_thread(self._decided)
+        first = self._offset(HALF_TOPIC)
+        offset, least, asked = first, -1, 0
+        while True:
+            halves = await asyncio.to_thread(self._read, HALF_TOPIC, offset)
+            if not halves:
+                break
+            for half in halves:
+                offset = half.queue_offset + 1
+                if half.queue_offset in known.decided:
+                    continue
+                if half.store_timestamp_ms >= began_ms:
+                    break
+                resolved, was_asked = await self._ask(half, began_ms)
+                asked += was_asked
+                if not resolved and least < 0:
+                    least = half.queue_offset
+            else:
+                continue
+            offset -= 1
+            break
+        self._advance(least if least >= 0 else offset, known)
+        return asked
+
+    def _decided(self) -> _Round:
+        """Every note from where the last round has stopped."""
+        known, offset = _Round(), self._offset(OP_HALF_TOPIC)
+        while notes := self._read(OP_HALF_TOPIC, offset):
+            for note in notes:
+                text = note.body.decode("ascii", "replace")
+                named = [int(part) for part in text.split(",") if part.strip().isdigit()]
+                known.decided.update(named)
+                known.notes.append((note.queue_offset, named))
+                offset = note.queue_offset + 1
+        return known
+
+    def _read(self, topic: str, offset: int) -> list[MessageExt]:
+        return self._store.get_message(topic, 0, offset, max_messages=_BATCH).messages
+
+    def _offset(self, topic: str) -> int:
+        stored = self._store.consumer_offsets.get(topic, GROUP, 0)
+        return max(self._store.min_queue_offset(topic, 0), stored or 0)
+
+    def _advance(self, half_offset: int, known: _Round) -> None:
+        """Let the next round begin where something is undecided."""
+        offsets = self._store.consumer_offsets
+        offsets.commit(HALF_TOPIC, GROUP, 0, half_offset)
+        self._ended = {each for each in self._ended if each >= half_offset}
+        self._checks = {o: count for o, count in self._checks.items() if o >= half_offset}
+        note_offset = self._offset(OP_HALF_TOPIC)
+        for offset, named in known.notes:
+            if any(each >= half_offset for each in named):
+                break
+            note_offset = offset + 1
+        offsets.commit(OP_HALF_TOPIC, GROUP, 0, note_offset)
+
+    async def _ask(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
+        """Ask for one half message, if it is time; (it needs no more asking, it was asked for)."""
+        config = self._config()
+        age_ms = now_ms - half.born_timestamp_ms
+        asked_before = self._checks.get(half.queue_offset, 0)
+        reserved_ms = self._store.config.file_reserved_time_hours * _HOUR_MS
+        if asked_before >= config.transaction_check_max or age_ms > reserved_ms:
+            await self._give_up(half)
+            return True, False
+        if 0 <= age_ms <= _immunity_ms(half, config):
+            return False, False
+        producer = self._producers.any_of(half.properties.get("PGROUP", ""))
+        if producer is None:
+            return False, False
+        try:
+            producer.notify(self._question(half))
+        except RemotingClosedError:
+            return False, False
+        self._checks[half.queue_offset] = asked_before + 1
+        return False, True
+
+    def _question(self, half: MessageExt) -> RemotingCommand:
+        """39: the message under its real topic, and where its half lies."""
+        topic, queue_id = _real_place(half)
+        unique_key = half.unique_key or ""
+        record = encode_record(
+            _copy_stored(half, topic, queue_id, half.properties),
+            queue_offset=half.queue_offset,
+            phy_offset=half.phy_offset,
+            store_timestamp_ms=half.store_timestamp_ms,
+        )
+        fields = {
+            "commitLogOffset": str(half.phy_offset),
+            "tranStateTableOffset": str(half.queue_offset),
+            "msgId": unique_key,
+            "transactionId": unique_key,
+            "offsetMsgId": half.message_id,
+            "topic": HALF_TOPIC,
+            "bname": self._config().broker_name,
+        }
+        return RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, fields, record)
+
+    async def _give_up(self, half: MessageExt) -> None:
+        """Keep a message that nobody decides where an operator finds it."""
+        self._topics.for_group(CHECK_MAX_TIME_TOPIC)
+        copy = _copy_stored(half, CHECK_MAX_TIME_TOPIC, 0, half.properties)
+        receipt = await self._store.put_message_async(copy)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        await self._note(half.queue_offset)
+
+
+def _immunity_ms(half: MessageExt, config: BrokerConfig) -> int:
+    """For how long after its birth a message is not asked for."""
+    text = half.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
+    return int(text) * 1000 if text.isascii() and text.isdigit() else config.transaction_time_out
+
+
+def _real_place(half: MessageExt) -> tuple[str, int]:
+    properties = half.properties
+    queue_id = properties.get("REAL_QID", "0")
+    return properties.get("REAL_TOPIC", ""), int(queue_id) if queue_id.isdigit() else 0
+
+
+def _copy(
+    message: Message, topic: str, queue_id: int, properties: dict[str, str], sys_flag: int
+) -> Message:
+    return Message(
+        topic,
+        message.body,
+        queue_id=queue_id,
+        properties=properties,
+        flag=message.flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        wait_store_msg_ok=message.wait_store_msg_ok,
+    )
+
+
+def _copy_stored(
+    stored: MessageExt, topic: str, queue_id: int, properties: dict[str, str]
+) -> Message:
+    return Message(
+        topic,
+        stored.body,
+        queue_id=queue_id,
+        properties=properties,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+        born_timestamp_ms=stored.born_timestamp_ms,
+        born_host=stored.born_host,
+        store_host=stored.store_host,
+        reconsume_times=stored.reconsume_times,
+        wait_store_msg_ok=False,
+    )

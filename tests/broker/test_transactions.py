@@ -1,0 +1,132 @@
+"""Half messages: unseen until they are committed, gone when rolled back, asked for when neither."""
+
+import asyncio
+
+from broker.conftest import Peer, records
+
+from rmqcore.broker.topics import HALF_TOPIC
+from rmqcore.java.json import format_java_json
+from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+
+async def send_half(peer, body):
+    properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": body.decode() * 8}
+    answer = await peer.send("T", body, f=4, properties=properties)
+    assert answer.code == ResponseCode.SUCCESS
+    return answer
+
+
+def decision(sent, kind, **more):
+    return {
+        "producerGroup": "PG",
+        "commitLogOffset": int(sent.ext_fields["msgId"][16:], 16),
+        "tranStateTableOffset": sent.ext_fields["queueOffset"],
+        "commitOrRollback": kind,
+        "msgId": "x",
+        **more,
+    }
+
+
+async def bodies(peer, topic="T"):
+    return [message.body for message in records((await peer.pull(topic)).body)]
+
+
+def test_a_half_message_is_seen_when_it_is_committed(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"plain")
+        sent = await send_half(peer, b"half")
+        assert await bodies(peer) == [b"plain"]
+        end = decision(sent, COMMIT)
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == 0
+        assert await bodies(peer) == [b"plain", b"half"]
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == 0
+        assert await bodies(peer) == [b"plain", b"half"]
+
+    with_broker(scenario)
+
+
+def test_one_that_is_rolled_back_is_never_seen(with_broker):
+    async def scenario(_, peer):
+        sent = await send_half(peer, b"half")
+        await peer.ask(RequestCode.END_TRANSACTION, decision(sent, ROLLBACK))
+        await peer.send("T", b"plain")
+        assert await bodies(peer) == [b"plain"]
+
+    with_broker(scenario)
+
+
+def test_a_decision_by_another_group_or_about_another_message_is_refused(with_broker):
+    async def scenario(_, peer):
+        sent = await send_half(peer, b"half")
+        for wrong in ({"producerGroup": "X"}, {"tranStateTableOffset": 5}, {"commitLogOffset": 1}):
+            answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT, **wrong))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+        await peer.send("T", b"plain")
+        assert await bodies(peer) == [b"plain"]
+
+    with_broker(scenario)
+
+
+def test_a_producer_is_asked_for_what_it_did_not_decide(with_broker):
+    async def scenario(broker, peer):
+        asked = asyncio.get_running_loop().create_future()
+
+        def take(_, request):
+            asked.set_result(request)
+
+        producer = Peer(broker)
+        producer.client.register(RequestCode.CHECK_TRANSACTION_STATE, take)
+        beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
+        await producer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
+        await send_half(peer, b"half")
+        request: RemotingCommand = await asyncio.wait_for(asked, 20)
+        (message,) = records(request.body)
+        assert (message.topic, message.body) == ("T", b"half")
+        assert request.ext_fields["topic"] == HALF_TOPIC
+        answer = {
+            "producerGroup": "PG",
+            "commitLogOffset": request.ext_fields["commitLogOffset"],
+            "tranStateTableOffset": request.ext_fields["tranStateTableOffset"],
+            "commitOrRollback": COMMIT,
+            "fromTransactionCheck": "true",
+            "msgId": "x",
+        }
+        assert (await peer.ask(RequestCode.END_TRANSACTION, answer)).code == 0
+        assert await bodies(peer) == [b"half"]
+        await producer.client.close()
+
+    with_broker(scenario, transactionTimeOut=50, transactionCheckInterval=200)
+
+
+def test_what_was_not_decided_is_still_known_after_a_restart(with_broker):
+    places = []
+
+    async def first(_, peer):
+        await send_half(peer, b"done")
+        done, left = await send_half(peer, b"gone"), await send_half(peer, b"left")
+        await peer.ask(RequestCode.END_TRANSACTION, decision(done, ROLLBACK))
+        places.append(left)
+
+    async def again(broker, peer):
+        await peer.ask(RequestCode.END_TRANSACTION, decision(places[0], COMMIT))
+        assert await bodies(peer) == [b"left"]
+
+    with_broker(first)
+    with_broker(again)
+
+
+def test_what_nobody_decides_ends_where_an_operator_finds_it(with_broker):
+    async def scenario(broker, peer):
+        beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
+        await peer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
+        await send_half(peer, b"half")
+        async with asyncio.timeout(20):
+            while "TRANS_CHECK_MAX_TIME_TOPIC" not in dict(broker.store.queues()):
+                await asyncio.sleep(0.05)
+        (kept,) = broker.store.messages("TRANS_CHECK_MAX_TIME_TOPIC")
+        assert kept.body == b"half"
+        assert kept.properties["REAL_TOPIC"] == "T"
+
+    with_broker(scenario, transactionTimeOut=1, transactionCheckInterval=50, transactionCheckMax=2)
