@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rmqcore.broker.bodies import QueueKey, java_body, objects_in, read_object
+from rmqcore.broker.bodies import QueueKey, java_body, objects_in, queue_key, read_object
 from rmqcore.broker.clients import Client, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.settings import BrokerConfig
@@ -183,7 +183,7 @@ class AdminGroups:
         for queue_id in range(config.read_queue_nums):
             end = self._store.max_queue_offset(topic, queue_id)
             consumed = self._store.consumer_offsets.get(topic, group, queue_id) or 0
-            table[QueueKey((self._config().broker_name, topic, queue_id))] = {
+            table[queue_key(self._config().broker_name, topic, queue_id)] = {
                 "brokerOffset": end,
                 "consumerOffset": consumed,
                 "lastTimestamp": self._stored_ms(topic, queue_id, consumed - 1),

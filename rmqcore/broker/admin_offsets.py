@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.bodies import QueueKey, java_body
+from rmqcore.broker.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.offsets import Offsets
@@ -75,16 +75,18 @@ class AdminOffsets:
         only, given = request.number("queueId", -1), request.number("offset", -1)
         queues = range(topic.read_queue_nums) if only < 0 else [only]
         table: dict[QueueKey, int] = {}
+        targets: dict[int, int] = {}
         for queue_id in queues:
             if not 0 <= queue_id < topic.read_queue_nums:
                 remark = f"topic {topic.topic_name} has no queue {queue_id}"
                 raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
             offset = self._target(topic.topic_name, queue_id, timestamp_ms, given)
-            key = QueueKey((self._config().broker_name, topic.topic_name, queue_id))
+            key = queue_key(self._config().broker_name, topic.topic_name, queue_id)
             table[key] = offset
-        for (_name, name, queue_id), offset in table.items():
-            self._offsets.commit(group, name, queue_id, offset)
-            self._offsets.resets[group, name, queue_id] = offset
+            targets[queue_id] = offset
+        for queue_id, offset in targets.items():
+            self._offsets.commit(group, topic.topic_name, queue_id, offset)
+            self._offsets.resets[group, topic.topic_name, queue_id] = offset
         return success(body=java_body({"offsetTable": table}))
 
     def _target(self, topic: str, queue_id: int, timestamp_ms: int, given: int) -> int:
@@ -137,8 +139,10 @@ class AdminOffsets:
         for key, offset in (table or {}).items():
             try:
                 queue = parse_java_json(key)
-                place = (str(queue["brokerName"]), str(queue["topic"]), int(queue["queueId"]))
-                offsets[QueueKey(place)] = int(offset)
+                place = queue_key(
+                    str(queue["brokerName"]), str(queue["topic"]), int(queue["queueId"])
+                )
+                offsets[place] = int(offset)
             except (ValueError, KeyError, TypeError):
                 continue
         return offsets

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rmqcore.broker.bodies import QueueKey, java_body, objects_in, read_object
+from rmqcore.broker.bodies import QueueKey, java_body, objects_in, queue_key, read_object
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
@@ -182,7 +182,7 @@ class AdminTopics:
         return success(body=java_body({"consumeTimeSpanSet": spans}))
 
     def _key(self, topic: str, queue_id: int) -> QueueKey:
-        return QueueKey((self._config().broker_name, topic, queue_id))
+        return queue_key(self._config().broker_name, topic, queue_id)
 
 
 def _changed(old: Mapping[str, str], changes: str) -> dict[str, str]:

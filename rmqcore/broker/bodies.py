@@ -1,29 +1,25 @@
-"""JSON bodies as RocketMQ writes and reads them: compact, with bare integer and object keys."""
+"""JSON bodies of requests and answers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from rmqcore.java.json import parse_java_json
+from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import RemotingCommand, RequestRefusedError, ResponseCode
 
+#: a queue as the key of a map, which RocketMQ writes as an object
+QueueKey: TypeAlias = tuple[tuple[str, object], ...]
 
-class QueueKey(tuple[str, str, int]):
-    """(broker name, topic, queue id) as the key of an object: RocketMQ's ``MessageQueue``."""
 
-    __slots__ = ()
-
-    def to_java(self) -> dict[str, object]:
-        """The fields of ``MessageQueue``."""
-        broker_name, topic, queue_id = self
-        return {"brokerName": broker_name, "queueId": queue_id, "topic": topic}
+def queue_key(broker_name: str, topic: str, queue_id: int) -> QueueKey:
+    """The fields of RocketMQ's ``MessageQueue``, as a key."""
+    return (("brokerName", broker_name), ("queueId", queue_id), ("topic", topic))
 
 
 def java_body(value: object) -> bytes:
-    """Encode a value: no blanks, integer and `QueueKey` keys as they are, None left out."""
-    return _format(value).encode()
+    """Encode a value as RocketMQ writes bodies: no blanks, None left out."""
+    return format_compact_java_json(value).encode()
 
 
 def read_object(request: RemotingCommand) -> dict[str, Any]:
@@ -49,20 +45,3 @@ def objects_in(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     if not isinstance(entries, list):
         return []
     return [entry for entry in entries if isinstance(entry, dict)]
-
-
-def _format(value: object) -> str:
-    if isinstance(value, Mapping):
-        parts = (f"{_key(k)}:{_format(v)}" for k, v in value.items() if v is not None)
-        return "{" + ",".join(parts) + "}"
-    if isinstance(value, QueueKey):
-        return _format(value.to_java())
-    if isinstance(value, list | tuple | set | frozenset):
-        return "[" + ",".join(map(_format, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(key: object) -> str:
-    if isinstance(key, QueueKey):
-        return _format(key.to_java())
-    return str(key) if isinstance(key, int) else json.dumps(str(key), ensure_ascii=False)

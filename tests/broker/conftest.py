@@ -7,6 +7,7 @@ import pytest
 
 from rmqcore._codec import decode_record, encode_properties
 from rmqcore.broker import Broker
+from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
@@ -34,7 +35,7 @@ class Peer:
             "d": 4,
             "e": queue_id,
             "f": 0,
-            "g": 1,
+            "g": wall_clock_ms(),
             "h": 0,
             "i": encode_properties(properties).decode(),
             **more,
