@@ -12,30 +12,23 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rmqcore.broker.admin_broker import AdminBroker
 from rmqcore.broker.admin_groups import AdminGroups
 from rmqcore.broker.admin_offsets import AdminOffsets
 from rmqcore.broker.admin_topics import AdminTopics
-from rmqcore.broker.client_requests import ClientRequests, QueueLocks, notify_consumers
-from rmqcore.broker.clients import Consumers, Producers, expired
-from rmqcore.broker.groups import Groups
-from rmqcore.broker.hold import PullHold
-from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.client_requests import ClientRequests
+from rmqcore.broker.clients import expired
+from rmqcore.broker.managers import Managers
 from rmqcore.broker.pull import PullMessages
 from rmqcore.broker.query import QueryMessages
 from rmqcore.broker.registration import Registration
 from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import Topics
-from rmqcore.broker.transactions import Transactions
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config, parse_broker_conf
-from rmqcore.files.config_tables import SubscriptionGroupTable
 from rmqcore.remoting import (
-    Connection,
     ConnectionSettings,
     RemotingClient,
     RemotingServer,
@@ -47,6 +40,13 @@ logger = logging.getLogger(__name__)
 
 _EXPIRY_SCAN_S: Final = 10.0
 _CONFIG_FOLDER: Final = "config"
+
+
+class Requests(Protocol):
+    """Something that answers requests."""
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand them over."""
 
 
 class Broker:
@@ -122,63 +122,54 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._outside = RemotingClient()
         self._registration = Registration(self._settings, store.topics, self._outside)
-        topics = Topics(store.topics, self._settings, self._topics_changed)
-        group_table = SubscriptionGroupTable(self.path / _CONFIG_FOLDER, clock=wall_clock_ms)
-        groups = Groups(group_table, self._settings, self._saving.set)
-        consumers, producers = Consumers(notify_consumers), Producers()
-        locks, hold = QueueLocks(), PullHold()
-        offsets = Offsets(store, topics, groups)
-        transactions = Transactions(store, self._settings, topics, producers, hold.arrived)
-
-        def gone(connection: Connection) -> None:
-            consumers.forget(connection)
-            producers.forget(connection)
-
-        settings = ServerSettings(
-            connection=ConnectionSettings(
-                idle_timeout_s=self.config.server_channel_max_idle_time_seconds
-            )
+        managers = Managers.of(
+            store,
+            self.path / _CONFIG_FOLDER,
+            self._settings,
+            topics_changed=self._topics_changed,
+            groups_changed=self._saving.set,
         )
+        idle_s = self.config.server_channel_max_idle_time_seconds
+        settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=idle_s))
         self._server = RemotingServer(
-            self._host, self.config.listen_port, settings=settings, on_close=gone
+            self._host, self.config.listen_port, settings=settings, on_close=managers.forget
         )
-        parts = (
-            SendMessages(
-                store,
-                self._settings,
-                topics,
-                groups,
-                locks,
-                hold.arrived,
-                transactions.half_message,
-            ),
-            transactions,
-            PullMessages(store, self._settings, topics, groups, consumers, offsets, hold),
-            ClientRequests(topics, groups, consumers, producers),
-            locks,
-            offsets,
-            QueryMessages(store),
-            RuntimeInfo(store, self._settings),
-            AdminTopics(store, self._settings, topics, consumers),
-            AdminGroups(store, self._settings, topics, groups, consumers, producers),
-            AdminOffsets(store, self._settings, topics, groups, consumers, offsets),
-            AdminBroker(store, self._settings, self._change, topics, consumers),
-        )
-        for part in parts:
+        for part in self._requests(managers):
             part.register(self._server)
         await self._server.start()
 
         def arrived(queues: Sequence[tuple[str, int]]) -> None:
-            loop.call_soon_threadsafe(hold.arrived_in, queues)
+            loop.call_soon_threadsafe(managers.hold.arrived_in, queues)
 
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
         self._tasks = [
-            loop.create_task(self._scan(consumers, producers)),
-            loop.create_task(transactions.run()),
-            loop.create_task(self._save(store, group_table)),
+            loop.create_task(self._scan(managers)),
+            loop.create_task(managers.transactions.run()),
+            loop.create_task(self._save(managers)),
         ]
         await self._registration.start()
+
+    def _requests(self, of: Managers) -> tuple[Requests, ...]:
+        """Everything that answers requests."""
+        store, config = of.store, of.config
+        half_message = of.transactions.half_message
+        return (
+            SendMessages(
+                store, config, of.topics, of.groups, of.locks, of.hold.arrived, half_message
+            ),
+            PullMessages(store, config, of.topics, of.groups, of.consumers, of.offsets, of.hold),
+            ClientRequests(of.topics, of.groups, of.consumers, of.producers),
+            of.locks,
+            of.offsets,
+            of.transactions,
+            QueryMessages(store),
+            RuntimeInfo(store, config),
+            AdminTopics(store, config, of.topics, of.consumers),
+            AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
+            AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),
+            AdminBroker(store, config, self._change, of.topics, of.consumers),
+        )
 
     def _settings(self) -> BrokerConfig:
         return self.config
@@ -197,19 +188,19 @@ class Broker:
         if self._registration is not None:
             self._registration.topics_changed()
 
-    async def _scan(self, consumers: Consumers, producers: Producers) -> None:
+    async def _scan(self, managers: Managers) -> None:
         """Let clients go that have sent no heart-beat for too long."""
         while True:
             await asyncio.sleep(_EXPIRY_SCAN_S)
-            for connection in expired(consumers, producers):
+            for connection in expired(managers.consumers, managers.producers):
                 logger.info("%r: no heart-beat, closed", connection)
                 connection.close()
-                consumers.forget(connection)
-                producers.forget(connection)
+                managers.forget(connection)
 
-    async def _save(self, store: DefaultMessageStore, groups: SubscriptionGroupTable) -> None:
+    async def _save(self, managers: Managers) -> None:
         """Write the tables that have changed: topics and groups at once, offsets every 5 s."""
         interval_s = self.config.flush_consumer_offset_interval / 1000
+        store, groups = managers.store, managers.groups.table
         while True:
             try:
                 async with asyncio.timeout(interval_s):

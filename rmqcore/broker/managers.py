@@ -1,0 +1,82 @@
+"""What a broker knows while it runs: topics, groups, clients, locks, held pulls, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rmqcore.broker.client_requests import QueueLocks, notify_consumers
+from rmqcore.broker.clients import Consumers, Producers
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.hold import PullHold
+from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import Topics
+from rmqcore.broker.transactions import Transactions
+from rmqcore.clock import wall_clock_ms
+from rmqcore.files.config_tables import SubscriptionGroupTable
+from rmqcore.remoting import Connection
+from rmqcore.store.protocol import MessageStore
+
+
+@dataclass(slots=True)
+class Managers:
+    """The managers of one broker; requests take those that they need.
+
+    Attributes:
+        store: where the messages are.
+        config: the settings at this moment.
+    """
+
+    store: MessageStore
+    config: Callable[[], BrokerConfig]
+    topics: Topics
+    groups: Groups
+    consumers: Consumers = field(default_factory=lambda: Consumers(notify_consumers))
+    producers: Producers = field(default_factory=Producers)
+    locks: QueueLocks = field(default_factory=QueueLocks)
+    hold: PullHold = field(default_factory=PullHold)
+    offsets: Offsets = field(init=False)
+    transactions: Transactions = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the managers that need others."""
+        self.offsets = Offsets(self.store, self.topics, self.groups)
+        self.transactions = Transactions(
+            self.store, self.config, self.topics, self.producers, self.hold.arrived
+        )
+
+    @classmethod
+    def of(
+        cls,
+        store: MessageStore,
+        folder: Path,
+        config: Callable[[], BrokerConfig],
+        *,
+        topics_changed: Callable[[], None],
+        groups_changed: Callable[[], None],
+    ) -> Managers:
+        """The managers over a store.
+
+        Args:
+            store: where the messages are.
+            folder: its ``config`` folder.
+            config: the settings at this moment.
+            topics_changed, groups_changed: called after each change.
+
+        Raises:
+            CorruptConfigFileError: the groups cannot be read.
+        """
+        groups = SubscriptionGroupTable(folder, clock=wall_clock_ms)
+        return cls(
+            store,
+            config,
+            Topics(store.topics, config, topics_changed),
+            Groups(groups, config, groups_changed),
+        )
+
+    def forget(self, connection: Connection) -> None:
+        """Let the clients of a connection go that was closed."""
+        self.consumers.forget(connection)
+        self.producers.forget(connection)
