@@ -63,7 +63,8 @@ class Managers:
             store: where the messages are.
             folder: its ``config`` folder.
             config: the settings at this moment.
-            topics_changed, groups_changed: called after each change.
+            topics_changed: called after each change of a topic.
+            groups_changed: called after each change of a group.
 
         Raises:
             CorruptConfigFileError: the groups cannot be read.
