@@ -104,7 +104,7 @@ class StoreCommand(TyperCommand):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", ConfigWarning)
-                warnings.showwarning = partial(_warn, as_json=bool(ctx.params.get("as_json")))
+                warnings.showwarning = partial(warn, as_json=bool(ctx.params.get("as_json")))
                 answer = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
@@ -118,7 +118,7 @@ class StoreCommand(TyperCommand):
         return answer
 
 
-def _warn(message: object, *_: object, as_json: bool, **__: object) -> None:
+def warn(message: object, *_: object, as_json: bool, **__: object) -> None:
     """Write a warning to standard error, as a line or as a JSON object."""
     line = json.dumps({"warning": str(message)}) if as_json else f"rmqcore: warning: {message}"
     sys.stderr.write(line + "\n")

@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from rmqcore import DefaultMessageStore, ReadOnlyMessageStore, StoreConfig, open_store
+from rmqcore.cli.failures import ExitCode, warn
 from rmqcore.cli.progress import Bars
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
+from rmqcore.errors import CorruptStoreError
 
 StorePath = Annotated[
     Path, typer.Argument(metavar="STORE", help="the store's directory (storePathRootDir)")
@@ -32,7 +34,14 @@ Long = Annotated[
     bool, typer.Option("--long", "-l", help="time, queue, offsets, tags and keys before each body")
 ]
 
+SkipDamaged = Annotated[
+    bool,
+    typer.Option("--skip-damaged", help="pass over damaged records, count them, and end with 1"),
+]
+
 _AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
+#: damaged places that are named one by one
+_DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -70,6 +79,30 @@ def open_for_writing(
     opened = open_store(store, config=configured(config, settings), progress=bars.recovery)
     bars.hide_recovery()
     return opened
+
+
+class DamageCount:
+    """Counts the damaged places that a command passes over, and says so."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.places = 0
+
+    def __call__(self, error: CorruptStoreError) -> None:
+        """Note one place; pass it as ``on_damage``."""
+        self.places += 1
+        if self.places <= _DAMAGE_NAMED:
+            warn(f"passed over: {error}", as_json=self._as_json)
+
+    def finish(self) -> None:
+        """End the command as its findings want.
+
+        Raises:
+            typer.Exit: something was passed over.
+        """
+        if self.places:
+            warn(f"damaged places that were passed over: {self.places}", as_json=self._as_json)
+            raise typer.Exit(ExitCode.FINDINGS)
 
 
 def parse_time(text: str | None) -> int | None:

@@ -16,14 +16,17 @@ from rmqcore import MessageExt, ReadOnlyMessageStore
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
+    DamageCount,
     Long,
     Settings,
+    SkipDamaged,
     StorePath,
     open_for_reading,
     parse_time,
 )
 from rmqcore.cli.output import print_message
 from rmqcore.files.log_walker import first_record
+from rmqcore.store.message_reads import OnDamage
 
 Topic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")
@@ -48,19 +51,23 @@ def cat(
     tags: Tags = None,
     count: Annotated[int | None, typer.Option("-n", min=0, help="at most so many")] = None,
     long: Long = False,
+    skip_damaged: SkipDamaged = False,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Print messages: the whole log in its order, or queues of a topic one after the other."""
     begin_ms, end_ms = parse_time(since), parse_time(until)
+    damage = DamageCount(as_json=as_json)
+    passed = damage if skip_damaged else None
     with open_for_reading(store, config, settings) as opened:
         if topic is None:
-            messages = _log_from(opened, start, stop, begin_ms)
+            messages = _log_from(opened, start, stop, begin_ms, passed)
         else:
-            messages = opened.messages(topic, queue, start=start, stop=stop)
+            messages = opened.messages(topic, queue, start=start, stop=stop, on_damage=passed)
         for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
             print_message(message, as_json=as_json, long=long)
+    damage.finish()
 
 
 def tail(
@@ -74,18 +81,25 @@ def tail(
         int, typer.Option("--interval", min=1, help="milliseconds between two looks")
     ] = 200,
     long: Long = False,
+    skip_damaged: SkipDamaged = False,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the last messages; with -f go on with what a writer, also a broker, adds."""
+    damage = DamageCount(as_json=as_json)
     with open_for_reading(store, config, settings) as opened:
-        reader = _Tail(opened, topic, queue)
-        last = deque(_selected(reader.from_end(count), tags, None, None), maxlen=count)
-        _print_all(last, as_json=as_json, long=long)
+        reader = _Tail(opened, topic, queue, damage if skip_damaged else None)
+        last: deque[MessageExt] = deque(maxlen=count)
+        try:
+            last.extend(_selected(reader.from_end(count), tags, None, None))
+        finally:
+            # before damage that is not passed over, too
+            _print_all(last, as_json=as_json, long=long)
         while follow:
             time.sleep(interval_ms / 1000)
             _print_all(_selected(reader.new(), tags, None, None), as_json=as_json, long=long)
+    damage.finish()
 
 
 def _print_all(messages: Iterable[MessageExt], *, as_json: bool, long: bool) -> None:
@@ -110,7 +124,11 @@ def _selected(
 
 
 def _log_from(
-    store: ReadOnlyMessageStore, start: int | None, stop: int | None, begin_ms: int | None
+    store: ReadOnlyMessageStore,
+    start: int | None,
+    stop: int | None,
+    begin_ms: int | None,
+    on_damage: OnDamage | None,
 ) -> Iterator[MessageExt]:
     """The log from an offset, or from the last file that begins before a time."""
     end = store.max_phy_offset
@@ -121,7 +139,8 @@ def _log_from(
             if record is not None and record.store_timestamp_ms < begin_ms:
                 first = file.file_from_offset
     first = first if start is None else max(start, first)
-    return store.messages(start=first, stop=end if stop is None else min(stop, end))
+    last = end if stop is None else min(stop, end)
+    return store.messages(start=first, stop=last, on_damage=on_damage)
 
 
 class _Tail:
@@ -131,8 +150,15 @@ class _Tail:
     - A queue that appears later is read from its beginning.
     """
 
-    def __init__(self, store: ReadOnlyMessageStore, topic: str | None, queue: int | None) -> None:
+    def __init__(
+        self,
+        store: ReadOnlyMessageStore,
+        topic: str | None,
+        queue: int | None,
+        on_damage: OnDamage | None,
+    ) -> None:
         self._store = store
+        self._on_damage = on_damage
         self._topic = topic
         self._queue = queue
         self._log_end = store.max_phy_offset
@@ -160,7 +186,7 @@ class _Tail:
         ]
         newest = sorted(offsets)[-count:] if count else []
         start = max(newest[0], self._store.min_phy_offset) if newest else self._log_end
-        return self._store.messages(start=start, stop=self._log_end)
+        return self._store.messages(start=start, stop=self._log_end, on_damage=self._on_damage)
 
     def new(self) -> Iterator[MessageExt]:
         """What has been added since the last look."""
@@ -170,7 +196,7 @@ class _Tail:
         end = self._store.max_phy_offset
         start = max(min(self._log_end, end), self._store.min_phy_offset)
         self._log_end = end
-        return self._store.messages(start=start, stop=end)
+        return self._store.messages(start=start, stop=end, on_damage=self._on_damage)
 
     def _new_of_queues(self) -> Iterator[MessageExt]:
         topic = str(self._topic)
@@ -179,5 +205,9 @@ class _Tail:
             end = self._store.max_queue_offset(topic, number)
             start = min(self._queue_ends.get(number, 0), end)
             self._queue_ends[number] = end
-            parts.append(self._store.messages(topic, number, start=start, stop=end))
+            parts.append(
+                self._store.messages(
+                    topic, number, start=start, stop=end, on_damage=self._on_damage
+                )
+            )
         return merge(*parts, key=lambda message: message.phy_offset)

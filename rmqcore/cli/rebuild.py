@@ -22,7 +22,10 @@ app = typer.Typer(
 
 Jobs = Annotated[int, typer.Option(min=1, help="processes that work side by side")]
 SkipDamage = Annotated[
-    bool, typer.Option("--skip-damage", help="pass over damaged records instead of giving up")
+    bool,
+    typer.Option(
+        "--skip-damaged", "--skip-damage", help="pass over damaged records instead of giving up"
+    ),
 ]
 
 

@@ -12,7 +12,9 @@ import typer
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
+    DamageCount,
     Settings,
+    SkipDamaged,
     StorePath,
     configured,
     open_for_writing,
@@ -46,6 +48,7 @@ def export(
         bool, typer.Option("--uncommitted", help="also prepared and rolled-back messages")
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    skip_damaged: SkipDamaged = False,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -60,13 +63,17 @@ def export(
             uncommitted=uncommitted,
             config=configured(config, settings),
             jobs=jobs,
+            skip_damaged=skip_damaged,
             progress=lambda done, total: bars.show("export", done, total),
         )
     if as_json:
         print_json({"directory": str(directory), "parts": [asdict(part) for part in parts]})
-        return
-    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
-    typer.echo(f"{rows:,} messages, {size_text(size)} in {len(parts)} files in {directory}")
+    else:
+        rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+        typer.echo(f"{rows:,} messages, {size_text(size)} in {len(parts)} files in {directory}")
+    damage = DamageCount(as_json=as_json)
+    damage.places = sum(part.damaged for part in parts)
+    damage.finish()
 
 
 def import_(

@@ -83,6 +83,11 @@ class VerifyReport:
         """True when there is nothing but notes."""
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
+    @property
+    def log_is_damaged(self) -> bool:
+        """True when a place in the log was found where no good record is."""
+        return any(each.part == "log" and each.severity is Severity.ERROR for each in self.findings)
+
     def add(
         self,
         severity: Severity,
@@ -92,7 +97,9 @@ class VerifyReport:
         what: str,
         how: str = "",
     ) -> None:
-        """Note a finding."""
+        """Note a finding; what a damaged log would stop has to pass over the damage."""
+        if part != "log" and "rmqcore rebuild" in how and self.log_is_damaged:
+            how += " --skip-damaged"
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(severity, part, path, phy_offset, what, how))

@@ -30,7 +30,8 @@ _BLOCK = 1 << 20
 _ZEROS = bytes(_BLOCK)
 _RECOVER = "open the store for writing: recovery cuts the torn tail off"
 _MEND_LOG = (
-    'open with on_corruption="skip" to go on without what is damaged; mode="r" reads the rest'
+    "rmqcore cat, tail and export read the rest with --skip-damaged; opened with "
+    'on_corruption="skip", the store goes on without what is damaged'
 )
 
 VerifyProgress = Callable[[str, int, int], None]

@@ -78,11 +78,13 @@ def _rebuild_splits(
     damaged: list[Damage] = []
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
     writer = QueueWriter(root, file_size, batch_queues)
+    # a message that is damaged is passed over whole: also one whose body alone is
+    scan = partial(batch.scan, verify_crc=True) if skip_damage else batch.scan
     done, total = 0, sum(split.size for split in splits)
     try:
         for split in splits:
             walk = LogWalk(split, on_damage=damaged.append if skip_damage else None)
-            for _ in walk.run(batch.scan):
+            for _ in walk.run(scan):
                 writer.take(batch)
                 batch.clear()
             done += split.size

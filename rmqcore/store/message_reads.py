@@ -6,14 +6,15 @@ level with the writers and goes the general way, `general_reads.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.config import StoreConfig, to_broker_conf
-from rmqcore.errors import ArgumentError, CorruptRecordError
+from rmqcore.errors import ArgumentError, CorruptRecordError, CorruptStoreError
+from rmqcore.files.log_walker import find_good_record
 from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.event_loop import running_loop
@@ -33,6 +34,7 @@ _COUNT_MAX = 2**62
 #: no offset and no time is larger
 _LARGE = 1 << 200
 _BATCH = 256
+OnDamage = Callable[[CorruptStoreError], None]
 
 
 class MessageReads:
@@ -277,6 +279,7 @@ class MessageReads:
         *,
         start: int | None = None,
         stop: int | None = None,
+        on_damage: OnDamage | None = None,
     ) -> Iterator[MessageExt]:
         """Every message there is when the iteration comes to it.
 
@@ -285,51 +288,100 @@ class MessageReads:
             queue_id: one queue, in queue order; None for all of the topic, one after the other.
             start: first queue offset, or the physical offset of a record when ``topic`` is None.
             stop: end before this offset; None ends with the last message.
+            on_damage: called with what would be raised for each damaged place, which is passed
+                over: iteration goes on with the next good message.
 
         Raises:
-            CorruptRecordError: the iteration came to a damaged record.
+            CorruptRecordError: the iteration came to a damaged record, and ``on_damage`` is None;
+                all messages before it have been handed out.
         """
         for name, bound in (("queue_id", queue_id), ("start", start), ("stop", stop)):
             if bound is not None:
                 whole_number(name, bound, -_LARGE, _LARGE)
         if topic is None:
-            return self._log_messages(start, stop)
+            return self._log_messages(start, stop, on_damage)
         text("topic", topic)
-        return self._topic_messages(topic, queue_id, start, stop)
+        return self._topic_messages(topic, queue_id, start, stop, on_damage)
 
     def _topic_messages(
-        self, topic: str, queue_id: int | None, start: int | None, stop: int | None
+        self,
+        topic: str,
+        queue_id: int | None,
+        start: int | None,
+        stop: int | None,
+        on_damage: OnDamage | None,
     ) -> Iterator[MessageExt]:
         for name, number in self.queues():
             if name == topic and queue_id in (None, number):
-                yield from self._queue_messages(name, number, start, stop)
+                yield from self._queue_messages(name, number, start, stop, on_damage)
 
     def _queue_messages(
-        self, topic: str, queue_id: int, start: int | None, stop: int | None
+        self,
+        topic: str,
+        queue_id: int,
+        start: int | None,
+        stop: int | None,
+        on_damage: OnDamage | None,
     ) -> Iterator[MessageExt]:
         offset = max(start or 0, self.min_queue_offset(topic, queue_id))
+        # messages before this offset are got singly: one of them is damaged
+        singly_before = offset
         while stop is None or offset < stop:
             count = _BATCH if stop is None else min(_BATCH, stop - offset)
-            result = self.get_message(topic, queue_id, offset, max_messages=count)
-            yield from result.messages
+            count = 1 if offset < singly_before else count
+            try:
+                result = self.get_message(topic, queue_id, offset, max_messages=count)
+                found = result.messages
+            except CorruptStoreError as error:
+                if count > 1:
+                    singly_before = offset + count
+                elif on_damage is None:
+                    raise
+                else:
+                    on_damage(error)
+                    offset += 1
+                continue
+            yield from found
             offset, before = result.next_queue_offset, offset
             if offset == before or (
                 result.status is not GetMessageStatus.FOUND and offset >= result.max_queue_offset
             ):
                 return
 
-    def _log_messages(self, start: int | None, stop: int | None) -> Iterator[MessageExt]:
+    def _log_messages(
+        self, start: int | None, stop: int | None, on_damage: OnDamage | None
+    ) -> Iterator[MessageExt]:
         offset = self.min_phy_offset if start is None else start
         end = self.max_phy_offset if stop is None else stop
         while offset < end:
-            message = self.log.message_at(offset)
+            message = None
+            try:
+                message = self.log.message_at(offset)
+                following = self._behind_blank(offset) if message is None else 0
+            except CorruptRecordError as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+                following = self._next_good(offset, end)
             if message is None:
-                offset = self._behind_blank(offset)
+                offset = following
             else:
                 yield message
                 offset += message.store_size
             if offset >= end and stop is None:
                 end = self.max_phy_offset
+
+    def _next_good(self, offset: int, end: int) -> int:
+        """Physical offset of the first good record behind a damaged place, or the end."""
+        behind = offset + 1
+        files = [
+            file
+            for file in self.log.queue.files
+            if file.file_from_offset + self.log.queue.file_size > behind
+        ]
+        at = max(0, behind - files[0].file_from_offset) if files else 0
+        found = find_good_record(files, at)
+        return end if found is None else found.phy_offset
 
     def _behind_blank(self, offset: int) -> int:
         following = self.log.behind_blank(offset)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.scan.log_walk import LogWalk
+from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import plan
 from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
@@ -38,6 +39,8 @@ EXPORT_SPLIT_SIZE = 256 << 20
 MANIFEST = "_manifest.json"
 #: rows of one batch, which is a row group of a Parquet file
 _ROW_GROUP_ROWS = 16384
+#: also what `Path` makes of a URL
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FORMATS = ("jsonl", "parquet")
 EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
 
@@ -51,6 +54,7 @@ class ExportedPart:
         rows: messages in it.
         bytes: its length.
         start, end: physical offsets of the split it was made from.
+        damaged: places of the split that were passed over because no good record is there.
     """
 
     file: str
@@ -58,6 +62,7 @@ class ExportedPart:
     bytes: int
     start: int
     end: int
+    damaged: int = 0
 
 
 def body_fields(name: str, body: bytes) -> dict[str, str]:
@@ -95,7 +100,11 @@ def message_fields(message: MessageExt) -> dict[str, Any]:
 
 
 def messages(
-    split: Split, *, topics: Iterable[str] | None = None, uncommitted: bool = False
+    split: Split,
+    *,
+    topics: Iterable[str] | None = None,
+    uncommitted: bool = False,
+    on_damage: Callable[[Damage], None] | None = None,
 ) -> Iterator[MessageExt]:
     """The messages of a split as objects, in log order; each has bytes of its own.
 
@@ -103,6 +112,7 @@ def messages(
         split: from `plan`.
         topics: only messages of these.
         uncommitted: also prepared and rolled-back transactional records.
+        on_damage: called for each damaged place, which is passed over; None raises there.
 
     Raises:
         CorruptRecordError: a damaged record.
@@ -119,7 +129,7 @@ def messages(
         pieces.append(bytes(memoryview(buffer)[at:reached]))
         return reached, code
 
-    for _ in LogWalk(split, chunk_size=1 << 20).run(kernel):
+    for _ in LogWalk(split, chunk_size=1 << 20, on_damage=on_damage).run(kernel):
         piece, at = pieces.pop(), 0
         while at < len(piece):
             size = check_record(piece, at, verify_crc=False)
@@ -151,6 +161,7 @@ def export(
     topics: Iterable[str] | None = None,
     uncommitted: bool = False,
     compression: str = "zstd",
+    skip_damaged: bool = False,
 ) -> ExportedPart:
     """Write the messages of one split to one file.
 
@@ -162,6 +173,7 @@ def export(
         topics: only messages of these.
         uncommitted: also prepared and rolled-back transactional records.
         compression: of a Parquet file.
+        skip_damaged: pass over damaged records and count the places.
 
     Raises:
         ConfigError: an unknown format.
@@ -171,10 +183,13 @@ def export(
         raise ConfigError("format", file_format, f"one of {', '.join(FORMATS)}")
     path = Path(directory) / f"part-{split.start:020d}.{file_format}"
     fresh = path.with_name(f".{path.name}.tmp")
+    damaged: list[Damage] = []
+    on_damage = damaged.append if skip_damaged else None
     try:
         if file_format == "jsonl":
+            found = messages(split, topics=topics, uncommitted=uncommitted, on_damage=on_damage)
             with fresh.open("wb") as stream:
-                rows = write_jsonl(stream, messages(split, topics=topics, uncommitted=uncommitted))
+                rows = write_jsonl(stream, found)
         else:
             batches = read(
                 split,
@@ -183,6 +198,7 @@ def export(
                 uncommitted=uncommitted,
                 verify_crc=True,
                 batch_rows=_ROW_GROUP_ROWS,
+                on_damage=on_damage,
             )
             rows = _write_parquet(fresh, batches, compression)
         with fresh.open("rb") as stream:
@@ -191,7 +207,8 @@ def export(
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    return ExportedPart(path.name, rows, path.stat().st_size, split.start, split.end)
+    size = path.stat().st_size
+    return ExportedPart(path.name, rows, size, split.start, split.end, len(damaged))
 
 
 def _write_parquet(path: Path, batches: Any, compression: str) -> int:
@@ -224,6 +241,7 @@ def export_store(
     config: StoreConfig | str | Path | None = None,
     jobs: int | Runner = 1,
     split_size: int = EXPORT_SPLIT_SIZE,
+    skip_damaged: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ExportedPart]:
     """Write the messages of a store, cold or live, to files, and ``_manifest.json`` beside them.
@@ -240,15 +258,19 @@ def export_store(
         config: settings of the store, as for `open_store`.
         jobs: processes, or what else runs a function over splits.
         split_size: bytes of log in a file.
+        skip_damaged: pass over damaged records; each part says of how many places.
         progress: called with (bytes of log done, bytes in all).
 
     Raises:
-        ConfigError: an unknown format.
+        ConfigError: an unknown format, or a URL for a directory.
         CorruptRecordError: a damaged record; the files before it are written.
         RmqCoreError: the package that the format needs is not installed; nothing was written.
     """
     if file_format not in EXPORT_FORMATS:
         raise ConfigError("format", file_format, f"one of {', '.join(EXPORT_FORMATS)}")
+    if _URL.match(os.fspath(directory)):
+        rule = "a directory of this machine, no URL; write ./NAME for one that is named so"
+        raise ConfigError("directory", os.fspath(directory), rule)
     if file_format in TABLE_FORMATS:
         require_package(file_format)
     target, names = Path(directory), tuple(columns)
@@ -260,6 +282,7 @@ def export_store(
         columns=names,
         topics=chosen,
         uncommitted=uncommitted,
+        skip_damaged=skip_damaged,
     )
     splits = plan(store_path, split_size=split_size, topics=chosen, config=config)
     make_directory(target)

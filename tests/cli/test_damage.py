@@ -1,0 +1,134 @@
+"""A damaged record hides no good one, and what verify advises works when it is followed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from rmqcore import CorruptStoreError, open_store
+from rmqcore.cli.failures import ExitCode
+from rmqcore.doctor import verify
+
+COUNT = 20
+DAMAGED = 9
+GOOD = [number for number in range(COUNT) if number != DAMAGED]
+
+
+@pytest.fixture(params=["body", "magic", "size"])
+def damaged(request, store_path):
+    """A store of T/0 and T/1, in turn, whose tenth message is damaged: (path, its offset)."""
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number * 3000, queue_id=number % 2, keys=f"k{number}")
+        offset = [message.phy_offset for message in store.messages()][DAMAGED]
+    at, wrong = {"body": (100, b"X"), "magic": (4, bytes(4)), "size": (0, b"\x7f")}[request.param]
+    with (store_path / "commitlog" / f"{offset - offset % 65536:020d}").open("r+b") as log:
+        log.seek(offset % 65536 + at)
+        log.write(wrong)
+    return store_path, offset
+
+
+def numbers(bodies):
+    return [int(body[: len(body) // 3000]) for body in bodies]
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize(
+    ("queue", "wanted"),
+    [
+        ((), range(COUNT)),
+        (("T",), [*range(0, COUNT, 2), *range(1, COUNT, 2)]),
+        (("T", 1), range(1, COUNT, 2)),
+    ],
+)
+def test_iteration_comes_up_to_the_damage_and_goes_on_behind_it(damaged, mode, queue, wanted):
+    path, offset = damaged
+    settings = {"on_corruption": "skip"} if mode == "a" else {}
+    wanted = list(wanted)
+    with open_store(path, mode=mode, **settings) as store:
+        met = []
+        found = numbers(m.body for m in store.messages(*queue, on_damage=met.append))
+        assert found == [number for number in wanted if number != DAMAGED]
+        if mode == "a" and queue and not met:
+            return  # the queues were derived without it
+        assert [error.phy_offset for error in met] == [offset]
+        before = []
+        with pytest.raises(CorruptStoreError) as error:
+            before.extend(message.body for message in store.messages(*queue))
+        assert numbers(before) == wanted[: wanted.index(DAMAGED)]
+        assert error.value.phy_offset == offset
+
+
+@pytest.mark.parametrize("command", [["cat"], ["cat", "T"], ["tail", "-n", "100"], ["tail", "T"]])
+def test_a_command_goes_on_and_counts(rmqcore, damaged, command):
+    path, offset = damaged
+    name, *rest = command
+    rest = [*rest, "-n", "100"] if rest == ["T"] and name == "tail" else rest
+    stopped = rmqcore(name, path, *rest)
+    assert stopped.exit_code == ExitCode.DAMAGED
+    assert stopped.stdout
+    outcome = rmqcore(name, path, *rest, "--skip-damaged")
+    assert outcome.exit_code == ExitCode.FINDINGS
+    assert sorted(numbers(outcome.stdout.splitlines())) == GOOD
+    first, last = outcome.stderr.splitlines()
+    assert f" at {offset}: " in first
+    assert last == "rmqcore: warning: damaged places that were passed over: 1"
+    quiet = rmqcore(name, path, *rest, "--skip-damaged", "--json")
+    assert [set(json.loads(line)) for line in quiet.stderr.splitlines()] == [{"warning"}] * 2
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
+    path, _ = damaged
+    words = ["export", path, tmp_path / "out", "--format", file_format]
+    assert rmqcore(*words).exit_code == ExitCode.DAMAGED
+    outcome = rmqcore(*words, "--skip-damaged", "--json")
+    assert outcome.exit_code == ExitCode.FINDINGS
+    parts = outcome.json["parts"]
+    assert (sum(part["rows"] for part in parts), sum(part["damaged"] for part in parts)) == (19, 1)
+    assert rmqcore("import", tmp_path / "new", tmp_path / "out").exit_code == 0
+    with open_store(tmp_path / "new", mode="r") as store:
+        assert sorted(numbers(m.body for m in store.messages())) == GOOD
+
+
+def test_a_whole_store_is_not_said_to_be_damaged(rmqcore, store):
+    for words in (["cat", store], ["tail", store, "-n", "100"]):
+        assert rmqcore(*words, "--skip-damaged").exit_code == 0
+
+
+def test_what_verify_advises_works(rmqcore, damaged):
+    path, _ = damaged
+    findings = verify(path).findings
+    (log,) = [finding for finding in findings if finding.part == "log"]
+    assert rmqcore("cat", path, "--skip-damaged").exit_code == ExitCode.FINDINGS
+    assert "--skip-damaged" in log.how
+    assert 'on_corruption="skip"' in log.how
+    advised = {
+        command
+        for finding in findings
+        for command in re.findall(r"rmqcore (rebuild \w+ STORE.*)", finding.how)
+    }
+    assert advised
+    for command in advised:
+        words = [path if word == "STORE" else word for word in shlex.split(command)]
+        assert rmqcore(*words).exit_code == 0, command
+    assert [finding.part for finding in verify(path).findings] == ["log"]
+    with open_store(path, on_corruption="skip") as store:
+        found = store.messages("T", 1, on_damage=lambda _: None)
+        assert numbers(message.body for message in found) == [
+            number for number in GOOD if number % 2
+        ]
+        assert store.put("T", b"more").ok
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/messages", "hdfs:///messages", "file:///tmp/x"])
+def test_an_export_to_a_url_is_refused(rmqcore, store, tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    outcome = rmqcore("export", store, url)
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "no URL" in outcome.stderr
+    assert set(tmp_path.iterdir()) == before
