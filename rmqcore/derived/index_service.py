@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from rmqcore._index import index_hash
 from rmqcore.errors import CorruptIndexError, DiskFullError
 from rmqcore.files.index_file import IndexFile, file_name_at
 from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.read._key_query import may_hold_hits
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class IndexService:
     ) -> None:
         self.directory = directory
         self.files: list[IndexFile] = []
-        self._change = threading.Lock()
+        self._change = Turn()
         self.resume_offset = -1
         self.resume_keys = 0
         self._hash_slot_num = hash_slot_num
@@ -95,7 +95,7 @@ class IndexService:
         self._writable = writable
         self._dirty: set[IndexFile] = set()
         self._unsynced: set[Path] = set()
-        self._dirty_lock = threading.Lock()
+        self._dirty_lock = Turn()
 
     # ---- opening
 
@@ -230,12 +230,12 @@ class IndexService:
 
     def _names_changed(self, directory: Path) -> None:
         """Note that names in a directory are to reach the disk with the next flush."""
-        with self._dirty_lock:
+        with self._dirty_lock.within():
             self._unsynced.add(directory)
 
     def note_filed(self, batch: DispatchBatch, stop: int) -> None:
         """Note that the first ``stop`` keys of a stretch have entries now."""
-        with self._dirty_lock:
+        with self._dirty_lock.within():
             self._dirty.add(self.files[-1])
         last = batch.key_offsets[stop - 1]
         if last >= self.resume_offset:
@@ -249,7 +249,7 @@ class IndexService:
         timestamp_ms = self._clock_ms()
         if full is not None:
             full.flush()
-            with self._dirty_lock:
+            with self._dirty_lock.within():
                 self._dirty.discard(full)
         while (name := file_name_at(timestamp_ms)) <= (full.path.name if full else ""):
             timestamp_ms += 1
@@ -260,7 +260,7 @@ class IndexService:
             _log.warning("no room for a new index file below %s", self.directory)
             raise
         self._names_changed(self.directory)
-        with self._change:
+        with self._change.within():
             self.files = [*self.files, file]
         return file
 
@@ -310,7 +310,7 @@ class IndexService:
             OSError: the disk refused.
         """
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
-        with self._dirty_lock:
+        with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
             unsynced, self._unsynced = self._unsynced, set()
         for file in dirty:
@@ -322,7 +322,7 @@ class IndexService:
     def delete_before(self, min_phy_offset: int) -> int:
         """Remove files all of whose records are gone, never the last; how many went."""
         gone = 0
-        with self._change:
+        with self._change.within():
             for file in self.files[:-1]:
                 if file.header.end_phy_offset >= min_phy_offset:
                     break

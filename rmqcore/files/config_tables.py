@@ -7,7 +7,6 @@ this release does not know are kept and written back.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from rmqcore.arguments import whole_number
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.native.base._turn import Turn
 
 TOPIC_NAME_MAX: Final = 127
 DERIVED_TOPIC_NAME_MAX: Final = 255
@@ -171,8 +171,8 @@ class ConfigTable:
         """
         self.data_version = DataVersion()
         self._clock = clock
-        self._lock = threading.Lock()
-        self._persist_lock = threading.Lock()
+        self._lock = Turn()
+        self._persist_lock = Turn()
         self._changed = False
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
@@ -200,8 +200,8 @@ class ConfigTable:
         Raises:
             OSError: the file could not be written; the former one is still in place.
         """
-        with self._persist_lock:
-            with self._lock:
+        with self._persist_lock.within():
+            with self._lock.within():
                 if not self._changed:
                     return False
                 self.data_version = self.data_version.next(self._clock())
@@ -253,13 +253,13 @@ class TopicConfigTable(ConfigTable):
             MessageIllegalError: see `check_topic_name`.
         """
         check_topic_name(config.topic_name)
-        with self._lock:
+        with self._lock.within():
             self._topics = {**self._topics, config.topic_name: config}
             self._changed = True
 
     def remove(self, topic: str) -> bool:
         """Forget a topic; returns whether it was there."""
-        with self._lock:
+        with self._lock.within():
             known = topic in self._topics
             self._topics = {name: entry for name, entry in self._topics.items() if name != topic}
             self._changed |= known
@@ -334,19 +334,19 @@ class ConsumerOffsetTable(ConfigTable):
         if self._end_of is not None and queue_offset > (end := self._end_of(topic, queue_id)):
             rule = f"at most {end}, the end of queue {queue_id} of {topic}"
             raise ArgumentError("queue_offset", queue_offset, rule)
-        with self._lock:
+        with self._lock.within():
             queues = self._offsets.setdefault(_offset_key(topic, group), {})
             self._changed |= queues.get(queue_id) != queue_offset
             queues[queue_id] = queue_offset
 
     def queues(self, topic: str, group: str) -> dict[int, int]:
         """A copy of the offsets of one group in one topic, by queue id."""
-        with self._lock:
+        with self._lock.within():
             return dict(self._offsets.get(_offset_key(topic, group), {}))
 
     def pairs(self) -> list[tuple[str, str]]:
         """All pairs (topic, group) that have committed."""
-        with self._lock:
+        with self._lock.within():
             keys = [key.partition(_GROUP_SEPARATOR) for key in self._offsets]
         return [(topic, group) for topic, _, group in keys]
 
@@ -356,7 +356,7 @@ class ConsumerOffsetTable(ConfigTable):
         Returns:
             Pairs (topic, group) forgotten.
         """
-        with self._lock:
+        with self._lock.within():
             gone = [
                 key
                 for key in self._offsets
@@ -407,13 +407,13 @@ class DelayOffsetTable(ConfigTable):
         """
         if level < 1 or not 0 <= queue_offset <= _INT64_MAX:
             raise ValueError(f"level {level}, offset {queue_offset}: at least 1 and 0")
-        with self._lock:
+        with self._lock.within():
             self._changed |= self._offsets.get(level) != queue_offset
             self._offsets[level] = queue_offset
 
     def levels(self) -> dict[int, int]:
         """A copy of all offsets, by level."""
-        with self._lock:
+        with self._lock.within():
             return dict(self._offsets)
 
     def _decode(self, content: dict[str, object]) -> dict[int, int]:
@@ -450,21 +450,21 @@ class SubscriptionGroupTable(ConfigTable):
             MessageIllegalError: the group is no legal name.
         """
         check_topic_name(group)
-        with self._lock:
+        with self._lock.within():
             entry = {**_SUBSCRIPTION_GROUP_DEFAULTS, **fields, "groupName": group}
             self._groups[group] = dict(sorted(entry.items()))
             self._changed = True
 
     def remove(self, group: str) -> bool:
         """Forget a group; returns whether it was there."""
-        with self._lock:
+        with self._lock.within():
             known = self._groups.pop(group, None) is not None
             self._changed |= known
             return known
 
     def names(self) -> list[str]:
         """All groups."""
-        with self._lock:
+        with self._lock.within():
             return sorted(self._groups)
 
     def _decode(self, content: dict[str, object]) -> dict[str, dict[str, object]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 from pathlib import Path
 
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_dir import room_at, sync_directory
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
 SAFETY_MARGIN_MS = 3000
@@ -37,7 +37,7 @@ class StoreCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
+        self._lock = Turn()
         self.physic_msg_timestamp_ms = 0
         self.logics_msg_timestamp_ms = 0
         self.index_msg_timestamp_ms = 0
@@ -78,7 +78,7 @@ class StoreCheckpoint:
             DiskFullError: no room for the file; the old one is whole.
             OSError: the disk refused.
         """
-        with self._lock, room_at(self.path):
+        with self._lock.within(), room_at(self.path):
             created = not self.path.exists()
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

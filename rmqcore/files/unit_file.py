@@ -7,11 +7,11 @@ ten thousand queues need no ten thousand mappings. Everything here can be derive
 from __future__ import annotations
 
 import struct
-import threading
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class UnitFile(UnitQueue):
         self.unit_start = self.unit_end = 0
         self.end_phy_offset = 0
         self._dirty: set[MappedFile] = set()
-        self._dirty_lock = threading.Lock()
+        self._dirty_lock = Turn()
 
     def _show(self) -> None:
         """Say to readers, as ``min_offset`` and ``max_offset``, which messages there are."""
@@ -239,7 +239,7 @@ class UnitFile(UnitQueue):
             self._mark_dirty(file)
 
     def _mark_dirty(self, file: MappedFile) -> None:
-        with self._dirty_lock:
+        with self._dirty_lock.within():
             self._dirty.add(file)
 
     def flush(self) -> bool:
@@ -248,7 +248,7 @@ class UnitFile(UnitQueue):
         Raises:
             OSError: the disk refused.
         """
-        with self._dirty_lock:
+        with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
         for file in dirty:
             if file.available:

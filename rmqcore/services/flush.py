@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from rmqcore.config import StoreConfig
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -225,6 +226,19 @@ class FlushRealTimeService(ServiceThread):
         self._least_bytes = least_pages * STORE_PAGE_SIZE
         self._thorough_s = thorough_interval_ms / 1000
         self._last = time.monotonic()
+
+    @classmethod
+    def of(
+        cls, flusher: LogFlusher, config: StoreConfig, on_error: OnError
+    ) -> FlushRealTimeService:
+        """The service with a store's settings."""
+        return cls(
+            flusher,
+            interval_ms=config.flush_interval_commit_log_ms,
+            least_pages=config.flush_commit_log_least_pages,
+            thorough_interval_ms=config.flush_commit_log_thorough_interval_ms,
+            on_error=on_error,
+        )
 
     def run_once(self) -> None:
         """Flush when enough is pending or enough time has passed."""

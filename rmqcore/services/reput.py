@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptRecordError, DiskFullError
 from rmqcore.files.commit_log import CommitLog, View
 from rmqcore.files.log_walker import walk_file
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.derive.dispatch import CommitLogDispatcher
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.service import ServiceThread
@@ -20,6 +20,7 @@ SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001
 _IDLE_INTERVAL_S = 0.05
 _FULL_INTERVAL_S = 1.0
+_LONGEST_S = 1e6
 
 
 class ReputMessageService(ServiceThread):
@@ -64,7 +65,7 @@ class ReputMessageService(ServiceThread):
         self._on_progress = on_progress
         self._on_full = on_full
         self._full = False
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self._failure: BaseException | None = None
 
     @property
@@ -72,8 +73,12 @@ class ReputMessageService(ServiceThread):
         """Bytes of the log that are not dispatched yet."""
         return max(0, self._log.max_offset - self.offset)
 
-    def catch_up(self) -> None:
+    def catch_up(self, *, wait: bool = True) -> None:
         """Dispatch everything up to the confirm offset as it is now.
+
+        Args:
+            wait: False does nothing when somebody else is at it. So does a caller inside of this,
+                a signal handler or a finalizer, in any case.
 
         Raises:
             DiskFullError: no room for a stretch; the next call tries again.
@@ -82,7 +87,9 @@ class ReputMessageService(ServiceThread):
         end = self._confirm_offset()
         if self.offset >= end:
             return
-        with self._lock:
+        with self._turn.within(_LONGEST_S if wait else 0.0) as mine:
+            if not mine or self._turn.depth > 1:
+                return
             if self._failure is not None:
                 raise self._failure
             try:

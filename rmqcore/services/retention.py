@@ -436,7 +436,7 @@ class RetentionService(ServiceThread):
         self.clean_log = clean_log
         self.clean_queues = clean_queues
         self._clock = clock
-        self._round_lock = threading.Lock()
+        self._round_lock = threading.RLock()
 
     def run_once(self) -> None:
         """One round of each cleaner; whoever asks for one waits for the one that runs."""

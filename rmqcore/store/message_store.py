@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,11 +22,11 @@ from rmqcore.errors import (
     MessageIllegalError,
     StoreClosedError,
     StoreForkedError,
+    StoreNotWritableError,
 )
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
-from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
-from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -33,7 +34,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
 from rmqcore.native.base._published import PublishedOffset
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._turn import Turn, turns_held
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
@@ -42,7 +43,7 @@ from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.arrival import ArrivalListener, MessageArrival
-from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
+from rmqcore.services.delay_schedule import DeliverDelayedMessageService
 from rmqcore.services.flush import (
     CommitRealTimeService,
     FlushConsumeQueueService,
@@ -56,6 +57,7 @@ from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.service import ServiceThread
 from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
+from rmqcore.store.delivery_of_store import delivery_of
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_puts import MessagePuts
 from rmqcore.store.message_reads import MessageReads
@@ -98,6 +100,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         self.unwaited_end = 0
         self._unwaited = Turn()
         self._closing = Turn()
+        self._closer = 0
         self._clock_ms = clock_ms
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._directory.create()
@@ -259,7 +262,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._allocate,
             self._group_commit,
             self._flush_queues,
-            self._log_flush_service(),
+            FlushRealTimeService.of(self._flusher, config, self._service_failed),
             self._reput,
             SaveTablesService(self.topics, self.consumer_offsets, on_error=self._service_failed),
         ]
@@ -282,7 +285,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._services.append(self._retention)
         self._delayed: DeliverDelayedMessageService | None = None
         if config.deliver_delayed and not self._is_slave:
-            self._delayed = self._deliver_service()
+            self._delayed = delivery_of(
+                self, self._directory.config, self._clock_ms, self._service_failed
+            )
             self._services.append(self._delayed)
         self._flags_changed(self.flags)
         for service in self._services:
@@ -307,29 +312,6 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             thorough_interval_ms=config.flush_consume_queue_thorough_interval_ms,
             on_flushed=self._marker.queues_flushed,
             on_error=self._service_failed,
-        )
-
-    def _log_flush_service(self) -> FlushRealTimeService:
-        return FlushRealTimeService(
-            self._flusher,
-            interval_ms=self.config.flush_interval_commit_log_ms,
-            least_pages=self.config.flush_commit_log_least_pages,
-            thorough_interval_ms=self.config.flush_commit_log_thorough_interval_ms,
-            on_error=self._service_failed,
-        )
-
-    def _deliver_service(self) -> DeliverDelayedMessageService:
-        schedule = ScheduleMessageService(
-            self,
-            DelayOffsetTable(self._directory.config, clock=self._clock_ms),
-            self.config.delay_levels_ms,
-            flush_interval_ms=self.config.flush_delay_offset_interval_ms,
-            parked_queue_ids=[
-                queue.queue_id for queue in self.consume_queues if queue.topic == SCHEDULE_TOPIC
-            ],
-        )
-        return DeliverDelayedMessageService(
-            schedule, clock=self._clock_ms, on_error=self._service_failed
         )
 
     def _oldest_parked(self) -> int | None:
@@ -402,9 +384,20 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store has been closed")
 
+    def _interrupted(self) -> bool:
+        """True in a signal handler or a finalizer inside one of this thread's own calls.
+
+        It must wait for nobody: who has what it waits for may wait for what this thread has.
+        """
+        return turns_held() > (self._closer == threading.get_ident())
+
     def _see_new(self) -> None:
         if self._closed or self._forked:
             self._check_open()
+        if self._interrupted():
+            with suppress(DiskFullError):
+                self._reput.catch_up(wait=False)
+            return
         if self._reput.offset < self._tail.max_offset:
             if self._log_writer.flushed_offset < self.unwaited_end and self.flags.writeable:
                 with suppress(OSError):
@@ -480,8 +473,15 @@ class DefaultMessageStore(MessageReads, MessagePuts):
         Raises:
             OSError: the disk refused; the store takes no puts any more, unless only the tables
                 below ``config/`` could not be written.
+            StoreNotWritableError: the call comes from a signal handler or a finalizer inside
+                another call of this thread, and cannot wait.
         """
         self._check_open()
+        if self._interrupted():
+            raise StoreNotWritableError(
+                "a signal handler or a finalizer inside one of the store's own calls cannot wait "
+                "for the disk; flush again later"
+            )
         try:
             flushed = self._flusher.flush()
             self._see_new()
@@ -511,6 +511,9 @@ class DefaultMessageStore(MessageReads, MessagePuts):
     def close(self) -> None:
         """Write everything through to the disk and let the store go; idempotent.
 
+        Called by a signal handler or a finalizer inside another call of the same thread, it returns
+        at once, and the store is closed as soon as that call has ended.
+
         Raises:
             OSError: the disk refused; the abort marker stays, and the next open recovers.
         """
@@ -518,9 +521,13 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._closed = True
             _open_stores.discard(self)
             return
+        if turns_held():
+            threading.Thread(target=self.close, name="CloseStore").start()
+            return
         # a second caller returns when the first one has done it
         with self._closing.within():
-            if not self._closed and self._closing.depth == 1:
+            if not self._closed:
+                self._closer = threading.get_ident()
                 self._close()
 
     def _close(self) -> None:

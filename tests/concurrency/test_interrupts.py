@@ -113,10 +113,10 @@ store.close()
 """
 
 
-def run(script, path, seed, how, seconds):
+def run(script, path, seed, how, seconds, *more):
     """Run one child; give back what it acknowledged."""
     done = subprocess.run(
-        [sys.executable, "-c", OPENING + script, str(path), str(seed), how, str(seconds)],
+        [sys.executable, "-c", OPENING + script, str(path), str(seed), how, str(seconds), *more],
         capture_output=True,
         timeout=60 + seconds,
         check=False,
@@ -154,3 +154,54 @@ def test_puts_that_are_interrupted(store_path, seed, script, how):
 @pytest.mark.parametrize("round_number", range(5))
 def test_puts_that_are_interrupted_for_long(store_path, seed, script, how, round_number):
     check(store_path, run(script, store_path, seed + round_number, how, 20))
+
+
+#: A handler that reads, flushes or closes, whatever the main thread is doing.
+CALLING = """
+what = sys.argv[5]
+handled = 0
+def handle(signum, frame):
+    global handled
+    handled += 1
+    if what == "close":
+        store.close()
+        raise SystemExit(0)
+    try:
+        if what == "flush":
+            store.flush()
+        else:
+            store.get_message("T", 0, max(0, number - 2))
+            store.query_message("T", "all", max_messages=1)
+    except rmqcore.StoreNotWritableError as error:
+        assert "again" in str(error), error
+    signal.setitimer(signal.ITIMER_REAL, rng.choice([2e-5, 1e-4, 1e-3]))
+number = 0
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.05 if what == "close" else 1e-4)
+end = time.monotonic() + float(sys.argv[4])
+while time.monotonic() < end:
+    body = b"%d" % number
+    assert store.put("T", body, keys="all").ok
+    acknowledge(body)
+    number += 1
+    store.get_message("T", 0, number - 1)
+    if number % 20 == 0:
+        store.consumer_offsets.commit("T", "G", 0, number)
+        store.flush()
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+assert handled > 20, handled
+assert store.why_not_writable() is None
+store.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("what", ["read", "flush"])
+def test_a_handler_that_calls_the_store_ends(store_path, seed, what, how):
+    check(store_path, run(CALLING, store_path, seed, how, 2, what))
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_handler_that_closes_the_store_closes_it(store_path, seed, number, how):
+    check(store_path, run(CALLING, store_path, seed + number, how, 5, "close"))
