@@ -12,7 +12,19 @@ from rmqcore.native.base._turn import Turn
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
 SAFETY_MARGIN_MS = 3000
+#: a clock that was set back further than this takes the times of new records with it
+_CLOCK_STEP_BACK_MAX_MS = 10_000
 _FIELDS = struct.Struct(">5q")
+
+
+def later_of(known_ms: int, seen_ms: int) -> int:
+    """The store time up to which all is on the disk, when what was put last at ``seen_ms`` is.
+
+    Where the clock was set back it is ``seen_ms`` all the same: records of later times may follow
+    that are not on the disk.
+    """
+    went_on = seen_ms > known_ms or 0 < seen_ms < known_ms - _CLOCK_STEP_BACK_MAX_MS
+    return seen_ms if went_on else known_ms
 
 
 class StoreCheckpoint:

@@ -12,7 +12,7 @@ from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.log_walker import GoodRecord, find_good_record, first_record
 from rmqcore.native.format._message import status_text
-from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
 from rmqcore.recovery.report import Ending
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 _LOOK = 1 << 20
+_SIZE_WORD = 4
 
 
 class Judge:
@@ -30,9 +31,12 @@ class Judge:
     Args:
         log: the log's files.
         policy: what is done about damage in front of good records.
-        clean_shutdown: the last writer closed the store, so everything was on the disk.
-        flushed_until_ms: store time up to which the log was on the disk, from the checkpoint.
         report: is told of each verdict.
+        clean_shutdown: the last writer closed the store, so everything was on the disk.
+        no_page_lost: the machine has been running since the store was last found in order: what
+            was written is there, whether or not it was on the disk.
+        flushed_until_ms: store time up to which the log was on the disk, from the checkpoint.
+        known_end: physical offset behind the last record that a consume queue knows.
     """
 
     def __init__(
@@ -42,12 +46,16 @@ class Judge:
         report: RecoveryReport,
         *,
         clean_shutdown: bool,
+        no_page_lost: bool,
         flushed_until_ms: int,
+        known_end: int,
     ) -> None:
         self._log = log
         self._policy = policy
         self._clean_shutdown = clean_shutdown
+        self._no_page_lost = no_page_lost
         self._flushed_until_ms = flushed_until_ms
+        self._known_end = known_end
         self._report = report
         #: (first byte, end) of each damaged stretch that the walk goes on behind
         self.passed_over: list[tuple[int, int]] = []
@@ -86,9 +94,11 @@ class Judge:
             # Nothing was written here yet. A put that was killed before it stored its size word,
             # the last of its steps, leaves the same: nobody has had an answer to it.
             return
-        if self._clean_shutdown and self._policy is OnCorruption.RAISE:
-            # Closing writes everything through, so no crash has left this: the last record has
-            # rotted, or was overwritten.
+        # Closing writes everything through, and a process that is killed takes no page with it:
+        # no crash has left this in place of a record that was there. It has rotted, or was
+        # overwritten. Only published records get into a queue.
+        known = self._no_page_lost and file.file_from_offset + at < self._known_end
+        if (self._clean_shutdown or known) and self._policy is OnCorruption.RAISE:
             raise self._damage(file, at, status, "no good record")
         # A power cut while the last record was on its way: some of its pages are on the disk,
         # others are not. RocketMQ, which stores a record's size first, leaves it by a kill, too.
@@ -98,16 +108,20 @@ class Judge:
         self, file: MappedFile, at: int, status: ScanStatus, following: GoodRecord
     ) -> GoodRecord | None:
         """Good records follow."""
-        flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms
-        if not flushed:
-            # A power cut during a flush: pages reach the disk in any order, so a record may be
-            # there before the one in front of it. No flush has returned since either was put. A
-            # batch is the same: its first record gets its size word when all others are stored,
-            # so a kill before that leaves good records behind one without a size.
+        if not self._clean_shutdown and self._is_unpublished(file, at, following):
+            # A kill inside a batch: its first record gets its size word when all others are
+            # stored, so good records lie behind one without a size. Nobody has had an answer.
             self._end_torn(file, at)
             return None
-        # What follows was on the disk, and flushes run in log order: this place was there, too.
-        # No crash takes it away again; it has rotted, or was overwritten.
+        flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms
+        if not (flushed or self._no_page_lost):
+            # A power cut during a flush: pages reach the disk in any order, so a record may be
+            # there before the one in front of it. No flush has returned since either was put.
+            self._end_torn(file, at)
+            return None
+        # Records are written, and flushed, in log order, so this place was written before what
+        # follows, and has been on the disk where that is. A kill takes no page with it, and a
+        # power cut none from the disk: it has rotted, or was overwritten.
         if self._policy is OnCorruption.RAISE:
             goes_on = f"good records follow from {following.phy_offset}"
             raise self._damage(file, at, status, goes_on)
@@ -120,6 +134,21 @@ class Judge:
             return following
         self._end_torn(file, at)
         return None
+
+    def _is_unpublished(self, file: MappedFile, at: int, following: GoodRecord) -> bool:
+        """True for a record that lacks nothing but its size word, and that no queue knows."""
+        offset = file.file_from_offset + at
+        size = following.phy_offset - offset
+        if offset < self._known_end or size > file.size - at or size < RECORD_HEAD_SIZE:
+            return False
+        record = bytes(file.read(at, size))
+        if record[:_SIZE_WORD] != bytes(_SIZE_WORD):
+            return False
+        whole = size.to_bytes(_SIZE_WORD, "big") + record[_SIZE_WORD:]
+        status, _, _ = next_record(
+            whole, 0, size, base_offset=offset, file_end=offset + size, verify_crc=True
+        )
+        return status is ScanStatus.OK
 
     def _behind(self, file: MappedFile) -> list[MappedFile]:
         files = self._log.files

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: after so long a walk since the last time, what was derived is brought to the disk
 SAVE_EVERY_S = 1.0
+#: so many log files are looked at for a clock that was set back, where no mark says how far all is
+#: on the disk
+_FILES_LOOKED_AT = 8
 
 
 class Recovery:
@@ -89,13 +93,8 @@ class Recovery:
         self._queue_check = QueueCheck(
             queues, lambda: self._derive_from(0), left_by_crash=not clean_shutdown
         )
-        self._judge = Judge(
-            writer.log.queue,
-            config.on_corruption,
-            self.report,
-            clean_shutdown=clean_shutdown,
-            flushed_until_ms=checkpoint.physic_msg_timestamp_ms,
-        )
+        #: whatever was written is there: a page is lost with the machine's power only
+        self._all_there = clean_shutdown or mark.machine == mark.this_machine() != ""
 
     def run(self) -> RecoveryReport:
         """Recover.
@@ -108,6 +107,15 @@ class Recovery:
         began = time.monotonic()
         self._load_queues()
         self._load_index()
+        self._judge = Judge(
+            self._log.queue,
+            self._config.on_corruption,
+            self.report,
+            clean_shutdown=self._clean_shutdown,
+            no_page_lost=self._all_there,
+            flushed_until_ms=self._checkpoint.physic_msg_timestamp_ms,
+            known_end=self._queues.end_phy_offset(),
+        )
         walk = Walk(
             self._log,
             self._judge,
@@ -125,6 +133,7 @@ class Recovery:
                 self._walk_log(walk, KnownEnds(self._mark, self._log, self._queues))
             else:
                 self._start_empty()
+            self._note_machine()
         finally:
             walk.end()
             if self._left is not None:
@@ -167,10 +176,24 @@ class Recovery:
         if self._clean_shutdown:
             return self._last_written_file()
         limit = self._checkpoint.min_timestamp_ms
-        for number in range(len(files) - 1, -1, -1):
-            record = first_record(files[number])
-            if record is not None and record.store_timestamp_ms <= limit:
-                return number
+        number = self._last_stored_by(limit, len(files) - 1)
+        # where the clock was set back, the checkpoint's time may be later than that of records
+        # which were put behind it
+        first = max(0, number - _FILES_LOOKED_AT)
+        if self._mark.log_end:
+            first = self._file_at(self._mark.log_end)
+        records = [first_record(file) for file in files[first : number + 1]]
+        for at, (before, after) in enumerate(pairwise(records)):
+            if before and after and after.store_timestamp_ms < before.store_timestamp_ms:
+                return self._last_stored_by(limit, first + at)
+        return number
+
+    def _last_stored_by(self, limit_ms: int, number: int) -> int:
+        """Number of the last file, up to one, whose first record was stored by a time; else 0."""
+        for candidate in range(number, -1, -1):
+            record = first_record(self._log.queue.files[candidate])
+            if record is not None and record.store_timestamp_ms <= limit_ms:
+                return candidate
         return 0
 
     def _last_written_file(self) -> int:
@@ -248,7 +271,7 @@ class Recovery:
         ]
         known = self._queues.end_phy_offset()
         raising = self._config.on_corruption is OnCorruption.RAISE
-        if self._clean_shutdown and known > end and raising:
+        if self._all_there and known > end and raising:
             raise CorruptStoreError(
                 self._log.queue.directory,
                 end,
@@ -324,7 +347,15 @@ class Recovery:
         if self._mark.derive_from >= 0:
             self._queues.flush()
             self._mark.derive_from = -1
+
+    def _note_machine(self) -> None:
+        """Note that the store is in order, on the machine as it runs now."""
+        self._mark.machine = self._mark.this_machine()
+        try:
             self._mark.store()
+        except OSError as error:
+            # it counts as another machine then, which is asked for more
+            _log.warning("the store's mark stays as it is: %s", error)
 
     def _written_through(self, end: int) -> int:
         """Physical offset below which the log is on the disk.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rmqcore.config import StoreConfig
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log_writer import CommitLogWriter
-from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
 from rmqcore.native.base._mapped import STORE_PAGE_SIZE
 from rmqcore.native.base._turn import Turn
 from rmqcore.native.log._commit_group import CommitGroup
@@ -52,7 +52,9 @@ class LogFlusher:
             self._failure = error
             raise
         checkpoint = self._checkpoint
-        checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, timestamp_ms)
+        checkpoint.physic_msg_timestamp_ms = later_of(
+            checkpoint.physic_msg_timestamp_ms, timestamp_ms
+        )
         return flushed
 
     @property
@@ -320,12 +322,14 @@ class FlushConsumeQueueService(ServiceThread):
         checkpoint = self._checkpoint
         logics = self._queues.flush()
         self._on_flushed()
-        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, logics)
+        checkpoint.logics_msg_timestamp_ms = later_of(checkpoint.logics_msg_timestamp_ms, logics)
         if thorough:
             self._last_thorough = time.monotonic()
             if self._index is not None:
                 index = self._index.flush()
-                checkpoint.index_msg_timestamp_ms = max(checkpoint.index_msg_timestamp_ms, index)
+                checkpoint.index_msg_timestamp_ms = later_of(
+                    checkpoint.index_msg_timestamp_ms, index
+                )
         times = (
             checkpoint.physic_msg_timestamp_ms,
             checkpoint.logics_msg_timestamp_ms,
