@@ -96,6 +96,7 @@ class IndexService:
         self._dirty: set[IndexFile] = set()
         self._unsynced: set[Path] = set()
         self._dirty_lock = Turn()
+        self._sync_failure: OSError | None = None
 
     # ---- opening
 
@@ -248,7 +249,7 @@ class IndexService:
             self._names_changed(self.directory.parent)
         timestamp_ms = self._clock_ms()
         if full is not None:
-            full.flush()
+            self._sync(full)
             with self._dirty_lock.within():
                 self._dirty.discard(full)
         while (name := file_name_at(timestamp_ms)) <= (full.path.name if full else ""):
@@ -314,10 +315,20 @@ class IndexService:
             dirty, self._dirty = self._dirty, set()
             unsynced, self._unsynced = self._unsynced, set()
         for file in dirty:
-            file.flush()
+            self._sync(file)
         for directory in unsynced:
             sync_directory(directory)
         return end_ms
+
+    def _sync(self, file: IndexFile) -> None:
+        """Write a file through to the disk; a refusal is final, for a later try proves nothing."""
+        if self._sync_failure is not None:
+            raise self._sync_failure
+        try:
+            file.flush()
+        except OSError as error:
+            self._sync_failure = error
+            raise
 
     def delete_before(self, min_phy_offset: int) -> int:
         """Remove files all of whose records are gone, never the last; how many went."""

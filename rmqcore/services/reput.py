@@ -37,13 +37,17 @@ class ReputMessageService(ServiceThread):
         confirm_offset: the end of what may be dispatched: the flushed offset under SYNC_FLUSH,
             else the end of the log.
         on_progress: called with the new offset after each stretch.
-        on_full: called with the error when there was no room for a stretch, and with None when
-            there is again.
+        on_refused: called with the error when the system refused to take a stretch, a full disk
+            above all, and with None when it takes it again.
 
     Threads: `catch_up` may be called from any; one of them works at a time.
-    Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService.
+    Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService; store/ConsumeQueue.java,
+        putMessagePositionInfoWrapper.
     Differs: a record that is not there is an error, where RocketMQ goes on behind it silently.
     """
+
+    #: as often as RocketMQ does
+    tries = 30
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class ReputMessageService(ServiceThread):
         confirm_offset: Callable[[], int],
         *,
         on_progress: Callable[[int], None],
-        on_full: Callable[[DiskFullError | None], None],
+        on_refused: Callable[[OSError | None], None],
         on_error: Callable[[BaseException], None],
     ) -> None:
         super().__init__("ReputMessageService", _IDLE_INTERVAL_S, on_error)
@@ -63,8 +67,8 @@ class ReputMessageService(ServiceThread):
         self._batch = batch
         self._confirm_offset = confirm_offset
         self._on_progress = on_progress
-        self._on_full = on_full
-        self._full = False
+        self._on_refused = on_refused
+        self._refused = False
         self._turn = Turn()
         self._failure: BaseException | None = None
 
@@ -81,8 +85,9 @@ class ReputMessageService(ServiceThread):
                 a signal handler or a finalizer, in any case.
 
         Raises:
-            DiskFullError: no room for a stretch; the next call tries again.
-            StoreError, OSError: a stretch could not be dispatched, now or before.
+            OSError: the system refused to take a stretch, a full disk above all; the next call
+                tries again.
+            StoreError: a stretch could not be dispatched, now or before.
         """
         end = self._confirm_offset()
         if self.offset >= end:
@@ -95,9 +100,9 @@ class ReputMessageService(ServiceThread):
             try:
                 while self.offset < end:
                     self._dispatch_file(end)
-                self._tell_full(None)
-            except DiskFullError as error:
-                self._tell_full(error)
+                self._tell_refused(None)
+            except OSError as error:
+                self._tell_refused(error)
                 raise
             except BaseException as error:
                 self._failure = error if isinstance(error, Exception) else None
@@ -105,10 +110,10 @@ class ReputMessageService(ServiceThread):
             finally:
                 self._batch.clear()
 
-    def _tell_full(self, error: DiskFullError | None) -> None:
-        if error is not None or self._full:
-            self._full = error is not None
-            self._on_full(error)
+    def _tell_refused(self, error: OSError | None) -> None:
+        if error is not None or self._refused:
+            self._refused = error is not None
+            self._on_refused(error)
 
     def _dispatch_file(self, end: int) -> None:
         """Dispatch what one log file has below ``end``, one stretch after the other."""

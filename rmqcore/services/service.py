@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 _log = logging.getLogger("rmqcore")
+RETRY_INTERVAL_S = 1.0
 
 
 class ServiceThread:
     """Runs `run_once` again and again until it is stopped.
 
     - A round that raises ends the service: `on_error` gets the exception once, nothing is retried
-      as if nothing happened.
+      as if nothing happened. Where `tries` says so, a round that the system refused (OSError) is
+      begun again, a second apart, until it has failed so often without one that did not.
     - `wakeup` begins the next round at once; several wake-ups before it count as one.
 
     Args:
@@ -25,6 +28,9 @@ class ServiceThread:
 
     Source: RocketMQ common/ServiceThread.java.
     """
+
+    #: rounds in a row that the system may refuse
+    tries = 1
 
     def __init__(
         self, name: str, interval_s: float, on_error: Callable[[BaseException], None]
@@ -73,12 +79,26 @@ class ServiceThread:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
+        failed = 0
         while not self._stopping:
             try:
                 self.run_once()
+                failed = 0
             except BaseException as error:  # noqa: BLE001 - handed on, never swallowed
-                _log.exception("%s ended", self.name)
-                self._on_error(error)
-                return
+                failed += 1
+                if not isinstance(error, OSError) or failed >= self.tries:
+                    _log.exception("%s ended", self.name)
+                    self._on_error(error)
+                    return
+                _log.warning("%s tries again (%d of %d): %s", self.name, failed, self.tries, error)
+                self._pause(RETRY_INTERVAL_S)
+                continue
             with suppress(queue.Empty):
                 self._wake.get(timeout=self.interval_s)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait so long, however often it is woken; no longer when it is stopped."""
+        end = time.monotonic() + seconds
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                self._wake.get(timeout=left)

@@ -252,7 +252,7 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             self._batch,
             partial(self._flush_policy.confirm_offset, self._log_writer),
             on_progress=self._progressed,
-            on_full=self._dispatch_full,
+            on_refused=self._dispatch_refused,
             on_error=self._service_failed,
         )
         self._reput.offset = self.recovery_report.end_offset
@@ -353,10 +353,14 @@ class DefaultMessageStore(MessageReads, MessagePuts):
             "the cause and open it again",
         )
 
-    def _dispatch_full(self, error: DiskFullError | None) -> None:
-        """Refuse puts while what is derived from them has no room; what was put stays."""
-        reason = f"no room for consume queues or index: {error}; puts resume when there is"
-        self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, error is not None, reason)
+    def _dispatch_refused(self, error: OSError | None) -> None:
+        """Refuse puts while what is derived from them cannot be written; what was put stays."""
+        full, what = isinstance(error, DiskFullError), "consume queues or index"
+        reason = f"no room for {what}: {error}; puts resume when there is"
+        self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, full, reason)
+        reason = f"{what} cannot be written: {error}; tried again each second, 30 times in all"
+        broken = error is not None and not full
+        self.flags.set_flag(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, broken, reason)
 
     def _room_again(self) -> bool:
         if RunningFlag.LOGIC_DISK_FULL not in self.flags:

@@ -1,0 +1,95 @@
+"""Services that go on, and say so, when the system refuses something for a while."""
+
+import errno
+import time
+
+import pytest
+
+import rmqcore
+from rmqcore.services import service
+from rmqcore.services.reput import ReputMessageService
+from rmqcore.services.service import ServiceThread
+
+
+def wait_for(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+class Refused(ServiceThread):
+    """A service whose rounds fail as often as it is told to, woken all the while."""
+
+    tries = 5
+
+    def __init__(self, failures):
+        self.errors = []
+        super().__init__("Refused", 0.001, self.errors.append)
+        self.failures = failures
+        self.rounds = 0
+
+    def run_once(self):
+        self.rounds += 1
+        self.wakeup()
+        if self.rounds <= self.failures:
+            raise OSError(errno.EMFILE, "too many open files")
+
+
+def test_a_service_that_is_refused_tries_again_so_often_and_no_oftener(monkeypatch):
+    monkeypatch.setattr(service, "RETRY_INTERVAL_S", 0.02)
+    for failures, ended in ((4, False), (5, True)):
+        began = time.monotonic()
+        refused = Refused(failures)
+        refused.start()
+        wait_for(lambda refused=refused: refused.rounds > 5 or refused.errors)
+        assert time.monotonic() - began >= 4 * 0.02
+        refused.stop()
+        assert [type(error) for error in refused.errors] == [OSError] * ended
+
+
+@pytest.fixture
+def disk(monkeypatch, store_path):
+    """A store whose consume queues the system refuses to write as long as `disk.bad` says."""
+    monkeypatch.setattr(service, "RETRY_INTERVAL_S", 0.02)
+
+    class Disk:
+        bad = False
+
+    with rmqcore.open_store(store_path) as store:
+        dispatch = store.consume_queues.dispatch
+
+        def refuse(batch):
+            if Disk.bad:
+                raise OSError(errno.EIO, "Input/output error")
+            dispatch(batch)
+
+        monkeypatch.setattr(store.consume_queues, "dispatch", refuse)
+        Disk.store = store
+        yield Disk
+        Disk.bad = False
+
+
+def test_dispatch_goes_on_when_the_system_lets_it(disk):
+    store = disk.store
+    store.put("T", b"a", keys="K")
+    disk.bad = True
+    store.put("T", b"b", keys="K")
+    wait_for(lambda: store.why_not_writable() is not None)
+    assert "Input/output error" in store.why_not_writable()
+    assert "30 times" in store.why_not_writable()
+    with pytest.raises(rmqcore.StoreNotWritableError, match="Input/output"):
+        store.put("T", b"refused")
+    disk.bad = False
+    wait_for(lambda: store.why_not_writable() is None)
+    assert store.put("T", b"c", keys="K").queue_offset == 2
+    assert [message.body for message in store.messages("T", 0)] == [b"a", b"b", b"c"]
+    assert len(store.query_message("T", "K").messages) == 3
+
+
+def test_dispatch_that_never_goes_on_ends_and_says_so(disk, monkeypatch):
+    monkeypatch.setattr(ReputMessageService, "tries", 3)
+    disk.bad = True
+    disk.store.put("T", b"a")
+    wait_for(lambda: "ended" in (disk.store.why_not_writable() or ""))
+    assert "Input/output error" in disk.store.why_not_writable()
