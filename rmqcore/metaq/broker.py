@@ -188,7 +188,7 @@ class BrokerProcessor:
         except MissingSegmentError as error:
             return self._miss(command, Code.MOVED, str(error.next_offset))
         except (OSError, CorruptStoreError) as error:
-            _LOG.exception("a get of %s at %d failed", store.path, command.offset)
+            _LOG.error("a get of %s at %d failed: %s", store.path, command.offset, error)
             return self._miss(command, Code.INTERNAL_SERVER_ERROR, str(error))
         if found is not None:
             return found

@@ -154,8 +154,8 @@ class MessageStoreManager:
             for store in self.stores.get(topic, {}).values():
                 try:
                     gone += store.run_delete_policy()
-                except OSError:
-                    _LOG.exception("the delete policy of %s failed", store.path)
+                except OSError as error:
+                    _LOG.error("the delete policy of %s failed: %s", store.path, error)
         return gone
 
     def close(self) -> None:
@@ -236,8 +236,8 @@ class MessageStoreManager:
         for store in stores:
             try:
                 store.close()
-            except (OSError, RmqCoreError):
-                _LOG.exception("closing %s failed", store.path)
+            except (OSError, RmqCoreError) as error:
+                _LOG.error("closing %s failed: %s", store.path, error)
 
     # ---- what the configuration and the clock tell ----
 
@@ -266,8 +266,8 @@ class MessageStoreManager:
             if store.unflushed and own == interval_ms:
                 try:
                     store.flush()
-                except (OSError, RmqCoreError):
-                    _LOG.exception("flushing %s failed", store.path)
+                except (OSError, RmqCoreError) as error:
+                    _LOG.error("flushing %s failed: %s", store.path, error)
 
     def _schedule_delete_jobs(self) -> None:
         self._schedule.set_jobs(

@@ -105,6 +105,7 @@ class MessageStore(PartitionReader):
         self.durability = Durability.DISK if self._group_commit else Durability.PAGE_CACHE
         self._lock = threading.Lock()
         self._reason: StoreError | None = None
+        self._roll_failed = False  # said once
         self._commit: CommitThread | None = None
         self._directory_lock: DirectoryLock | None = None
         self._mark: HighWaterMark | None = None
@@ -386,8 +387,11 @@ class MessageStore(PartitionReader):
                 self._sync_names()
             except OSError as error:
                 path.unlink(missing_ok=True)
-                _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
+                if not self._roll_failed:
+                    _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
+                self._roll_failed = True
                 return
+            self._roll_failed = False
             self._hooks.failpoint("after_roll")
             with self._lock:
                 self._segments = (*self._segments, following)

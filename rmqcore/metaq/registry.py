@@ -108,9 +108,9 @@ class Registry:
         self._manager.topic_listeners.remove(self._due.set)
         self._closing.set()
         self._due.set()
-        self._thread.join()
         try:
             self._client.stop()  # the nodes go with the session
+            self._thread.join(_RETRY_S)
         finally:
             self._client.close()
 
@@ -120,6 +120,7 @@ class Registry:
 
     def _run(self) -> None:
         """Register again whenever something may have changed."""
+        said = ""
         while True:
             self._due.wait()
             if self._closing.is_set():
@@ -127,8 +128,11 @@ class Registry:
             self._due.clear()
             try:
                 self._register()
+                said = ""
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-                _LOG.warning("not registered in ZooKeeper, it is tried again: %s", error)
+                if said != repr(error) and not self._closing.is_set():
+                    _LOG.warning("not registered in ZooKeeper, it is tried again: %r", error)
+                said = repr(error)
                 self._closing.wait(_RETRY_S)
                 self._due.set()
 

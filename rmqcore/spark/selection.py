@@ -49,10 +49,10 @@ def _check_offsets(options: ReadOptions, queues: dict[str, set[int]]) -> None:
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
     ):
-        for topic, queue_id, _ in offsets if isinstance(offsets, tuple) else ():
+        for topic, queue_id, offset in offsets if isinstance(offsets, tuple) else ():
             if topic not in queues:
                 raise unknown(f"{name}: topic", topic, queues)
-            if queue_id not in queues[topic]:
+            if queue_id not in queues[topic] and offset > 0:  # a queue may be empty still
                 there = ", ".join(map(str, sorted(queues[topic]))) or "none yet"
                 raise ConfigError(f"{name}: queue of {topic}", queue_id, f"there are {there}")
 

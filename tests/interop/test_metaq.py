@@ -46,7 +46,7 @@ def running(*command):
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory):
-    with running(RUN, "zookeeper", tmp_path_factory.mktemp("zookeeper")) as (_, port):
+    with running(RUN, "zookeeper", tmp_path_factory.mktemp("zookeeper"), "0") as (_, port):
         yield f"127.0.0.1:{port}"
 
 
@@ -169,3 +169,25 @@ def test_our_nodes_are_those_of_metaqs_broker(tmp_path, zookeeper):
         assert "is registered as broker 8" in done.stderr.replace("\n", " ")
     within(10, lambda: not any("8-m" in path for path in tree(zookeeper, "/meta/brokers")))
     assert not any("/ids/8/" in path for path in tree(zookeeper, "/meta/brokers"))
+
+
+def test_a_zookeeper_that_comes_back_without_a_memory_is_told_again(tmp_path):
+    port = str(free_port())
+    address = f"127.0.0.1:{port}"
+    ini = server_ini(tmp_path / "ours", address)
+    with contextlib.ExitStack() as stack:
+        with running(RUN, "zookeeper", tmp_path / "first", port) as (zookeeper, _):
+            stack.enter_context(ours(ini))
+            before = tree(address, "/meta/brokers")
+            zookeeper.kill()
+        time.sleep(1)
+        stack.enter_context(running(RUN, "zookeeper", tmp_path / "second", port))
+        within(60, lambda: grown(address, before))
+
+
+def grown(address, before):
+    from kazoo.exceptions import NoNodeError
+
+    with contextlib.suppress(NoNodeError):
+        return tree(address, "/meta/brokers") == before
+    return False

@@ -137,6 +137,26 @@ def test_a_lost_session_registers_everything_again(tree, config):
         registry.close()
 
 
+def test_what_keeps_failing_is_said_once_and_tried_again(tree, config, caplog, monkeypatch):
+    monkeypatch.setattr(registry_module, "_RETRY_S", 0.01)
+    tries = []
+
+    def refuses(*_, **__):
+        tries.append(1)
+        raise OSError("no quorum")
+
+    with MessageStoreManager(config) as manager:
+        registry = Registry(manager, "h", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(tree, "create", refuses)
+            tree.lose(2)
+            until(lambda: len(tries) > 5)
+        until(lambda: tree.own() == EXPECTED)
+        registry.close()
+    assert len(caplog.records) == 1
+    assert "no quorum" in caplog.text
+
+
 def test_nodes_of_its_own_session_before_give_way(tree, config):
     tree.client_id = (9, b"")
     for path, text in EXPECTED.items():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reference import metaq as reference
 from rmqcore.metaq import (
     Hooks,
+    MessageStore,
     MessageStoreManager,
     MetaClient,
     MetaServer,
@@ -430,6 +431,23 @@ def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog):
     serve(test)
     said = [(r.levelname, r.exc_info) for r in caplog.records]
     assert said == [("ERROR", None), ("WARNING", None)]
+    assert "Too many open files" in caplog.text
+
+
+def test_a_get_that_fails_is_an_answer_and_one_line(serve, caplog, monkeypatch):
+    def fails(_store, _offset, _size):
+        raise OSError(24, "Too many open files")
+
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x", partition=0)
+            monkeypatch.setattr(MessageStore, "slice", fails)
+            with pytest.raises(ResultError) as caught:
+                await client.get("t", 0, 0)
+            assert caught.value.code == 500
+
+    serve(test)
+    assert [(r.levelname, r.exc_info) for r in caplog.records] == [("ERROR", None)]
     assert "Too many open files" in caplog.text
 
 

@@ -22,15 +22,15 @@ import org.apache.zookeeper.server.NIOServerCnxnFactory;
 import org.apache.zookeeper.server.ZooKeeperServer;
 
 /**
- * MetaQ's own client and broker, and ZooKeeper. `zookeeper DIR` and `broker INI` print their port and run until
- * standard input ends. `client WHERE TOPIC COUNT` sends, tries what may be refused, sends again and consumes;
+ * MetaQ's own client and broker, and ZooKeeper. `zookeeper DIR PORT` and `broker INI` print their port and run
+ * until standard input ends. `client WHERE TOPIC COUNT` sends, tries what may be refused, sends again and consumes;
  * `async WHERE TOPIC COUNT SIZE ROUNDS` sends without waiting and prints rates. WHERE is an address of ZooKeeper, or
  * a broker as meta://host:port.
  */
 public class MetaPeer {
     public static void main(String[] a) throws Exception {
         switch (a[0]) {
-        case "zookeeper": zookeeper(new File(a[1])); break;
+        case "zookeeper": zookeeper(new File(a[1]), Integer.parseInt(a[2])); break;
         case "broker": broker(a[1]); break;
         case "client": client(a[1], a[2], Integer.parseInt(a[3])); break;
         case "async": async(a[1], a[2], Integer.parseInt(a[3]), Integer.parseInt(a[4]), Integer.parseInt(a[5])); break;
@@ -44,9 +44,9 @@ public class MetaPeer {
         System.out.flush();
     }
 
-    static void zookeeper(File dir) throws Exception {
+    static void zookeeper(File dir, int port) throws Exception {
         NIOServerCnxnFactory factory = new NIOServerCnxnFactory();
-        factory.configure(new InetSocketAddress("127.0.0.1", 0), 100);
+        factory.configure(new InetSocketAddress("127.0.0.1", port), 100);
         factory.startup(new ZooKeeperServer(dir, dir, 500));
         say("" + factory.getLocalPort());
         System.in.read();
