@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
-from rmqcore.config import StoreConfig
+from rmqcore.config import OnCorruption, StoreConfig
 from rmqcore.errors import ConfigError, CorruptStoreError
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
 from rmqcore.files.store_dir import StoreDir
@@ -15,6 +15,7 @@ from rmqcore.files.store_dir import StoreDir
 _QUEUES_LOOKED_AT = 64
 _ENTRIES_A_SLOT = 4
 _SLOTS_CHECKED = 4096
+_FIRST_BYTES = 4096
 
 
 def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
@@ -27,10 +28,13 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     Raises:
         ConfigError: an explicit size contradicts the files, or the index's geometry can neither
             be told from its length nor was given. The message says both sides.
-        CorruptStoreError: the files have sizes that no configuration has.
+        CorruptStoreError: the files have sizes that no configuration has, or there are consume
+            queues without a log.
     """
     sizes: dict[str, object] = {}
     log_files = numbered_files(directory.commit_log)
+    if not log_files and config.on_corruption is not OnCorruption.TRUNCATE:
+        _refuse_lost_log(directory)
     lengths = [size for _, _, size in log_files]
     _take(config, sizes, "mapped_file_size_commit_log", lengths, log_files)
     for field, root in (
@@ -47,6 +51,28 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     except ConfigError as error:
         reason = f"its files have sizes that no store's have: {error}"
         raise CorruptStoreError(directory.path, -1, reason) from error
+
+
+def _refuse_lost_log(directory: StoreDir) -> None:
+    """Refuse a store whose consume queues have units, but whose log has no file.
+
+    An opening would delete all that is derived, a rebuild too.
+
+    Raises:
+        CorruptStoreError: it is one.
+    """
+    for root in (directory.consume_queue, directory.batch_consume_queue):
+        for files in _some_queues(root):
+            with files[0][1].open("rb") as stream:
+                used = stream.read(_FIRST_BYTES).strip(b"\0")
+            if used:
+                raise CorruptStoreError(
+                    directory.commit_log,
+                    -1,
+                    f"no log file is here, but {files[0][1].parent} has messages. Set "
+                    "store_path_commit_log (storePathCommitLog) to the directory where the log "
+                    'is, or open with on_corruption="truncate" to go on without a log',
+                )
 
 
 def _take(

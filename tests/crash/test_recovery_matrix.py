@@ -8,7 +8,9 @@ import rmqcore
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from golden.check import check_store, digest_tree
 from golden.stores import packed_stores
+from rmqcore.doctor import verify
 from rmqcore.errors import ConfigError, CorruptRecordError, CorruptStoreError
+from rmqcore.rebuild import rebuild_consume_queues
 
 COUNT = 130
 INTACT = [(release, name) for release, name in packed_stores() if name not in ("crashed", "aged")]
@@ -319,3 +321,48 @@ def test_a_size_that_contradicts_the_files(written, name, value):
     assert str(value) in str(caught.value)
     assert str(written) in str(caught.value)
     assert digest_tree(written) == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_queues_without_a_log_are_not_deleted(written, tmp_path, clean):
+    """The log lies elsewhere, and the setting that says so was forgotten."""
+    (written / "commitlog").rename(tmp_path / "log")
+    if not clean:
+        (written / "abort").write_text("1")
+    before = digest_tree(written / "consumequeue") | digest_tree(written / "index")
+    (written / "commitlog").mkdir()
+    for refused in (
+        lambda: rmqcore.open_store(written),
+        lambda: rmqcore.open_store(written, **SETTINGS),
+        lambda: rmqcore.open_store(written, mode="r"),
+        lambda: rebuild_consume_queues(written),
+        lambda: verify(written),
+    ):
+        with pytest.raises(CorruptStoreError, match="storePathCommitLog"):
+            refused()
+        assert digest_tree(written / "consumequeue") | digest_tree(written / "index") == before
+        assert (written / "abort").exists() is not clean
+    with rmqcore.open_store(written, store_path_commit_log=str(tmp_path / "log")) as store:
+        assert numbers_in(store) == list(range(COUNT))
+
+
+def test_a_lost_log_is_passed_over_on_request(written):
+    shutil.rmtree(written / "commitlog")
+    with rmqcore.open_store(written, on_corruption="truncate", **SETTINGS) as store:
+        assert store.queues() == []
+        assert put(store, 0).queue_offset == 0
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_refused_opening_leaves_the_abort_marker_as_it_was(written, clean):
+    if not clean:
+        (written / "abort").write_text("1")
+    (written / "checkpoint").write_bytes(b"\xff" * 4096)
+    with pytest.raises(CorruptStoreError):
+        rmqcore.open_store(written)
+    assert (written / "abort").exists() is not clean
+    (written / "checkpoint").unlink()
+    log_files(written)[1].unlink()
+    with pytest.raises(CorruptStoreError):
+        rmqcore.open_store(written)
+    assert (written / "abort").exists() is not clean
