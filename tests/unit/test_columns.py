@@ -1,5 +1,6 @@
 """Columns hold what message objects say, on every store; hostile bytes are refused, not misread."""
 
+import os
 import struct
 
 import numpy as np
@@ -9,6 +10,7 @@ import rmqcore
 from golden.stores import packed_stores
 from reference.records import Record, encode_record
 from reference.values import encode_properties
+from rmqcore.native.columns._arrow import ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._message import message_from
 from rmqcore.native.format._next_record import ScanStatus
@@ -245,6 +247,31 @@ def test_an_error_in_the_middle_of_a_stream_reaches_the_importer(store_path):
             list(result.batches())
         with pytest.raises(OSError, match="CorruptRecordError"):
             pyarrow.table(result)
+
+
+def no_text():
+    raise rmqcore.CorruptRecordError(os.fsdecode(b"caf\xe9"), 7, "the size is wrong")
+    yield
+
+
+def silent():
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    raise Mute
+    yield
+
+
+@pytest.mark.parametrize(
+    ("source", "told"), [(no_text, "CorruptRecordError.*caf"), (silent, "source of the batches")]
+)
+def test_an_error_that_is_no_text_ends_no_stream(source, told):
+    empty = ColumnDecoder(COLUMNS, row_max=4).take()
+    stream = pyarrow.RecordBatchReader.from_stream(ColumnBatches(empty, source()))
+    for _ in range(2):
+        with pytest.raises(OSError, match=told):
+            stream.read_next_batch()
 
 
 def test_a_get_result_is_a_table(golden_store):

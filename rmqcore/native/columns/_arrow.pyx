@@ -209,6 +209,15 @@ cdef class ColumnBatches:
         return polars.DataFrame(self)
 
 
+cdef bytes described(object error):
+    """An exception as text for a caller in C; never raises: the stream would seem to end there."""
+    try:
+        # a path may hold bytes that are no text
+        return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")
+    except BaseException:
+        return b"the source of the batches failed"
+
+
 cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* into) noexcept with gil:
     cdef ColumnBatches batches = <ColumnBatches>stream.private_data
     return ENOMEM if rmq_export_schema(into, &batches.empty.table) else 0
@@ -218,10 +227,13 @@ cdef int stream_next(ArrowArrayStream* stream, ArrowArray* into) noexcept with g
     cdef ColumnBatches batches = <ColumnBatches>stream.private_data
     cdef ColumnBatch batch
     memset(into, 0, sizeof(ArrowArray))
+    if batches.error is not None:
+        # a source that has raised has ended; whoever asks again must not take that for the end
+        return EIO
     try:
         batch = next(batches.source, None)
     except BaseException as error:
-        batches.error = f"{type(error).__name__}: {error}".encode()
+        batches.error = described(error)
         return EIO
     if batch is None:
         return 0
