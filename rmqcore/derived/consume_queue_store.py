@@ -56,6 +56,7 @@ class ConsumeQueueStore:
         self.damaged: list[CorruptStoreError] = []
         self._unusable: list[StoredQueue] = []
         self.dispatched_timestamp_ms = 0
+        self._sync_failure: OSError | None = None
 
     # ---- opening
 
@@ -214,9 +215,20 @@ class ConsumeQueueStore:
         """Write every queue through to the disk; the store time up to which they are complete.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk refused, now or before: pages that a failed write has dropped must
+                not be taken as stored.
         """
+        if self._sync_failure is not None:
+            raise self._sync_failure
         timestamp_ms = self.dispatched_timestamp_ms
+        try:
+            self._sync()
+        except OSError as error:
+            self._sync_failure = error
+            raise
+        return timestamp_ms
+
+    def _sync(self) -> None:
         names: dict[Path, None] = {}
         for queue in self:
             names.update(dict.fromkeys(queue.take_unsynced()))
@@ -224,7 +236,6 @@ class ConsumeQueueStore:
         for directory in names:
             if directory.is_dir():
                 sync_directory(directory)
-        return timestamp_ms
 
     def end_phy_offset(self) -> int:
         """Physical offset behind the last record that any queue knows."""

@@ -308,16 +308,23 @@ class IndexService:
         """Write the changed files through to the disk; the time up to which the index is there.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk refused, now or before: pages that a failed write has dropped must
+                not be taken as stored.
         """
+        if self._sync_failure is not None:
+            raise self._sync_failure
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
         with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
             unsynced, self._unsynced = self._unsynced, set()
         for file in dirty:
             self._sync(file)
-        for directory in unsynced:
-            sync_directory(directory)
+        try:
+            for directory in unsynced:
+                sync_directory(directory)
+        except OSError as error:
+            self._sync_failure = error
+            raise
         return end_ms
 
     def _sync(self, file: IndexFile) -> None:

@@ -3,16 +3,20 @@
 import asyncio
 import errno
 import shutil
+import struct
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import rmqcore
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from rmqcore import PutMessageError, PutMessageStatus, StoreNotWritableError
+from rmqcore.derived import consume_queue_store, index_service
+from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import MappedFile
 
 
@@ -110,9 +114,60 @@ def test_consume_queues_cannot_be_flushed(store_path, monkeypatch):
     with pytest.raises(StoreNotWritableError):
         put(store, 1)
     broken.clear()
-    store.close()
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+    assert (store_path / "abort").exists()
     with rmqcore.open_store(store_path, **SETTINGS) as store:
         assert numbers_in(store) == [0]
+        check_against_log(store)
+
+
+def refuse_once(monkeypatch, owner, method, part):
+    """The next sync of something below the directory ``part`` fails, later ones do as they do."""
+    original, refused = getattr(owner, method), []
+
+    def sync(it):
+        path = it if isinstance(it, Path) else it.path
+        if part in path.parts and not refused:
+            refused.append(path)
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return original(it)
+
+    monkeypatch.setattr(owner, method, sync)
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "part"),
+    [
+        (MappedFile, "sync", "consumequeue"),
+        (consume_queue_store, "sync_directory", "consumequeue"),
+        (IndexFile, "flush", "index"),
+        (index_service, "sync_directory", "index"),
+    ],
+)
+def test_what_a_refused_flush_has_dropped_is_not_taken_as_stored(
+    store_path, monkeypatch, owner, method, part
+):
+    never = {"flush_interval_consume_queue_ms": 3_600_000}
+    store = rmqcore.open_store(store_path, **SETTINGS, **never)
+    for number in range(30):
+        put(store, number)
+    store.max_queue_offset("T0", 0)
+    before = (store_path / "checkpoint").read_bytes()[:24]
+    refused = refuse_once(monkeypatch, owner, method, part)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error"):
+            store.flush()
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+    assert len(refused) == 1
+    assert (store_path / "abort").exists()
+    after = (store_path / "checkpoint").read_bytes()[:24]
+    number = 1 if part == "consumequeue" else 2
+    assert struct.unpack(">3q", before)[number] == struct.unpack(">3q", after)[number]
+    with rmqcore.open_store(store_path) as store:
+        assert numbers_in(store) == list(range(30))
         check_against_log(store)
 
 
