@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,6 +132,10 @@ class IndexService:
             else:
                 files.append(file)
         self.files = files
+        if files and self._writable:
+            # where there is no room, the first key that is filed says so
+            with suppress(DiskFullError):
+                files[-1].reserve()
         self._find_resume()
         return found
 

@@ -87,12 +87,17 @@ class CommitLogWriter:
     # ---- appending
 
     def attach(self) -> None:
-        """Point the tail at the end of the last file, creating the first when there is none."""
+        """Point the tail at the end of the last file, creating the first when there is none.
+
+        Raises:
+            DiskFullError: no room for a new file, or for what is still to be written of the last.
+        """
         with self._roll_lock.within():
             file = self._queue.last
             if file is None or file.full:
                 file = self._next_file(file)
             else:
+                file.reserve_from(file.wrote_position)
                 file.begin_writes(large_folios=self._large_folios)
             self._attach(file)
 

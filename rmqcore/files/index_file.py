@@ -75,6 +75,7 @@ class IndexFile:
         self.max_index_num = max_index_num
         self._final_header: IndexHeader | None = None
         self._mapped: MappedIndex | None = None
+        self._reserved = False
         size = index_file_size(hash_slot_num, max_index_num)
         self._file = MappedFile(path, size, 0, open_files, writable=writable)
 
@@ -88,12 +89,23 @@ class IndexFile:
             DiskFullError: no room; nothing is left behind.
         """
         self._file.create(whole=True)
+        self._reserved = True
         if before is not None:
             time_ms, offset = before.end_timestamp_ms, before.end_phy_offset
             view = memoryview(self._file.region)
             for number, value in enumerate((time_ms, time_ms, offset, offset)):
                 if value > 0:
                     view[8 * number : 8 * number + 8] = value.to_bytes(8, "big")
+
+    def reserve(self) -> None:
+        """Reserve the file whole before the mapping is written to.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        if not self._reserved:
+            self._file.reserve_from(0)
+            self._reserved = True
 
     def check(self) -> None:
         """Compare length, header and count with the geometry.
@@ -152,7 +164,12 @@ class IndexFile:
         start: int,
         stop: int,
     ) -> int:
-        """Insert entries ``start`` to ``stop`` until the file is full; how many went in."""
+        """Insert entries ``start`` to ``stop`` until the file is full; how many went in.
+
+        Raises:
+            DiskFullError: the file has holes, and there is no room to fill them.
+        """
+        self.reserve()
         return put_keys(
             self._file.region,
             self.hash_slot_num,
@@ -230,6 +247,7 @@ class IndexFile:
     def mend(self, check: EntryCheck) -> None:
         """Make header and slots those of the entries that agreed; what lies behind is free."""
         self._final_header = None
+        self.reserve()
         check.mend()
 
     def zero_behind(self) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _ZEROS = bytes(1 << 20)
+#: bytes of the blocks that a file's status counts
+_BLOCK_SIZE = 512
 #: bytes of the largest folio that a file system makes
 _FOLIO_MAX = 2 << 20
 _DESCRIPTORS_MAX = 4096
@@ -306,6 +308,26 @@ class MappedFile:
         if not reserve(fd, 0, self.size):
             for at in range(0, self.size, len(_ZEROS)):
                 os.pwrite(fd, _ZEROS[: self.size - at], at)
+
+    def reserve_from(self, position: int) -> None:
+        """Reserve all from a position on, so that no store through the mapping meets a full disk.
+
+        Files that RocketMQ made, or that were copied sparse, have holes. What is there stays.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        handle = self.handle
+        if os.fstat(handle.fd).st_blocks * _BLOCK_SIZE >= self.size:
+            return
+        try:
+            if not reserve(handle.fd, position, self.size - position):
+                for at in range(position, self.size, len(_ZEROS)):
+                    os.pwrite(handle.fd, os.pread(handle.fd, len(_ZEROS), at), at)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFullError(self.path, os.strerror(error.errno)) from error
+            raise
 
     def close(self) -> None:
         """Let descriptor and mapping go for good; views that were handed out stay good."""

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import subprocess
+import sys
 
 import pytest
 
@@ -220,3 +221,57 @@ def test_no_permission(store_path, part):
         entry.chmod(0o777)
     with rmqcore.open_store(store_path) as store:
         assert numbers_in(store) == list(range(30))
+
+
+SPARSE = """
+import contextlib, os, sys
+import rmqcore
+path, when = sys.argv[1], sys.argv[2]
+def fill():
+    with open(os.path.join(os.path.dirname(path), "ballast"), "wb", buffering=0) as file:
+        at = 0
+        for size in (1 << 20, 1 << 16, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(file.fileno(), at, size)
+                    at += size
+if when == "before":
+    fill()
+try:
+    store = rmqcore.open_store(path, allocate_ahead=0)
+    if when == "after":
+        fill()
+    for number in range(30_000):
+        store.put("T", b"y" * 300, keys=f"n{number}")
+        if number % 50 == 0:
+            store.get_message("T", 0, 0)
+except (rmqcore.DiskFullError, rmqcore.StoreNotWritableError):
+    os._exit(7)
+os._exit(0)
+"""
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_was_copied_sparse_meets_a_full_disk_in_order(small_disk, tmp_path, when):
+    sizes = {"mapped_file_size_commit_log": 4 << 20, "max_hash_slot_num": 1000}
+    disk = small_disk(24 * 1024)
+    with rmqcore.open_store(
+        tmp_path / "original", max_index_num=4000, allocate_ahead=0, **sizes
+    ) as store:
+        for number in range(100):
+            store.put("T", b"x" * 100, keys=f"k{number}")
+    copy = disk / "copy"
+    subprocess.run(["cp", "-a", "--sparse=always", tmp_path / "original", copy], check=True)
+    log = copy / "commitlog" / f"{0:020d}"
+    assert log.stat().st_blocks * 512 < log.stat().st_size
+    done = subprocess.run(
+        [sys.executable, "-c", SPARSE, copy, when], capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 7, done.stderr.decode()
+    (disk / "ballast").unlink()
+    with rmqcore.open_store(copy) as store:
+        assert store.put("T", b"z").ok
+        bodies = [bytes(message.body) for message in store.messages("T", 0)]
+        assert bodies[:100] == [b"x" * 100] * 100
+        assert bodies[-1] == b"z"
