@@ -11,6 +11,7 @@ from rmqcore import _codec, _index
 from rmqcore.errors import CorruptStoreError, MessageIllegalError
 from rmqcore.metaq import decode_locations, decode_messages
 from rmqcore.metaq._message_set import checksum, scan
+from rmqcore.metaq._puts import scan_puts
 from rmqcore.metaq.protocol import parse_command
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -167,6 +168,12 @@ def read_command(data):
     parse_command(bytes(data))
 
 
+def cut_puts(data):
+    buffer = MEMORY.place(data)
+    rows, used = scan_puts(buffer, 8192, 1 << 20)
+    assert sum(len(row[-1]) for row in rows) <= used <= len(data)
+
+
 DECODERS = (
     read_record,
     check_record,
@@ -186,6 +193,7 @@ DECODERS = (
     read_metaq,
     read_transaction,
     read_command,
+    cut_puts,
 )
 
 
