@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
 _log = logging.getLogger("rmqcore")
+#: queues that a round of flushes writes through however little is new
+_QUEUES_A_ROUND = 64
+_BYTES_FLUSHED_AT_ONCE = 2 * 4096
 
 
 class ConsumeQueueStore:
@@ -57,6 +60,9 @@ class ConsumeQueueStore:
         self._unusable: list[StoredQueue] = []
         self.dispatched_timestamp_ms = 0
         self._sync_failure: OSError | None = None
+        #: queues with units that are not on the disk, longest waiting first; each with the store
+        #: time up to which it was complete there
+        self._waiting: dict[StoredQueue, int] = {}
 
     # ---- opening
 
@@ -183,6 +189,8 @@ class ConsumeQueueStore:
         else:
             for first, units in stretch.plain():
                 queue.append_units(first, units)
+        # after the units: a flush in between would forget the queue, and not have them
+        self._waiting.setdefault(queue, self.dispatched_timestamp_ms)
 
     def dispatched(self, batch: DispatchBatch) -> None:
         """Note that every queue of a batch has its units."""
@@ -218,24 +226,50 @@ class ConsumeQueueStore:
             OSError: the disk refused, now or before: pages that a failed write has dropped must
                 not be taken as stored.
         """
+        timestamp_ms = self.dispatched_timestamp_ms
+        self._waiting.clear()
+        self._sync(self)
+        return timestamp_ms
+
+    def flush_some(self) -> tuple[int, bool]:
+        """Write the queues through to the disk that have two pages of new units, and some others.
+
+        Those go first that have waited longest: a thousand queues with a unit each take their turn
+        in some rounds, none of which holds up the disk.
+
+        Returns:
+            (store time up to which all queues are complete, True when none was left out).
+
+        Raises:
+            OSError: as of `flush`.
+
+        Source: RocketMQ store/MappedFileQueue.java, flush with flushConsumeQueueLeastPages.
+        """
+        timestamp_ms = self.dispatched_timestamp_ms
+        waiting = list(self._waiting)
+        chosen: list[StoredQueue] = []
+        for queue in waiting:
+            if len(chosen) < _QUEUES_A_ROUND or queue.unsynced_bytes >= _BYTES_FLUSHED_AT_ONCE:
+                self._waiting.pop(queue, None)
+                chosen.append(queue)
+        self._sync(chosen)
+        left = list(self._waiting.values())
+        return min([timestamp_ms, *left]), len(chosen) == len(waiting)
+
+    def _sync(self, queues: Iterable[StoredQueue]) -> None:
         if self._sync_failure is not None:
             raise self._sync_failure
-        timestamp_ms = self.dispatched_timestamp_ms
+        names: dict[Path, None] = {}
         try:
-            self._sync()
+            for queue in queues:
+                names.update(dict.fromkeys(queue.take_unsynced()))
+                queue.flush()
+            for directory in names:
+                if directory.is_dir():
+                    sync_directory(directory)
         except OSError as error:
             self._sync_failure = error
             raise
-        return timestamp_ms
-
-    def _sync(self) -> None:
-        names: dict[Path, None] = {}
-        for queue in self:
-            names.update(dict.fromkeys(queue.take_unsynced()))
-            queue.flush()
-        for directory in names:
-            if directory.is_dir():
-                sync_directory(directory)
 
     def end_phy_offset(self) -> int:
         """Physical offset behind the last record that any queue knows."""
@@ -269,6 +303,7 @@ class ConsumeQueueStore:
         """Remove one queue and its files, to be derived again or for good."""
         queue = self._queues.pop((topic, queue_id), None)
         if queue is not None:
+            self._waiting.pop(queue, None)
             queue.destroy()
 
     def clear(self) -> None:

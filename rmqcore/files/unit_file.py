@@ -70,6 +70,8 @@ class UnitFile(UnitQueue):
         self._new_file = self.queue.take_file if in_any_order else self.queue.append_file
         self.unit_start = self.unit_end = 0
         self.end_phy_offset = 0
+        #: bytes written since the last flush
+        self.unsynced_bytes = 0
         self._dirty: set[MappedFile] = set()
         self._dirty_lock = Turn()
 
@@ -228,6 +230,7 @@ class UnitFile(UnitQueue):
             part = units[: file.size - position]
             file.write(position, part, reserve_step=RESERVE_STEP)
             file.wrote_position = position + len(part)
+            self.unsynced_bytes += len(part)
             self._mark_dirty(file)
             at += len(part)
             units = units[len(part) :]
@@ -250,6 +253,7 @@ class UnitFile(UnitQueue):
         """
         with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
+            self.unsynced_bytes = 0
         for file in dirty:
             if file.available:
                 file.sync()

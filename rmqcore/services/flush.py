@@ -274,6 +274,14 @@ class Derived(Protocol):
         ...
 
 
+class DerivedQueues(Derived, Protocol):
+    """As `Derived`, of many files."""
+
+    def flush_some(self) -> tuple[int, bool]:
+        """Write through what is most urgent; (as of `flush`, True when nothing was left out)."""
+        ...
+
+
 class FlushConsumeQueueService(ServiceThread):
     """Flushes consume queues every so often, the index more seldom, and writes the checkpoint.
 
@@ -287,7 +295,7 @@ class FlushConsumeQueueService(ServiceThread):
 
     def __init__(
         self,
-        queues: Derived,
+        queues: DerivedQueues,
         index: Derived | None,
         checkpoint: StoreCheckpoint,
         *,
@@ -320,8 +328,9 @@ class FlushConsumeQueueService(ServiceThread):
             OSError: the disk refused.
         """
         checkpoint = self._checkpoint
-        logics = self._queues.flush()
-        self._on_flushed()
+        logics, whole = (self._queues.flush(), True) if thorough else self._queues.flush_some()
+        if whole:
+            self._on_flushed()
         checkpoint.logics_msg_timestamp_ms = later_of(checkpoint.logics_msg_timestamp_ms, logics)
         if thorough:
             self._last_thorough = time.monotonic()

@@ -1,0 +1,87 @@
+"""Which consume queues a round of flushes writes through, and what the checkpoint may say then."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.files.mapped_file import MappedFile
+
+QUEUES = 150
+SETTINGS = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 200_000,
+    "flush_interval_consume_queue_ms": 3_600_000,
+}
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The queues whose files were synced, in order."""
+    done, original = [], MappedFile.sync
+
+    def sync(file):
+        if "consumequeue" in file.path.parts:
+            done.append(int(file.path.parent.name))
+        original(file)
+
+    monkeypatch.setattr(MappedFile, "sync", sync)
+    return done
+
+
+@pytest.fixture
+def store(tmp_path, synced):
+    with open_store(tmp_path / "store", **SETTINGS) as store:
+        yield store
+
+
+def put_to_each(store):
+    """A message to each queue; their store times."""
+    times = []
+    for number in range(QUEUES):
+        times.append(store.put("T", b"x", queue_id=number).store_timestamp_ms)
+        # dispatched one by one
+        assert store.max_queue_offset("T", number) > 0
+    return times
+
+
+def test_many_queues_take_their_turns_and_the_time_says_so(store, synced):
+    times = put_to_each(store)
+    queues = store.consume_queues
+    time_ms, whole = queues.flush_some()
+    first_left = len(synced)
+    assert not whole
+    assert 0 < first_left < QUEUES
+    assert synced == list(range(first_left))
+    assert time_ms == times[first_left - 1]
+    # one that comes again meanwhile takes its turn behind those that wait
+    store.put("T", b"x", queue_id=0)
+    store.max_queue_offset("T", 0)
+    rounds = 1
+    while not whole:
+        time_ms, whole = queues.flush_some()
+        rounds += 1
+    assert rounds <= 4
+    assert synced == [*range(QUEUES), 0]
+    assert time_ms == queues.dispatched_timestamp_ms
+    assert queues.flush_some() == (time_ms, True)
+    assert len(synced) == QUEUES + 1
+
+
+def test_a_queue_with_two_pages_does_not_wait(store, synced):
+    put_to_each(store)
+    for _ in range(2 * 4096 // 20):
+        store.put("T", b"x", queue_id=QUEUES - 1)
+    store.max_queue_offset("T", QUEUES - 1)
+    _, whole = store.consume_queues.flush_some()
+    assert not whole
+    assert QUEUES - 1 in synced
+    assert QUEUES - 2 not in synced
+
+
+def test_a_whole_flush_leaves_none_out(store, synced):
+    put_to_each(store)
+    store.flush()
+    assert sorted(synced) == list(range(QUEUES))
+    assert store.consume_queues.flush_some()[1]
+    assert len(synced) == QUEUES
