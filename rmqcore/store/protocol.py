@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from rmqcore.store.message_puts import BatchSettings
+    from rmqcore.store.message_reads import OnDamage
 
 
 @runtime_checkable
@@ -169,6 +170,7 @@ class MessageStore(Protocol):
         *,
         start: int | None = None,
         stop: int | None = None,
+        on_damage: OnDamage | None = None,
     ) -> Iterator[MessageExt]:
         """Every message of a queue, of a topic, or of the whole log, in order."""
         ...
