@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from rmqcore.errors import CorruptStoreError
 from rmqcore.metaq._puts import scan_puts
 from rmqcore.metaq.broker import BrokerProcessor, PutGroup, PutRow, Puts
 from rmqcore.metaq.file_message_set import FileMessageSet
@@ -34,6 +34,7 @@ from rmqcore.metaq.protocol import (
     parse_command,
 )
 
+_LOG = logging.getLogger(__name__)
 #: below this a copy is cheaper than the round through sendfile
 _COPY_BELOW = 32_768
 #: replies of one connection that may wait; a burst of puts is one
@@ -258,7 +259,9 @@ class MetaConnection(asyncio.Protocol):
     async def _send_file(self, records: FileMessageSet) -> None:
         try:
             await records.send_async(self._transport)
-        except (OSError, CorruptStoreError, RuntimeError):
+        except Exception as error:  # noqa: BLE001 - whatever it is, the reply is cut off
+            if not isinstance(error, ConnectionError):
+                _LOG.warning("a reply was cut off: %r", error)
             self._transport.abort()
         self._sending = None
         self._work()

@@ -299,10 +299,19 @@ class FileMessageSet:
         return sent
 
     async def send_async(self, transport: asyncio.WriteTransport) -> int:
-        """Hand this view to an asyncio transport in the kernel; return the bytes sent."""
+        """Hand this view to an asyncio transport in the kernel; return the bytes sent.
+
+        A copy goes where the kernel cannot: a file system that has no sendfile.
+        """
         file = cast("BinaryIO", self.file)  # the loop asks for its descriptor only
         loop = asyncio.get_running_loop()
-        sent = await loop.sendfile(transport, file, self.offset, self.size_in_bytes)
+        size = self.size_in_bytes
+        try:
+            sent = await loop.sendfile(transport, file, self.offset, size, fallback=False)
+        except asyncio.SendfileNotAvailableError:  # also what a client that has gone looks like
+            content = self.read()
+            transport.write(content)
+            sent = len(content)
         if sent != self.size_in_bytes:
             raise CorruptRecordError(self.path, self.offset + sent, Verdict.READ_FAILED.sentence)
         return sent

@@ -10,6 +10,7 @@ import pytest
 
 from reference import metaq as reference
 from rmqcore.metaq import (
+    FileMessageSet,
     Hooks,
     MessageStore,
     MessageStoreManager,
@@ -343,6 +344,43 @@ def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog):
     said = [(r.levelname, r.exc_info) for r in caplog.records]
     assert said == [("ERROR", None), ("WARNING", None)]
     assert "Too many open files" in caplog.text
+
+
+def test_a_file_system_without_sendfile_is_copied_from(serve, monkeypatch):
+    def refuses(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sendfile", refuses)
+
+    async def test(_server, host, port):
+        async with MetaClient(host, port) as client:
+            for n in range(3):
+                await client.put("t", b"%d" % n * 100_000, partition=0)
+            found = [m.data for m in [m async for m in client.messages("t", 0)]]
+            assert found == [b"%d" % n * 100_000 for n in range(3)]
+
+    serve(test)
+
+
+def test_a_reply_that_is_cut_off_ends_its_connection(serve, monkeypatch, caplog):
+    async def breaks(_records, _transport):
+        raise AttributeError("surprise")
+
+    monkeypatch.setattr(FileMessageSet, "send_async", breaks)
+
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x" * 100_000, partition=0)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"get t g 0 0 1000000 1\r\nversion 2\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b"result 200 5 2" not in await reader.read(-1)
+        writer.close()
+        while server.processor.stats.connections:
+            await asyncio.sleep(0.01)
+
+    serve(test)
+    assert "a reply was cut off: AttributeError('surprise')" in caplog.text
 
 
 def test_a_get_that_fails_is_an_answer_and_one_line(serve, caplog, monkeypatch):
