@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli import check, put, query, read, rebuild, serve, stat, transfer
+from rmqcore.cli import check, offsets, put, query, read, rebuild, serve, stat, transfer
 from rmqcore.cli.demo import command as demo
-from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.failures import EXIT_CODES, Application, ExitCode, StoreCommand
 from rmqcore.version import __version__
 
 app = typer.Typer(
@@ -18,11 +18,17 @@ app = typer.Typer(
     help="Look into, write, check and repair RocketMQ message stores. No broker, no JVM.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
+    cls=Application,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+#: of a command that is not installed: whatever is asked of it, it says what to install
+_ANYTHING = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
     "serve": serve.serve,
@@ -33,6 +39,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "tail": read.tail,
     "query": query.query,
     "stat": stat.stat,
+    "offsets": offsets.offsets,
     "verify": check.verify,
     "dump": check.dump,
     "export": transfer.export,
@@ -65,7 +72,11 @@ if find_spec("cronsim"):
     app.add_typer(metaq, name="metaq")
 else:
 
-    @app.command("metaq", help=r"Not installed: pip install 'rmqcore\[metaq]'.")
+    @app.command(
+        "metaq",
+        help=r"Not installed: pip install 'rmqcore\[metaq]'.",
+        context_settings=_ANYTHING,
+    )
     def _metaq() -> None:
         typer.echo("rmqcore: metaq needs pip install 'rmqcore[metaq]'", err=True)
         raise typer.Exit(ExitCode.USAGE)
@@ -77,7 +88,11 @@ if all(find_spec(name) for name in ("pyspark", "pyarrow", "pandas")):
     app.add_typer(spark, name="spark")
 else:
 
-    @app.command("spark", help=r"Not installed: pip install 'rmqcore\[spark]'.")
+    @app.command(
+        "spark",
+        help=r"Not installed: pip install 'rmqcore\[spark]'.",
+        context_settings=_ANYTHING,
+    )
     def _spark() -> None:
         typer.echo("rmqcore: spark needs pip install 'rmqcore[spark]'", err=True)
         raise typer.Exit(ExitCode.USAGE)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
 from typing import Any
 
-from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from rmqcore.errors import (
-    ConfigError,
     ConfigWarning,
     CorruptStoreError,
-    MessageIllegalError,
     RmqCoreError,
+    StoreError,
     StoreLockedError,
     StoreNotFoundError,
 )
@@ -36,6 +40,10 @@ class ExitCode(IntEnum):
     PIPE_CLOSED = 141
 
 
+#: typer's own copy of click has another base class than click
+_CLICK_ERROR: Any = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
 EXIT_CODES = (
     "Exit codes: 0 done; 1 done, and there are findings (or nothing was found); 2 wrong usage or "
     "input; 3 the store refuses (missing, locked, read-only); 4 damaged data; 5 the system refuses "
@@ -61,7 +69,7 @@ class InputError(RmqCoreError, ValueError):
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code that an error ends a command with."""
-    if isinstance(error, ConfigError | MessageIllegalError | InputError):
+    if isinstance(error, RmqCoreError) and not isinstance(error, StoreError):
         return ExitCode.USAGE
     if isinstance(error, CorruptStoreError):
         return ExitCode.DAMAGED
@@ -94,6 +102,69 @@ def report(error: BaseException, *, as_json: bool) -> ExitCode:
             facts[name] = getattr(error, name)
     sys.stderr.write(json.dumps(facts, default=str) + "\n")
     return code
+
+
+class Application(TyperGroup):
+    """The command with all its commands: wrong usage is one line on standard error, too.
+
+    SIGTERM ends it as Ctrl-C does: what was begun is closed in order.
+    """
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command of the arguments and end the process with its exit code."""
+        words = sys.argv[1:] if args is None else list(args)
+        try:
+            with _sigterm_as_interrupt():
+                code = super().main(
+                    words, prog_name, complete_var, False, windows_expand_args, **extra
+                )
+        except typer.Abort:
+            code = ExitCode.INTERRUPTED
+        except _CLICK_ERROR as error:
+            code = _report_usage(error, as_json="--json" in words)
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else ExitCode.DONE)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Take a SIGTERM for a Ctrl-C, unless somebody has decided about it already."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if ours:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _report_usage(error: Any, *, as_json: bool) -> int:
+    """Write what is wrong with the arguments to standard error; the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "rmqcore"
+    said = " ".join(error.format_message().split())
+    if as_json:
+        facts = {"error": type(error).__name__, "message": said, "exit_code": error.exit_code}
+        sys.stderr.write(json.dumps(facts) + "\n")
+    else:
+        sys.stderr.write(f"rmqcore: error: {said} (see {path} --help)\n")
+    return int(error.exit_code)
 
 
 class StoreCommand(TyperCommand):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,9 @@ from rmqcore.cli.failures import ExitCode, warn
 from rmqcore.cli.progress import Bars
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import ArgumentError, CorruptStoreError
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.store_dir import StoreDir, subdirectories
 
 StorePath = Annotated[
     Path, typer.Argument(metavar="STORE", help="the store's directory (storePathRootDir)")
@@ -40,6 +43,7 @@ SkipDamaged = Annotated[
 ]
 
 _AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
+_NAMES_SHOWN = 8
 #: damaged places that are named one by one
 _DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -79,6 +83,73 @@ def open_for_writing(
     opened = open_store(store, config=configured(config, settings), progress=bars.recovery)
     bars.hide_recovery()
     return opened
+
+
+def check_queue(
+    store: ReadOnlyMessageStore, topic: str | None, queue: int | None, *, may_come: bool = False
+) -> None:
+    """Refuse a topic or a queue that the store does not have, and a queue without a topic.
+
+    Args:
+        store: where it should be.
+        topic: None for the whole log.
+        queue: None for all of the topic.
+        may_come: what is not there yet is only worth a warning.
+
+    Raises:
+        typer.BadParameter: a queue of no topic.
+        ArgumentError: it is not there; names the nearest topic.
+    """
+    if topic is None:
+        if queue is not None:
+            raise typer.BadParameter("a queue of which topic? give one", param_hint="--queue")
+        return
+    queues = store.queues()
+    numbers = [number for name, number in queues if name == topic]
+    names = {name for name, _ in queues} | {
+        config.topic_name
+        for config in TopicConfigTable(StoreDir(store.path).config, clock=wall_clock_ms)
+    }
+    error = None
+    if topic not in names:
+        error = ArgumentError("topic", topic, _one_of("topic", topic, sorted(names)))
+    elif queue is not None and queue not in numbers:
+        rule = f"one of {', '.join(map(str, numbers))}" if numbers else "a topic with queues"
+        error = ArgumentError("queue", queue, rule)
+    if error is not None and not may_come:
+        raise error
+    if error is not None:
+        warn(f"{error}; waiting for it", as_json=False)
+
+
+def check_topics(store: Path, topics: list[str] | None) -> None:
+    """Refuse topics of which a store has neither queues nor settings.
+
+    Raises:
+        ArgumentError: one is not there; names the nearest.
+    """
+    directory = StoreDir(store)
+    queues = {
+        *subdirectories(directory.consume_queue),
+        *subdirectories(directory.batch_consume_queue),
+    }
+    if not queues:
+        return  # lost: the log is asked
+    table = TopicConfigTable(directory.config, clock=wall_clock_ms)
+    names = queues | {config.topic_name for config in table}
+    for topic in topics or ():
+        if topic not in names:
+            raise ArgumentError("topic", topic, _one_of("topic", topic, sorted(names)))
+
+
+def _one_of(kind: str, wrong: str, names: list[str]) -> str:
+    """What would be accepted: the nearest name, or all when they are few."""
+    near = difflib.get_close_matches(wrong, names, n=1)
+    if near:
+        return f"a {kind} of this store; did you mean {near[0]}?"
+    if len(names) > _NAMES_SHOWN:
+        return f"one of the {len(names)} {kind}s that rmqcore stat lists"
+    return f"one of {', '.join(names)}" if names else f"a {kind} of this store, which has none"
 
 
 class DamageCount:

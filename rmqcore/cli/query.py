@@ -13,6 +13,7 @@ from rmqcore.cli.options import (
     ConfigFile,
     Settings,
     StorePath,
+    check_queue,
     open_for_reading,
     parse_time,
 )
@@ -58,6 +59,7 @@ def query(
     if sum(value is not None for value in (key, time, message_id, offset)) != 1:
         raise typer.BadParameter("give one of --key, --time, --id and --offset")
     with open_for_reading(store, config, settings) as opened:
+        check_queue(opened, topic, queue if topic else None)
         finder = _Finder(opened, topic, count, parse_time(since) or 0, parse_time(until))
         if time is not None:
             rows = _offsets_by_time(opened, topic, queue, parse_time(time) or 0, boundary)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Annotated
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from rmqcore import MessageExt, ReadOnlyMessageStore
+from rmqcore.cli.formats import FORMAT_HELP, parse_format
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -21,6 +23,7 @@ from rmqcore.cli.options import (
     Settings,
     SkipDamaged,
     StorePath,
+    check_queue,
     open_for_reading,
     parse_time,
 )
@@ -32,6 +35,7 @@ Topic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")
 ]
 Queue = Annotated[int | None, typer.Option(min=0, help="one queue of the topic")]
+MessageFormat = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]
 Tags = Annotated[str | None, typer.Option(help="only these tags: 'a' or 'a || b'")]
 
 
@@ -51,6 +55,7 @@ def cat(
     tags: Tags = None,
     count: Annotated[int | None, typer.Option("-n", min=0, help="at most so many")] = None,
     long: Long = False,
+    message_format: MessageFormat = None,
     skip_damaged: SkipDamaged = False,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -60,13 +65,15 @@ def cat(
     begin_ms, end_ms = parse_time(since), parse_time(until)
     damage = DamageCount(as_json=as_json)
     passed = damage if skip_damaged else None
+    show = _printer(message_format, as_json=as_json, long=long)
     with open_for_reading(store, config, settings) as opened:
+        check_queue(opened, topic, queue)
         if topic is None:
             messages = _log_from(opened, start, stop, begin_ms, passed)
         else:
             messages = opened.messages(topic, queue, start=start, stop=stop, on_damage=passed)
         for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
-            print_message(message, as_json=as_json, long=long)
+            show(message)
     damage.finish()
 
 
@@ -81,6 +88,7 @@ def tail(
         int, typer.Option("--interval", min=1, help="milliseconds between two looks")
     ] = 200,
     long: Long = False,
+    message_format: MessageFormat = None,
     skip_damaged: SkipDamaged = False,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -88,23 +96,34 @@ def tail(
 ) -> None:
     """Print the last messages; with -f go on with what a writer, also a broker, adds."""
     damage = DamageCount(as_json=as_json)
+    show = _printer(message_format, as_json=as_json, long=long)
     with open_for_reading(store, config, settings) as opened:
+        check_queue(opened, topic, queue, may_come=follow)
         reader = _Tail(opened, topic, queue, damage if skip_damaged else None)
         last: deque[MessageExt] = deque(maxlen=count)
         try:
             last.extend(_selected(reader.from_end(count), tags, None, None))
         finally:
             # before damage that is not passed over, too
-            _print_all(last, as_json=as_json, long=long)
+            _print_all(last, show)
         while follow:
             time.sleep(interval_ms / 1000)
-            _print_all(_selected(reader.new(), tags, None, None), as_json=as_json, long=long)
+            _print_all(_selected(reader.new(), tags, None, None), show)
     damage.finish()
 
 
-def _print_all(messages: Iterable[MessageExt], *, as_json: bool, long: bool) -> None:
+def _printer(
+    message_format: str | None, *, as_json: bool, long: bool
+) -> Callable[[MessageExt], None]:
+    """What prints a message as the options say."""
+    if message_format is not None:
+        return parse_format(message_format)
+    return partial(print_message, as_json=as_json, long=long)
+
+
+def _print_all(messages: Iterable[MessageExt], show: Callable[[MessageExt], None]) -> None:
     for message in messages:
-        print_message(message, as_json=as_json, long=long)
+        show(message)
     sys.stdout.flush()
 
 

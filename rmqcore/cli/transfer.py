@@ -16,13 +16,16 @@ from rmqcore.cli.options import (
     Settings,
     SkipDamaged,
     StorePath,
+    check_topics,
     configured,
     open_for_writing,
 )
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.transfer.export import export_store
 from rmqcore.transfer.import_files import exported_files, import_files
+from rmqcore.transfer.import_record import ImportRecord
 
 
 class Format(StrEnum):
@@ -39,7 +42,9 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="where the files go")],
     file_format: Annotated[
         Format,
-        typer.Option("--format", help="each but jsonl needs an extra: [arrow], [delta], [iceberg]"),
+        typer.Option(
+            "--format", help=r"each but jsonl needs an extra: \[arrow], \[delta], \[iceberg]"
+        ),
     ] = Format.JSONL,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="only this topic; repeatable")
@@ -54,6 +59,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the messages of a store, cold or live, to files; _manifest.json says which."""
+    if StoreDir(store).exists():
+        check_topics(store, topics)
     with Bars() as bars:
         parts = export_store(
             store,
@@ -81,6 +88,9 @@ def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="the directory of an export, or one file of it")
     ],
+    again: Annotated[
+        bool, typer.Option("--again", help="also what has been imported into this store before")
+    ] = False,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -89,11 +99,15 @@ def import_(
 
     Offsets and store times are the new store's. The store is created when it is missing.
     """
-    exported_files(source)
+    paths = exported_files(source)
     with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
+        record = ImportRecord(store)
+        digests = record.begin(paths, again=again)
         report = import_files(
             opened, source, progress=lambda done, total: bars.show("import", done, total)
         )
+        opened.flush()
+        record.finish(digests)
     if as_json:
         print_json(asdict(report))
         return

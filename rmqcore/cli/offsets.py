@@ -1,0 +1,70 @@
+"""``rmqcore offsets``: how far consumer groups are, and how much they lag behind."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rmqcore import ReadOnlyMessageStore
+from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
+from rmqcore.cli.output import CONSOLE, print_json, print_table
+from rmqcore.clock import wall_clock_ms
+from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.store_dir import StoreDir
+
+_NUMBERS = ("queue id", "queue offset", "min queue offset", "max queue offset", "lag")
+
+
+def offsets(
+    store: StorePath,
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="one consumer group; all without it")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="only this topic")] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the consumer offsets of a store and the messages between them and the queues' ends.
+
+    Exit code 1 when there are none.
+    """
+    with open_for_reading(store, config, settings) as opened:
+        rows = _rows(opened, group, topic)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        columns = [name.replace("_", " ") for name in rows[0]]
+        print_table(columns, [row.values() for row in rows], right=_NUMBERS)
+    else:
+        CONSOLE.print("no consumer offsets")
+    raise typer.Exit(ExitCode.DONE if rows else ExitCode.FINDINGS)
+
+
+def _rows(
+    store: ReadOnlyMessageStore, group: str | None, topic: str | None
+) -> list[dict[str, Any]]:
+    table = ConsumerOffsetTable(StoreDir(store.path).config, clock=wall_clock_ms)
+    return [
+        _row(store, name, of, queue_id, offset)
+        for of, name in sorted(table.pairs(), key=lambda pair: (pair[1], pair[0]))
+        if group in (None, name) and topic in (None, of)
+        for queue_id, offset in sorted(table.queues(of, name).items())
+    ]
+
+
+def _row(
+    store: ReadOnlyMessageStore, group: str, topic: str, queue_id: int, offset: int
+) -> dict[str, Any]:
+    low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    return {
+        "group": group,
+        "topic": topic,
+        "queue_id": queue_id,
+        "queue_offset": offset,
+        "min_queue_offset": low,
+        "max_queue_offset": high,
+        "lag": max(0, high - max(offset, low)),
+    }
