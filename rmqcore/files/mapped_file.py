@@ -74,6 +74,8 @@ class OpenFiles:
 
     _of_all_stores: ClassVar[WeakSet[OpenFiles]] = WeakSet()
     _allowed: ClassVar[dict[str, int]] = {}
+    #: no more are open than so many: each opening counts, a closing when all are counted anew
+    _at_most: ClassVar[dict[str, int]] = {"_handle": 0, "_region": 0}
 
     def __init__(
         self, *, descriptors_max: int = _DESCRIPTORS_MAX, mappings_max: int = _MAPPINGS_MAX
@@ -106,12 +108,22 @@ class OpenFiles:
         with suppress(KeyError):
             while len(held) > self._limits[kind]:
                 held.popitem(last=False)[0].let_go(kind)
-            stores = [store._open[kind] for store in list(OpenFiles._of_all_stores)]
-            total, allowed = sum(map(len, stores)), OpenFiles._allowed[kind]
-            if 2 * len(held) > self._limits[kind] or 2 * total > allowed:
+            if 2 * len(held) > self._limits[kind]:
                 self.tight |= {kind}
+            OpenFiles._at_most[kind] += 1
+            if 2 * OpenFiles._at_most[kind] > OpenFiles._allowed[kind]:
+                self._share(kind)
+
+    def _share(self, kind: str) -> None:
+        """Let go of what all stores hold above their bound, of the one with the most first."""
+        stores = [store._open[kind] for store in list(OpenFiles._of_all_stores)]
+        total, allowed = sum(map(len, stores)), OpenFiles._allowed[kind]
+        if 2 * total > allowed:
+            self.tight |= {kind}
+        with suppress(KeyError):
             for _ in range(total - allowed):
                 max(stores, key=len).popitem(last=False)[0].let_go(kind)
+        OpenFiles._at_most[kind] = min(total, allowed)
 
     def used(self, file: MappedFile, kind: str) -> None:
         """Note that a file is used."""
