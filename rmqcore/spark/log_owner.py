@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from rmqcore._codec import decode_batch, encode_batch
+from rmqcore._codec import LAYOUT, decode_batch, encode_batch
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
 from rmqcore.errors import PutMessageError, StoreError
@@ -27,6 +27,7 @@ from rmqcore.spark.staging import Frame, StagedFile
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 
+_OWN_OFFSET_AT, _OWN_OFFSET_SIZE = LAYOUT["record_head"]["phy_offset"]
 _STALE_S = 7 * 24 * 3600
 _APPENDING, _DONE = "appending", "done"
 #: how the names of series begin; an anonymous one is never asked for again
@@ -237,17 +238,36 @@ def _stands(store: DefaultMessageStore, ledger: Ledger) -> bool:
 
     Another writer came before its first message, or the log has lost its end and grew again: then
     the place may even lie inside a record.
+
+    Raises:
+        StoreError: nobody can tell: the place has been deleted, or its record is damaged.
     """
     if ledger.start >= store.max_phy_offset:
         return ledger.start == store.max_phy_offset
+    if ledger.start < store.min_phy_offset:
+        raise StoreError(
+            f"{ledger.path}: the log begins at {store.min_phy_offset}, and this append began at "
+            f"{ledger.start}: how far it came is not known any more. Remove the file to leave it so"
+        )
     try:
         found = next(store.messages(start=ledger.start), None)
     except StoreError:
+        if _names_itself(store, ledger.start):
+            raise
         return False
     frame = next((frame for file in ledger.files for frame in _frames(file, ledger)), None)
     if found is None or frame is None:
         return True
     return _same(decode_batch(frame.body, topic=frame.topic)[0], found, frame)
+
+
+def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
+    """True where a record, even a damaged one, says that it lies: its own offset is in it."""
+    size = store.config.mapped_file_size_commit_log
+    first = phy_offset - phy_offset % size
+    with (StoreDir(store.path).commit_log / f"{first:020d}").open("rb") as file:
+        file.seek(phy_offset - first + _OWN_OFFSET_AT)
+        return file.read(_OWN_OFFSET_SIZE) == phy_offset.to_bytes(_OWN_OFFSET_SIZE, "big")
 
 
 def _finish(store: DefaultMessageStore, ledger: Ledger) -> None:

@@ -392,6 +392,30 @@ def test_a_log_that_is_shorter_than_where_an_append_began(store_path, staged):
     assert len(messages_of(store_path)) == 601
 
 
+def test_an_append_whose_first_record_was_deleted_or_damaged_is_not_begun_anew(store_path, staged):
+    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+
+    size = 64 << 10
+    with open_store(store_path, mapped_file_size_commit_log=size) as store:
+        store.put("T", b"first")
+        ledger = Ledger(staging_root(str(store_path)), "query")
+        ledger.path.parent.mkdir(exist_ok=True)
+        ledger.begin(0, store.max_phy_offset, staged)
+        for _ in range(20):
+            store.put("Other", bytes(10_000))
+    first = store_path / "commitlog" / f"{0:020d}"
+    with first.open("r+b") as log:
+        log.seek(ledger.start + 2000)
+        log.write(b"damage")
+    with pytest.raises(StoreError):
+        append_staged(str(store_path), None, "query", 0, [])
+    first.unlink()
+    with pytest.raises(StoreError, match=rf"begins at {size}.*Remove the file"):
+        append_staged(str(store_path), None, "query", 0, [])
+    with open_store(store_path) as store:
+        assert {m.topic for m in store.messages()} == {"Other"}
+
+
 def test_an_append_begins_behind_what_is_on_disk(store_path, staged, monkeypatch):
     from rmqcore.spark.log_owner import Ledger, append_staged
     from rmqcore.store import message_store
