@@ -13,7 +13,7 @@ from typing import Final
 from rmqcore.broker.bodies import java_body, read_object
 from rmqcore.broker.clients import Client, Consumers
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.subscription import SQL92
+from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.errors import ConfigError
 from rmqcore.java.properties import format_property, parse_properties
@@ -92,12 +92,13 @@ class AdminBroker:
         return success({"version": version}, text.encode())
 
     def check_client(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """46: whether an expression can be served."""
-        data = read_object(request).get("subscriptionData") or {}
-        kind = data.get("expressionType") if isinstance(data, Mapping) else None
-        if kind == SQL92 and not self._config().enable_property_filter:
-            remark = f"The broker does not support consumer to filter message by {kind}"
-            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        """46: tell a consumer whether its expression can be used."""
+        fields = read_object(request).get("subscriptionData")
+        try:
+            wanted = Subscription.from_java(fields if isinstance(fields, dict) else {})
+        except ValueError as error:
+            return failure(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        wanted.check_allowed(self._config())
         return success()
 
     # ---- housekeeping

@@ -5,18 +5,21 @@ Source: RocketMQ broker/processor/PullMessageProcessor.java, DefaultPullMessageR
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import HeldPull, PullHold
+from rmqcore.broker.matching import Matched, get_matching
 from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.settings import READ, BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.errors import CorruptStoreError
+from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -43,6 +46,7 @@ _STATUS_CODES: Final = {
     GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+_NONE_MATCHED: Final = GetMessageStatus.NO_MATCHED_MESSAGE.name
 _EMPTY: Final = frozenset(
     {GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE}
 )
@@ -139,20 +143,29 @@ class PullMessages:
         if not config.long_polling_enable:
             timeout_ms = config.short_polling_time_mills
 
-        def wake(arrived: bool) -> None:
+        deadline = time.monotonic() + timeout_ms / 1000
+
+        def wait(pull: PullRequest) -> None:
+            held = HeldPull(pull.queue_offset, lambda arrived: wake(pull, arrived))
+            left_s = max(0.0, deadline - time.monotonic())
+            self._hold.hold(pull.topic, pull.queue_id, held, left_s)
+
+        def wake(pull: PullRequest, arrived: bool) -> None:
             if connection.closed:
                 return
             try:
-                answer = self._look(wanted, subscription)
+                answer = self._look(pull, subscription)
             except RequestRefusedError as error:
                 answer = RemotingCommand(error.code, {}, b"", error.remark)
             if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
-                self._hold.hold(wanted.topic, wanted.queue_id, held, timeout_ms / 1000)
-                return
-            connection.answer(request, answer)
+                wait(pull)
+            elif arrived and answer.remark == _NONE_MATCHED:
+                # what has come is not for this consumer: it waits behind it
+                wait(replace(pull, queue_offset=int(answer.ext_fields["nextBeginOffset"])))
+            else:
+                connection.answer(request, answer)
 
-        held = HeldPull(wanted.queue_offset, wake)
-        self._hold.hold(wanted.topic, wanted.queue_id, held, timeout_ms / 1000)
+        wait(wanted)
 
     # ---- checks
 
@@ -176,11 +189,7 @@ class PullMessages:
             found = Subscription.of(wanted.topic, wanted.subscription, wanted.expression_type)
         else:
             found = self._subscribed(wanted, bool(group.get("consumeBroadcastEnable", True)))
-        if not found.by_tags and not config.enable_property_filter:
-            remark = (
-                f"The broker does not support consumer to filter message by {found.expression_type}"
-            )
-            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        found.check_allowed(config)
         return found
 
     def _subscribed(self, wanted: PullRequest, broadcast_allowed: bool) -> Subscription:
@@ -211,15 +220,25 @@ class PullMessages:
         if reset is not None:
             return self._moved(wanted, reset)
         config = self._config()
+        place = (wanted.topic, wanted.queue_id, max(0, wanted.queue_offset))
+        most_bytes = config.max_transfer_bytes_on_message_in_memory
+        result: GetMessageResult | Matched
         try:
-            result = self._store.get_message(
-                wanted.topic,
-                wanted.queue_id,
-                max(0, wanted.queue_offset),
-                max_messages=wanted.count,
-                max_bytes=config.max_transfer_bytes_on_message_in_memory,
-                tags=subscription.tags,
-            )
+            if subscription.by_tags:
+                result = self._store.get_message(
+                    *place,
+                    max_messages=wanted.count,
+                    max_bytes=most_bytes,
+                    tags=subscription.tags,
+                )
+            else:
+                result = get_matching(
+                    self._store,
+                    *place,
+                    subscription.condition,
+                    max_messages=wanted.count,
+                    max_bytes=most_bytes,
+                )
         except CorruptStoreError as error:
             remark = "a record of this queue is damaged; `rmqcore verify` says which"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqcore._codec import tags_code
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.sql92 import Condition, ExpressionError, compile_condition
+from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -37,6 +40,40 @@ class Subscription:
     def tags(self) -> str | None:
         """The tags for `store.get_message`; None for all of them."""
         return self.expression if self.by_tags and self.expression not in ("", "*") else None
+
+    @property
+    def condition(self) -> Condition:
+        """Tells of a message's properties whether the message is wanted.
+
+        Raises:
+            RequestRefusedError: the expression is none that can be used; answers with code 23.
+        """
+        if self.by_tags:
+            return self._has_tag
+        if self.expression_type != SQL92:
+            raise _unusable(f"there is no expression type {self.expression_type[:40]!r}")
+        try:
+            return compile_condition(self.expression)
+        except ExpressionError as error:
+            raise _unusable(str(error)) from error
+
+    def check_allowed(self, config: BrokerConfig) -> None:
+        """Refuse an expression of another type than tags where the broker filters by tags only.
+
+        Raises:
+            RequestRefusedError: it is not allowed, code 1, or cannot be used, code 23.
+        """
+        if not (self.by_tags or config.enable_property_filter):
+            remark = (
+                f"The broker does not support consumer to filter message by {self.expression_type}"
+            )
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        _ = self.condition
+
+    def _has_tag(self, properties: Mapping[str, str]) -> bool:
+        if self.tags is None:
+            return True
+        return properties.get("TAGS", "") in {tag.strip() for tag in self.tags.split("||")}
 
     @classmethod
     def of(cls, topic: str, expression: str | None, expression_type: str | None) -> Subscription:
@@ -74,3 +111,8 @@ class Subscription:
             "tagsSet": tags,
             "topic": self.topic,
         }
+
+
+def _unusable(reason: str) -> RequestRefusedError:
+    remark = f"parse the consumer's subscription failed: {reason}"
+    return RequestRefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)

@@ -1,0 +1,98 @@
+"""Messages of a queue that an SQL92 condition matches, a bounded stretch of the queue at a time.
+
+Source: RocketMQ broker/filter/ExpressionMessageFilter.java.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqcore.broker.sql92 import Condition
+from rmqcore.status import GetMessageStatus
+from rmqcore.store.protocol import MessageStore
+
+#: messages that one call looks at, as many as RocketMQ does
+SCANNED_MAX: Final = 800
+_BYTES_SCANNED_MAX: Final = 4 << 20
+_AT_ONCE: Final = 64
+
+
+@dataclass(slots=True)
+class Matched:
+    """What was found, as `GetMessageResult` says it.
+
+    Attributes:
+        parts: the records that match.
+    """
+
+    status: GetMessageStatus
+    next_queue_offset: int
+    min_queue_offset: int
+    max_queue_offset: int
+    parts: list[memoryview] = field(default_factory=list)
+
+    def slices(self) -> list[memoryview]:
+        """The records' bytes."""
+        return self.parts
+
+
+def get_matching(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    condition: Condition,
+    *,
+    max_messages: int,
+    max_bytes: int,
+) -> Matched:
+    """Messages of one queue from an offset on that a condition matches.
+
+    Args:
+        store: where they are.
+        topic: of the queue.
+        queue_id: its number.
+        queue_offset: number of the first message that is looked at.
+        condition: asked with the properties of each message.
+        max_messages: at most so many.
+        max_bytes: at most so many bytes of records; the first message always comes.
+
+    Returns:
+        What matches among at most `SCANNED_MAX` messages, and where to go on.
+
+    Raises:
+        CorruptStoreError: a record is damaged.
+    """
+    found = Matched(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, 0, 0)
+    size = scanned = scanned_bytes = 0
+    while scanned < SCANNED_MAX and scanned_bytes < _BYTES_SCANNED_MAX:
+        result = store.get_message(
+            topic,
+            queue_id,
+            found.next_queue_offset,
+            max_messages=min(_AT_ONCE, SCANNED_MAX - scanned),
+            max_bytes=_BYTES_SCANNED_MAX - scanned_bytes,
+        )
+        found.min_queue_offset, found.max_queue_offset = (
+            result.min_queue_offset,
+            result.max_queue_offset,
+        )
+        if result.status is not GetMessageStatus.FOUND:
+            if not scanned:
+                found.status, found.next_queue_offset = result.status, result.next_queue_offset
+            break
+        for message, record in zip(result.messages, result.slices(), strict=True):
+            if condition(message.properties):
+                if found.parts and (
+                    len(found.parts) == max_messages or size + len(record) > max_bytes
+                ):
+                    found.next_queue_offset = message.queue_offset
+                    return found
+                found.status = GetMessageStatus.FOUND
+                found.parts.append(record)
+                size += len(record)
+        scanned += len(result)
+        scanned_bytes += result.buffer_total_size
+        found.next_queue_offset = result.next_queue_offset
+    return found
