@@ -5,10 +5,11 @@ Source: RocketMQ broker/processor/SendMessageProcessor.java, AbstractSendMessage
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rmqcore._codec import decode_properties
 from rmqcore.broker.client_requests import QueueLocks
@@ -31,6 +32,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.protocol import MessageStore
+from rmqcore.store.wire_puts import WireMessage
 
 _KNOWS_RECONSUME_MAX: Final = 121
 _TOPIC_SIZE_MAX: Final = 127
@@ -83,8 +85,13 @@ _CODES: Final = {
     ),
 }
 
-#: Takes a half message over: (connection, message, its group) to what is put in its place.
-HalfMessage = Callable[[Message, Mapping[str, str]], Message]
+#: Properties that ask the broker to do something else than to store the message.
+_ASKS: Final = re.compile(r"(?:^|\x02)(?:POP_CK|DELAY|TRAN_MSG|TIMER_[A-Z_]+|INNER_[A-Z_]+)\x01")
+_UNIQUE_KEY: Final = re.compile(r"(?:^|\x02)UNIQ_KEY\x01([^\x02]+)")
+_NOT_WAITED_FOR: Final = re.compile(r"(?:^|\x02)WAIT\x01false", re.IGNORECASE)
+
+#: Makes of a transaction's message what is stored until it is decided.
+HalfMessage = Callable[[Message], Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class SendRequest:
     sys_flag: int
     born_timestamp_ms: int
     flag: int
-    properties: dict[str, str]
+    properties_text: str
     reconsume_times: int
     max_reconsume_times: int | None
     batch: bool
@@ -124,11 +131,22 @@ class SendRequest:
             request.number("sysFlag"),
             request.number("bornTimestamp"),
             request.number("flag"),
-            decode_properties(request.text("properties", "").encode()),
+            request.text("properties", ""),
             request.number("reconsumeTimes", 0),
             None if limit is None else request.number("maxReconsumeTimes"),
             request.boolean("batch") or request.code == RequestCode.SEND_BATCH_MESSAGE,
         )
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether the message is stored as it came: nothing in it asks the broker to act."""
+        return not self.topic.startswith(RETRY_PREFIX) and not _ASKS.search(self.properties_text)
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id that the producer has given the message."""
+        found = _UNIQUE_KEY.search(self.properties_text)
+        return found[1] if found else None
 
 
 class SendMessages:
@@ -183,14 +201,79 @@ class SendMessages:
         )
         self._topics.check_sendable(wanted.topic)
         queue_id = self._topics.queue_for_send(topic, wanted.queue_id)
-        if wanted.batch:
-            return self._send_batch(connection, request, wanted, topic, queue_id)
+        if wanted.batch or wanted.plain:
+            return self._send_as_it_is(connection, request, wanted, topic, queue_id)
         message = self._message(connection, request, wanted, topic, queue_id)
         if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
-            message = self._half(message, wanted)
-        if self._waits(message):
-            return self._put_and_wait(message, queue_id)
-        return self._answer(self._put(message), message.topic, queue_id, message.properties)
+            message = self._half(message)
+        return self._put(message, queue_id)
+
+    def _send_as_it_is(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: SendRequest,
+        topic: TopicConfig,
+        queue_id: int,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Store what came as it came, properties and all; on the event loop, but for the disk."""
+        unique_key = wanted.unique_key
+        properties: bytes | None = None
+        if wanted.batch:
+            _check_batch(wanted.topic)
+        else:
+            text = wanted.properties_text
+            if unique_key is None:
+                unique_key = secrets.token_hex(16).upper()
+                text = f"UNIQ_KEY\x01{unique_key}\x02{text}"
+            end = "" if text.endswith("\x02") else "\x02"
+            properties = f"{text}{end}{self._own_properties()}".encode("utf-8", "replace")
+        message = WireMessage(
+            wanted.topic,
+            queue_id,
+            request.body,
+            properties,
+            wanted.flag,
+            _flags(wanted, topic),
+            wanted.born_timestamp_ms,
+            connection.remote_address,
+            wanted.reconsume_times,
+        )
+        try:
+            receipt = self._store.append_now(message)
+        except MessageIllegalError as error:
+            raise _refusal(error) from error
+        waits = self._store.waits_for_disk and not _NOT_WAITED_FOR.search(wanted.properties_text)
+        if receipt is None or waits:
+            return self._finish(message, receipt, unique_key, waits)
+        if self._store.waits_for_disk:
+            self._store.not_waited_for(receipt)
+        return self._answer(receipt, wanted.topic, queue_id, unique_key)
+
+    async def _finish(
+        self,
+        message: WireMessage,
+        receipt: PutMessageResult | None,
+        unique_key: str | None,
+        waits: bool,
+    ) -> RemotingCommand:
+        """What of a send takes its time: the next log file, the disk."""
+        try:
+            if receipt is None:
+                receipt = await self._store.append_later(message)
+        except (MessageIllegalError, StoreError) as error:
+            raise _refusal(error) from error
+        if receipt.ok and waits:
+            receipt = await self._store.on_disk(receipt)
+        return self._answer(receipt, message.topic, message.queue_id, unique_key)
+
+    def _own_properties(self) -> str:
+        """The properties that every message gets from the broker."""
+        config = self._config()
+        return (
+            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01true\x02"
+            f"CLUSTER\x01{config.broker_cluster_name}\x02"
+        )
 
     def _check_writable(self, topic: str) -> None:
         found = self._topics.get(topic)
@@ -207,20 +290,15 @@ class SendMessages:
         topic: TopicConfig,
         queue_id: int,
     ) -> Message:
-        properties, name = wanted.properties, wanted.topic
-        config = self._config()
+        text = f"{wanted.properties_text}\x02{self._own_properties()}"
+        properties, name = decode_properties(text.encode("utf-8", "replace")), wanted.topic
         properties.pop("POP_CK", None)
         properties.setdefault("UNIQ_KEY", secrets.token_hex(16).upper())
-        properties["MSG_REGION"] = config.region_id
-        properties["TRACE_ON"] = "true"
-        properties["CLUSTER"] = config.broker_cluster_name
         if name.startswith(RETRY_PREFIX) and self._is_dead(request, wanted):
             name, queue_id = DEAD_LETTER_PREFIX + name.removeprefix(RETRY_PREFIX), 0
             self._topics.for_group(name)
             properties["DELAY"] = "0"
-        flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
-        if topic.topic_filter_type == "MULTI_TAG":
-            flags |= SysFlag.MULTI_TAGS
+        flags = _flags(wanted, topic)
         if properties.get("TRAN_MSG", "false").lower() == "true":
             flags |= SysFlag.TRANSACTION_PREPARED
         return Message(
@@ -245,78 +323,36 @@ class SendMessages:
             most = wanted.max_reconsume_times
         return wanted.reconsume_times > most or self._locks.holds_any(name)
 
-    def _half(self, message: Message, wanted: SendRequest) -> Message:
+    def _half(self, message: Message) -> Message:
         if self._config().reject_transaction_message or self._half_message is None:
             remark = (
                 f"the broker[{self._config().broker_ip1}] sending transaction message is forbidden"
             )
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
-        return self._half_message(message, wanted.properties)
-
-    def _send_batch(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        wanted: SendRequest,
-        topic: TopicConfig,
-        queue_id: int,
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        if len(wanted.topic) > _TOPIC_SIZE_MAX or wanted.topic.startswith(RETRY_PREFIX):
-            remark = "batch request does not support retry groups and names above 127 characters"
-            raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
-        flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
-        if topic.topic_filter_type == "MULTI_TAG":
-            flags |= SysFlag.MULTI_TAGS
-        settings: dict[str, Any] = {
-            "topic": wanted.topic,
-            "queue_id": queue_id,
-            "sys_flag": flags,
-            "born_timestamp_ms": wanted.born_timestamp_ms,
-            "born_host": connection.remote_address,
-            "reconsume_times": wanted.reconsume_times,
-        }
-        if self._store.config.flush_disk_type == "SYNC_FLUSH":
-            return self._put_batch_and_wait(request.body, settings, wanted, queue_id)
-        receipt = self._guarded(lambda: self._store.put_messages(request.body, **settings))
-        return self._answer(receipt, wanted.topic, queue_id, wanted.properties)
-
-    async def _put_batch_and_wait(
-        self, body: bytes, settings: dict[str, Any], wanted: SendRequest, queue_id: int
-    ) -> RemotingCommand:
-        try:
-            receipt = await self._store.put_messages_async(body, **settings)
-        except (MessageIllegalError, StoreError) as error:
-            raise _refusal(error) from error
-        return self._answer(receipt, wanted.topic, queue_id, wanted.properties)
+        return self._half_message(message)
 
     # ---- putting
 
-    def _waits(self, message: Message) -> bool:
-        return self._store.config.flush_disk_type == "SYNC_FLUSH" and message.wait_store_msg_ok
-
-    def _put(self, message: Message) -> PutMessageResult:
-        return self._guarded(lambda: self._store.put_message(message))
-
-    @staticmethod
-    def _guarded(put: Callable[[], PutMessageResult]) -> PutMessageResult:
+    def _put(self, message: Message, queue_id: int) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Store a message that the broker has changed; ``queue_id`` is the one it was sent to."""
+        if self._store.waits_for_disk and message.wait_store_msg_ok:
+            return self._put_and_wait(message, queue_id)
         try:
-            return put()
+            receipt = self._store.put_message(message)
         except (MessageIllegalError, StoreError) as error:
             raise _refusal(error) from error
+        return self._answer(receipt, message.topic, queue_id, _unique_key(message))
 
     async def _put_and_wait(self, message: Message, queue_id: int) -> RemotingCommand:
-        try:
-            receipt = await self._store.put_message_async(message)
-        except (MessageIllegalError, StoreError) as error:
-            raise _refusal(error) from error
-        return self._answer(receipt, message.topic, queue_id, message.properties)
+        receipt = await self._put_async(message)
+        return self._answer(receipt, message.topic, queue_id, _unique_key(message))
 
     def _answer(
         self,
         receipt: PutMessageResult,
         topic: str,
         queue_id: int,
-        properties: Mapping[str, str] | None,
+        unique_key: str | None,
     ) -> RemotingCommand:
         """The answer to a send; without a stored message only the region is told."""
         code, remark = _CODES.get(
@@ -329,7 +365,6 @@ class SendMessages:
             fields["msgId"] = message_id
             fields["queueId"] = str(queue_id)
             fields["queueOffset"] = str(receipt.queue_offset)
-            unique_key = (properties or {}).get("UNIQ_KEY")
             if unique_key:
                 fields["transactionId"] = unique_key
             self._arrived(topic, queue_id)
@@ -403,6 +438,27 @@ class SendMessages:
             return await self._store.put_message_async(message)
         except (MessageIllegalError, StoreError) as error:
             raise _refusal(error) from error
+
+
+def _flags(wanted: SendRequest, topic: TopicConfig) -> int:
+    """The system flag of what is stored."""
+    flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
+    return flags | SysFlag.MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else flags
+
+
+def _check_batch(topic: str) -> None:
+    """Refuse a topic that batches cannot go to.
+
+    Raises:
+        RequestRefusedError: a retry topic, or a name that is too long; answers with code 13.
+    """
+    if len(topic) > _TOPIC_SIZE_MAX or topic.startswith(RETRY_PREFIX):
+        remark = "batch request does not support retry groups and names above 127 characters"
+        raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def _unique_key(message: Message) -> str | None:
+    return (message.properties or {}).get("UNIQ_KEY")
 
 
 def _refusal(error: MessageIllegalError | StoreError) -> RequestRefusedError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -88,9 +88,9 @@ class Transactions:
         server.register(RequestCode.END_TRANSACTION, self.end)
 
     @staticmethod
-    def half_message(message: Message, properties: Mapping[str, str]) -> Message:
+    def half_message(message: Message) -> Message:
         """What is stored for a message whose transaction is not decided."""
-        kept = dict(properties)
+        kept = dict(message.properties or {})
         kept["REAL_TOPIC"] = message.topic
         kept["REAL_QID"] = str(message.queue_id)
         if "UNIQ_KEY" in kept:

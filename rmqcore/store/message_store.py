@@ -59,9 +59,9 @@ from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.store.delivery_of_store import delivery_of
 from rmqcore.store.general_reads import GeneralReads
-from rmqcore.store.message_puts import MessagePuts
 from rmqcore.store.message_reads import MessageReads
 from rmqcore.store.retention_of_store import retention_of
+from rmqcore.store.wire_puts import WirePuts
 
 _log = logging.getLogger("rmqcore")
 _PREPARE_AT = 4
@@ -70,7 +70,7 @@ _STRETCH_UNITS = 1 << 13
 _open_stores: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
 
 
-class DefaultMessageStore(MessageReads, MessagePuts):
+class DefaultMessageStore(MessageReads, WirePuts):
     """A store that is open for writing; made by `rmqcore.open_store`.
 
     - One handle at a time: the lock excludes other processes, Java brokers and other handles.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rmqcore.store.message_puts import BatchSettings
     from rmqcore.store.message_reads import OnDamage
+    from rmqcore.store.wire_puts import WireMessage
 
 
 @runtime_checkable
@@ -113,6 +114,27 @@ class MessageStore(Protocol):
         **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
         """As `put_messages`, without blocking the event loop."""
+        ...
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Tell whether a put is acknowledged when it is on the disk, and not before."""
+        ...
+
+    def append_now(self, message: WireMessage) -> PutMessageResult | None:
+        """Append a client's message if that needs no waiting; None: `append_later`."""
+        ...
+
+    async def append_later(self, message: WireMessage) -> PutMessageResult:
+        """As `append_now`, with whatever it takes off the event loop; always answers."""
+        ...
+
+    async def on_disk(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait until what was appended is on the disk; the receipt says how that ended."""
+        ...
+
+    def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Take the receipt of what nobody waits for the disk with; it gets there soon."""
         ...
 
     # ---- reading

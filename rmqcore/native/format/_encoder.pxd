@@ -46,6 +46,7 @@ cdef class RecordEncoder:
     cdef int add_text(self, object value, bint is_key, uint8_t end) noexcept
     cdef int add_property(self, object name, object value) noexcept
     cdef int gather(self, object tags, object keys, object properties, bint append_crc) noexcept
+    cdef int add_pairs(self, bytes_t text, Py_ssize_t size) noexcept
     cdef void note_timer(self, const char* at, Py_ssize_t size) noexcept
     cdef void write_properties(self, uint8_t* at) noexcept nogil
     cdef str describe(self, int problem)

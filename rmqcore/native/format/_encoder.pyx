@@ -5,6 +5,7 @@ the bytes to where they belong. Between the two the objects must stay alive and 
 here raises or allocates Python objects, so both may run under the tail's lock.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -15,7 +16,9 @@ from libc.string cimport memchr, memcmp, memcpy
 cimport cython
 
 from rmqcore.native.format._layout cimport CRC_PROPERTY_SIZE, PROPERTIES_SIZE_MAX
-from rmqcore.native.format._record cimport bytes_t
+from rmqcore.native.format._record cimport (
+    PropertyWalk, Slice, bytes_t, next_property, walk_properties,
+)
 
 cdef extern from *:
     """
@@ -111,7 +114,8 @@ cdef class RecordEncoder:
     cdef int gather(self, object tags, object keys, object properties, bint append_crc) noexcept:
         """Remember the pieces of all properties; NO_PROBLEM, or what is wrong with `culprit`.
 
-        `keys` is a str, a tuple of str or None; `properties` a dict or None.
+        `keys` is a str, a tuple of str or None; `properties` a dict, a text as clients send it
+        (bytes), or None.
         """
         cdef Py_ssize_t index, position = 0
         cdef PyObject* name
@@ -140,7 +144,11 @@ cdef class RecordEncoder:
         if problem == NO_PROBLEM and tags is not None:
             self.add(<const char*>b"TAGS", 4, 1)
             problem = self.add_text(tags, False, 2)
-        if properties is not None:
+        if properties is not None and PyBytes_CheckExact(properties):
+            problem = self.add_pairs(
+                <bytes_t>PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties)
+            )
+        elif properties is not None:
             while problem == NO_PROBLEM and PyDict_Next(properties, &position, &name, &value):
                 if PyUnicode_Check(<object>name):
                     at = rmq_text(<object>name, &size)
@@ -162,6 +170,24 @@ cdef class RecordEncoder:
         if problem == NO_PROBLEM and self.properties_size > PROPERTIES_SIZE_MAX:
             self.culprit = self.properties_size
             return TOO_LONG
+        return problem
+
+    cdef int add_pairs(self, bytes_t text, Py_ssize_t size) noexcept:
+        """Remember the pairs of a properties text; malformed ones are dropped, as by Java."""
+        cdef PropertyWalk walk
+        cdef Slice name, value
+        cdef int problem = NO_PROBLEM
+        if size > PROPERTIES_SIZE_MAX:
+            self.culprit = size
+            return TOO_LONG
+        walk = walk_properties(text, <int32_t>size)
+        while problem == NO_PROBLEM and next_property(&walk, &name, &value):
+            if name.size == 8 and memcmp(name.at, b"__CRC32#", 8) == 0:
+                continue
+            if name.size >= TIMER_NAME_MIN and memcmp(name.at, b"TIMER_", 6) == 0:
+                self.note_timer(<const char*>name.at, name.size)
+            # name, separator and value lie behind each other
+            problem = self.add(name.at, name.size + 1 + value.size, 2)
         return problem
 
     cdef void note_timer(self, const char* at, Py_ssize_t size) noexcept:

@@ -39,7 +39,7 @@ class LogTail(LogEnd):
         queue_id: int,
         tags: str | None,
         keys: str | Iterable[str] | None,
-        properties: Mapping[str, str] | None,
+        properties: Mapping[str, str] | bytes | None,
         flag: int,
         sys_flag: int,
         born_timestamp: int,

@@ -125,7 +125,7 @@ cdef class LogTail(LogEnd):
         int32_t sys_flag, int64_t born_timestamp, born_host, store_host, int32_t reconsume_times,
         int64_t prepared_transaction_offset,
     ):
-        """Append one message.
+        """Append one message; `properties` may be a text as clients send it, in bytes.
 
         Returns:
             PutMessageResult, or END_OF_FILE (roll and try again), or REFUSED (not writable).
@@ -198,7 +198,7 @@ cdef class LogTail(LogEnd):
             raise MessageIllegalError(f"queue_id {fields.queue_id}: expected 0 or more")
         if keys is not None and type(keys) is not str and type(keys) is not tuple:
             keys = keys_of(keys)
-        if properties is not None:
+        if properties is not None and not PyBytes_CheckExact(properties):
             if type(properties) is not dict:
                 properties = properties_of(properties)
             if fields.sys_flag & INNER_BATCH or (

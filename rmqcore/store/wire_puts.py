@@ -1,0 +1,109 @@
+"""What a broker appends: clients' messages as they came over the wire, apart from the waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rmqcore.native.format._receipt import PutMessageResult
+from rmqcore.services.event_loop import running_loop
+from rmqcore.store.message_puts import MessagePuts
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class WireMessage(NamedTuple):
+    """A message, or an encoded batch of one queue, as a client sends it.
+
+    Attributes:
+        topic, queue_id: where it goes.
+        body: as received.
+        properties: as received: ``name U+0001 value U+0002``, again and again; malformed pairs are
+            dropped. None for a batch, whose messages bring their own.
+        flag, sys_flag: application flag; RocketMQ's system flags.
+        born_timestamp_ms: Unix time of the producer.
+        born_host: ``address:port`` of the producer.
+        reconsume_times: how often it was delivered before.
+    """
+
+    topic: str
+    queue_id: int
+    body: Buffer
+    properties: bytes | None
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str
+    reconsume_times: int
+
+
+class WirePuts(MessagePuts):
+    """Appends that wait neither for the disk nor, on the event loop, for the next log file.
+
+    What is appended is stored as it is: nothing is delayed, and a half message is the caller's to
+    make.
+    """
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Tell whether a put is acknowledged when it is on the disk, and not before."""
+        return self._flush_policy.waits_for_disk
+
+    def append_now(self, message: WireMessage) -> PutMessageResult | None:
+        """Append a message, or a batch, if that needs no waiting.
+
+        Returns:
+            the receipt; None when the next log file has to be waited for, or the store takes no
+            puts: `append_later` then.
+
+        Raises:
+            MessageIllegalError: it breaks a limit; nothing was stored.
+        """
+        answer = self._putting(message)()
+        return answer if isinstance(answer, PutMessageResult) else None
+
+    async def append_later(self, message: WireMessage) -> PutMessageResult:
+        """As `append_now`, with whatever it takes off the event loop; always answers."""
+        self._check_open()
+        return await running_loop().run_in_executor(None, self._append, self._putting(message))
+
+    async def on_disk(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait until what was appended is on the disk; the receipt, which says how that ended."""
+        return await self._on_disk_async(receipt)
+
+    def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Take the receipt of what nobody waits for the disk with; it gets there soon."""
+        return self._not_waited_for(receipt)
+
+    def _putting(self, message: WireMessage) -> Callable[[], Any]:
+        topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, times = message
+        if properties is None:
+            return partial(
+                self._tail.put_encoded,
+                topic,
+                body,
+                queue_id,
+                sys_flag,
+                born_ms,
+                born_host,
+                None,
+                times,
+            )
+        return partial(
+            self._tail.put,
+            topic,
+            body,
+            queue_id,
+            None,
+            None,
+            properties,
+            flag,
+            sys_flag,
+            born_ms,
+            born_host,
+            None,
+            times,
+            0,
+        )
