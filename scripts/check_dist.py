@@ -1,11 +1,16 @@
-"""Check what `dist/` holds: sources in the sdist, and none of them in the wheel."""
+"""Check what `dist/` holds: sources in the sdist, none of them and no debug data in the wheel."""
 
+import re
+import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 SOURCES = (".pyx", ".pxd", ".h", ".c")
+#: What every system that a manylinux wheel may be installed on has.
+LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 #: The extension modules, as paths without suffix (`rmqcore/_codec`).
 NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglob("*.pyx"))
 
@@ -21,6 +26,39 @@ def complaints_about_wheel(names: set[str]) -> list[str]:
             found.append(f"wheel lacks the compiled {leaf}")
     allowed = ("rmqcore/", "rmqcore-", "pyspark_rmq.py")
     found += [f"wheel holds {name}" for name in sorted(names) if not name.startswith(allowed)]
+    return found
+
+
+def complaints_about_libraries(wheel: Path) -> list[str]:
+    """Say which extensions were not stripped, or need more than the wheel's tag says."""
+    tag = re.search(r"-manylinux_(\d+)_(\d+)_\w+\.whl$", wheel.name)
+    if tag is None:
+        return [f"{wheel.name}: its tag names no manylinux platform"]
+    promised = int(tag[1]), int(tag[2])
+    found = []
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        for name in [name for name in archive.namelist() if name.endswith(".so")]:
+            found += [
+                f"{name} {what}" for what in _of_library(archive.extract(name, folder), promised)
+            ]
+    return found
+
+
+def _of_library(path: str, promised: tuple[int, int]) -> list[str]:
+    def readelf(what: str) -> str:
+        command = ["readelf", "--wide", what, path]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    found = [
+        f"has the section {section}"
+        for section in re.findall(r"\] (\.debug\w*|\.symtab)\s", readelf("--section-headers"))
+    ]
+    needed = set(re.findall(r"Shared library: \[(.*?)\]", readelf("--dynamic")))
+    found += [f"needs {library}" for library in sorted(needed - LIBRARIES)]
+    versions = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", readelf("--version-info"))
+    newest = max(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
+    if newest > promised:
+        found.append(f"needs glibc {newest}, the wheel's tag promises {promised}")
     return found
 
 
@@ -42,6 +80,7 @@ def main(dist: Path) -> int:
     found = complaints_about_sdist(inside)
     with zipfile.ZipFile(wheel) as archive:
         found += complaints_about_wheel(set(archive.namelist()))
+    found += complaints_about_libraries(wheel)
     print(*found, f"{sdist.name}, {wheel.name}: {len(found)} complaints", sep="\n")
     return 1 if found else 0
 
