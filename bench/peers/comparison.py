@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,12 +108,14 @@ def index_entries(store: Path) -> int:
 
 
 class Comparison:
-    """Measures every row; the figures are good only when `run` has come to its end."""
+    """Measures every row; a part that is refused has no figures."""
 
     def __init__(self, directory: Path, sizes: Sizes, say: Callable[[str], None]) -> None:
         self.rows = new_rows()
         self.limits = limits.measure(directory)
         self.latencies: list[tuple[str, str, dict]] = []
+        #: parts that have no figures, and why
+        self.refused: dict[str, str] = {}
         self._directory = directory
         self._sizes = sizes
         self._say = say
@@ -124,8 +126,8 @@ class Comparison:
     def run(self, only: str = "") -> dict[str, Row]:
         """Measure, and return the rows that have figures.
 
-        Raises:
-            Refusal: a side could not do its work, or did other work than was asked.
+        A part in which a side could not do its work, or did other work than was asked, has none:
+        `refused` says why, and the others go on.
         """
         parts = (
             self._puts,
@@ -144,11 +146,29 @@ class Comparison:
         self._pair = Pair(self._directory)
         try:
             for part in parts:
-                if not only or part.__name__.strip("_") in only.split(","):
-                    part()
+                name = part.__name__.strip("_")
+                if not only or name in only.split(","):
+                    self._attempt(name, part)
         finally:
             self._pair.end()
         return {name: row for name, row in self.rows.items() if row.pairs}
+
+    def _attempt(self, name: str, part: Callable[[], None]) -> None:
+        """Measure one part, with a new pair behind one that was refused."""
+        before = {row.name: list(row.pairs) for row in self.rows.values()}
+        try:
+            part()
+        except Refusal as reason:
+            lost = [row for row in self.rows.values() if row.pairs != before[row.name]]
+            for row in lost:
+                row.pairs = before[row.name]
+            self.refused[name] = str(reason)
+            self._say(f"  {name}: no result: {reason}")
+            with suppress(Refusal, OSError):
+                self._pair.end()
+            fresh = self._directory / f"behind-{name}"
+            fresh.mkdir()
+            self._pair = Pair(fresh)
 
     # ---- what the parts share
 

@@ -1,6 +1,7 @@
 """Measure rmqcore beside Apache RocketMQ's store and the Python peers: `make bench-peers`.
 
-Refuses with the reason when something is missing, and prints no ratio unless all of it was done.
+Refuses with the reason when something is missing. A part that could not be measured is named with
+the reason, the others are printed, and nothing is written.
 """
 
 from __future__ import annotations
@@ -57,10 +58,17 @@ def _measure(directory: Path, options: argparse.Namespace, say: Callable[[str], 
     peers, costs, openings = [], [], []
     if not options.only:
         pairs, part = (1, 10) if quick else (3, 1)
-        peers = neighbours.measure(directory, say, pairs=pairs, part=part)
-        costs, openings = Growth(directory, say, quick=quick).run()
+        try:
+            peers = neighbours.measure(directory, say, pairs=pairs, part=part)
+        except Refusal as reason:
+            run.refused["neighbours"] = str(reason)
+        try:
+            costs, openings = Growth(directory, say, quick=quick).run()
+        except Refusal as reason:
+            run.refused["growth"] = str(reason)
     machine["load after the run"] = limits.machine()["load before the run"]
-    return report.Report(machine, run.limits, rows, run.latencies, peers, costs, openings)
+    found = report.Report(machine, run.limits, rows, run.latencies, peers, costs, openings)
+    return found, run.refused
 
 
 def main() -> int:
@@ -74,11 +82,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-peers-", dir=options.directory) as name:
         try:
             _check(Path(name), quick=options.quick)
-            found = _measure(Path(name), options, say)
+            found, refused = _measure(Path(name), options, say)
         except Refusal as reason:
             print(f"bench-peers: no result: {reason}", file=sys.stderr)
             return 1
     print(found.tables())
+    for part, reason in refused.items():
+        print(f"bench-peers: {part}: no result: {reason}", file=sys.stderr)
+    if refused:
+        return 1
     if not (options.quick or options.only):
         found.write()
         say(f"written: {report.DOCUMENT.name}, {report.PICTURE.name}, {report.HISTORY.name}")

@@ -73,6 +73,47 @@ def test_a_missing_peer_is_refused(monkeypatch):
         neighbours.check()
 
 
+class StillPair:
+    """Both sides without processes."""
+
+    made = 0
+
+    def __init__(self, directory):
+        type(self).made += 1
+
+    def end(self):
+        """Nothing to end."""
+
+
+def test_a_part_that_is_refused_costs_no_other_its_figures(tmp_path, monkeypatch, capsys):
+    def good(self):
+        self.rows["put"].pairs.append((1e6, 2e6))
+
+    def busy(self):
+        self.rows["query"].pairs.append((1e6, 2e6))
+        raise Refusal("the machine is busy")
+
+    for name in ("puts", "ready", "four_threads", "batches", "bodies_1k", "syncs"):
+        monkeypatch.setattr(comparison.Comparison, f"_{name}", lambda self: None)
+    for name in ("rolls", "cold", "lost", "killed"):
+        monkeypatch.setattr(comparison.Comparison, f"_{name}", lambda self: None)
+    monkeypatch.setattr(comparison.Comparison, "_reads", busy)
+    monkeypatch.setattr(comparison.Comparison, "_memory", good)
+    monkeypatch.setattr(comparison, "Pair", StillPair)
+    monkeypatch.setattr(comparison.limits, "measure", lambda _: limits.Limits(1e9, 1e9))
+    monkeypatch.setattr(run, "_check", lambda *_, **__: None)
+    monkeypatch.setattr(run.neighbours, "measure", lambda *_, **__: [])
+    monkeypatch.setattr(run.Growth, "run", lambda self: ([], []))
+    monkeypatch.setattr(report.Report, "write", lambda self: pytest.fail("written"))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--directory", str(tmp_path)])
+    assert run.main() == 1
+    said = capsys.readouterr()
+    assert "| put, async flush, 1 thread | 1 M/s | 2 M/s |" in said.out
+    assert "query by key" not in said.out
+    assert "bench-peers: busy: no result: the machine is busy\n" in said.err
+    assert StillPair.made == 2
+
+
 def test_a_row_below_its_target_says_so():
     rows = new_rows()
     rows["put"].pairs = [(1e6, 5e6), (1e6, 7e6), (1e6, 5.5e6)]

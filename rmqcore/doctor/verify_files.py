@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.errors import CorruptCheckpointError
-from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_checkpoint import CHECKPOINT_MEND, StoreCheckpoint
 from rmqcore.java.json import parse_java_json
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.audit import AuditReport
@@ -51,11 +51,13 @@ def _check_markers(log: LogPlan, report: VerifyReport) -> None:
 def _check_checkpoint(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
     path = log.directory.checkpoint
     checkpoint = StoreCheckpoint(path)
-    how = "remove the file: the next opening then compares the whole log"
+    how = CHECKPOINT_MEND
     try:
         found = checkpoint.load()
     except CorruptCheckpointError as error:
-        report.add(Severity.ERROR, "checkpoint", path, -1, error.reason, how)
+        report.add(
+            Severity.ERROR, "checkpoint", path, -1, error.reason.removesuffix(f"; {how}"), how
+        )
         return
     if not found:
         if merged.records and not report.live:

@@ -11,6 +11,9 @@ from rmqcore.files.store_dir import room_at, sync_directory
 from rmqcore.native.base._turn import Turn
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
+#: what to do about a checkpoint that says what cannot be
+CHECKPOINT_MEND = "remove the file: the next opening then compares the whole log"
+
 SAFETY_MARGIN_MS = 3000
 #: a clock that was set back further than this takes the times of new records with it
 _CLOCK_STEP_BACK_MAX_MS = 10_000
@@ -68,7 +71,9 @@ class StoreCheckpoint:
             return False
         values = _FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0"))
         if min(values[:3]) < 0:
-            raise CorruptCheckpointError(self.path, 0, f"negative times: {values[:3]}")
+            raise CorruptCheckpointError(
+                self.path, 0, f"negative times: {values[:3]}; {CHECKPOINT_MEND}"
+            )
         (
             self.physic_msg_timestamp_ms,
             self.logics_msg_timestamp_ms,

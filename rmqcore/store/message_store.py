@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -60,6 +58,7 @@ from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.store.delivery_of_store import delivery_of
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
+from rmqcore.store.open_stores import OPEN_STORES
 from rmqcore.store.retention_of_store import retention_of
 from rmqcore.store.wire_puts import WirePuts
 
@@ -67,7 +66,6 @@ _log = logging.getLogger("rmqcore")
 _PREPARE_AT = 4
 #: units that are dispatched at a time, more where there are many queues
 _STRETCH_UNITS = 1 << 13
-_open_stores: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
 
 
 class DefaultMessageStore(MessageReads, WirePuts):
@@ -117,7 +115,7 @@ class DefaultMessageStore(MessageReads, WirePuts):
         except BaseException:
             self._abandon()
             raise
-        _open_stores.add(self)
+        OPEN_STORES.add(self)
 
     # ---- opening
 
@@ -523,7 +521,7 @@ class DefaultMessageStore(MessageReads, WirePuts):
         """
         if self._forked:
             self._closed = True
-            _open_stores.discard(self)
+            OPEN_STORES.discard(self)
             return
         if turns_held():
             threading.Thread(target=self.close, name="CloseStore").start()
@@ -538,7 +536,7 @@ class DefaultMessageStore(MessageReads, WirePuts):
         self._stop_callers()
         self._closed = True
         self._end_fast_reads()
-        _open_stores.discard(self)
+        OPEN_STORES.discard(self)
         clean = False
         try:
             self._log_writer.end_puts()
@@ -580,20 +578,3 @@ class DefaultMessageStore(MessageReads, WirePuts):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.log.min_offset} to {self.log.max_offset}"
         return f"DefaultMessageStore({str(self.path)!r}, {state})"
-
-
-def _close_open_stores() -> None:
-    for store in list(_open_stores):
-        try:
-            store.close()
-        except OSError:
-            _log.exception("%s: could not be closed in order", store.path)
-
-
-def _forget_parents_stores() -> None:
-    for store in list(_open_stores):
-        store.after_fork_in_child()
-
-
-atexit.register(_close_open_stores)
-os.register_at_fork(after_in_child=_forget_parents_stores)

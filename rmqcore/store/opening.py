@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import ConfigError
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
@@ -23,6 +24,7 @@ def open_store(
     mode: Literal["a"] = "a",
     config: ConfigSource = None,
     profile: str | None = None,
+    create: bool = True,
     progress: Callable[[RecoveryProgress], None] | None = None,
     **settings: Any,
 ) -> DefaultMessageStore: ...
@@ -35,6 +37,7 @@ def open_store(
     mode: Literal["r"],
     config: ConfigSource = None,
     profile: str | None = None,
+    create: bool = True,
     progress: Callable[[RecoveryProgress], None] | None = None,
     **settings: Any,
 ) -> ReadOnlyMessageStore: ...
@@ -46,6 +49,7 @@ def open_store(
     mode: Literal["a", "r"] = "a",
     config: ConfigSource = None,
     profile: str | None = None,
+    create: bool = True,
     progress: Callable[[RecoveryProgress], None] | None = None,
     **settings: Any,
 ) -> DefaultMessageStore | ReadOnlyMessageStore:
@@ -58,13 +62,14 @@ def open_store(
         config: a `StoreConfig`, the path of a ``broker.conf``, a mapping of settings, or None.
         profile: "embedded" (64 MiB log files, a small index) or "rocketmq" (RocketMQ's sizes) for
             a new store; an existing store's own sizes win.
+        create: False refuses a missing store also in mode "a".
         progress: called with `RecoveryProgress` while a store is being recovered.
         settings: single settings by name, RocketMQ's or rmqcore's; they win over ``config``.
 
     Raises:
         ConfigError: an unknown or contradictory setting, or one that contradicts the files.
         StoreLockedError: the store is open for writing elsewhere.
-        StoreNotFoundError: mode "r" and no store there.
+        StoreNotFoundError: no store there, in mode "r" or with ``create=False``.
         CorruptStoreError: the log is damaged; nothing was changed.
         OSError: the system refused.
     """
@@ -73,4 +78,6 @@ def open_store(
     loaded = load_config(config, profile=profile, **settings)
     if mode == "r":
         return ReadOnlyMessageStore(path, loaded)
+    if not create:
+        StoreDir(path, loaded.store_path_commit_log).require()
     return DefaultMessageStore(path, loaded, progress=progress)

@@ -193,7 +193,12 @@ class ReadOnlyMessageStore(MessageReads):
 
         Returns:
             False when there was more to walk; all that was walked counts.
+
+        Raises:
+            StoreNotFoundError: the store has been deleted.
         """
+        if not self.log.queue.files:
+            self._directory.require()
         files = [
             file for file in self.log.queue.files if file.file_from_offset + file.size > self._end
         ]

@@ -42,6 +42,7 @@ def test_the_example_of_the_readme_runs(tmp_path):
     assert len(code.splitlines()) <= 20
     (said,) = re.findall(r"It prints:\n\n```text\n(.*?)```", readme, re.DOTALL)
     assert run("-c", code, cwd=tmp_path) == said
+    assert "b'order 3' is in queue 1 at 3" in run("-c", code, cwd=tmp_path)
 
 
 def test_the_commands_that_the_documents_name_exist(rmqcore):

@@ -1,0 +1,51 @@
+"""The stores that are open for writing: what the end of the interpreter and a fork do with them."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import warnings
+import weakref
+from pathlib import Path
+from typing import Final, Protocol
+
+_log = logging.getLogger("rmqcore")
+
+
+class OpenStore(Protocol):
+    """What of a store is needed here."""
+
+    path: Path
+
+    def close(self) -> None:
+        """Write everything through to the disk and let the store go."""
+        ...
+
+    def after_fork_in_child(self) -> None:
+        """Refuse everything from now on."""
+        ...
+
+
+#: every store that is open for writing in this process
+OPEN_STORES: Final[weakref.WeakSet[OpenStore]] = weakref.WeakSet()
+
+
+def _close_open_stores() -> None:
+    for store in list(OPEN_STORES):
+        try:
+            try:
+                warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
+            finally:
+                store.close()
+        except OSError:
+            _log.exception("%s: could not be closed in order", store.path)
+
+
+def _forget_parents_stores() -> None:
+    for store in list(OPEN_STORES):
+        store.after_fork_in_child()
+
+
+atexit.register(_close_open_stores)
+os.register_at_fork(after_in_child=_forget_parents_stores)

@@ -1,0 +1,76 @@
+"""Opening and letting go: stores that must be there, that were deleted, that nobody closed."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from rmqcore import CorruptCheckpointError, StoreNotFoundError, open_store
+from rmqcore.doctor import verify
+
+
+def test_create_false_opens_no_new_store(tmp_path):
+    with pytest.raises(StoreNotFoundError):
+        open_store(tmp_path / "s", create=False)
+    assert not (tmp_path / "s").exists()
+    open_store(tmp_path / "s").close()
+    with open_store(tmp_path / "s", create=False) as store:
+        assert store.put("T", b"x").ok
+
+
+def test_a_deleted_store_is_not_an_empty_one(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        store.put("T", b"x", keys="k")
+    reads = [
+        lambda store: store.queues(),
+        lambda store: store.get_message("T", 0, 0),
+        lambda store: store.query_message("T", "k"),
+        lambda store: list(store.messages()),
+        lambda store: store.max_phy_offset,
+    ]
+    with open_store(tmp_path / "s", mode="r") as reader:
+        assert all(read(reader) for read in reads)
+        shutil.rmtree(tmp_path / "s")
+        for read in reads:
+            with pytest.raises(StoreNotFoundError):
+                read(reader)
+
+
+def test_a_store_without_messages_is_an_empty_one(tmp_path):
+    open_store(tmp_path / "s").close()
+    with open_store(tmp_path / "s", mode="r") as reader:
+        assert reader.queues() == []
+        assert list(reader.messages()) == []
+
+
+@pytest.mark.parametrize("filters", ["always", "error"])
+def test_a_store_that_nobody_closed_warns_and_is_closed(tmp_path, filters):
+    code = "import sys, rmqcore; rmqcore.open_store(sys.argv[1]).put('T', b'x')"
+    command = [sys.executable, f"-W{filters}::ResourceWarning", "-c", code, tmp_path / "s"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "ResourceWarning: DefaultMessageStore(" in done.stderr
+    assert "was not closed" in done.stderr
+    assert not (tmp_path / "s" / "abort").exists()
+    quiet = subprocess.run(
+        [sys.executable, "-c", f"{code}.ok", tmp_path / "s"], capture_output=True, check=False
+    )
+    assert (quiet.returncode, quiet.stderr) == (0, b"")
+
+
+def test_an_impossible_checkpoint_says_what_to_do_and_that_works(tmp_path):
+    path = tmp_path / "s"
+    with open_store(path) as store:
+        store.put("T", b"x")
+    checkpoint = path / "checkpoint"
+    checkpoint.write_bytes(struct.pack(">q", -5) + checkpoint.read_bytes()[8:])
+    with pytest.raises(CorruptCheckpointError, match="remove the file") as error:
+        open_store(path)
+    (finding,) = [each for each in verify(path).findings if each.part == "checkpoint"]
+    assert error.value.reason == f"{finding.what}; {finding.how}"
+    error.value.path.unlink()
+    with open_store(path) as store:
+        assert len(list(store.messages())) == 1
