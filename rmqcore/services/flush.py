@@ -36,6 +36,8 @@ class LogFlusher:
         self._log = log
         self._checkpoint = checkpoint
         self._failure: OSError | None = None
+        #: called when more is on the disk
+        self.on_flushed: Callable[[], None] | None = None
 
     def flush(self) -> int:
         """Flush what was put before the call; the flushed offset.
@@ -55,6 +57,8 @@ class LogFlusher:
         checkpoint.physic_msg_timestamp_ms = later_of(
             checkpoint.physic_msg_timestamp_ms, timestamp_ms
         )
+        if self.on_flushed is not None:
+            self.on_flushed()
         return flushed
 
     @property

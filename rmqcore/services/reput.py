@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from rmqcore.services.service import ServiceThread
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
+    from rmqcore.native.log._tail import LogTail
 
 SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001
@@ -28,7 +30,8 @@ class ReputMessageService(ServiceThread):
 
     - Everything below `offset` has been dispatched.
     - A reader that must see what has just been put calls `catch_up` itself; the thread only keeps
-      the lag short. It looks once a millisecond while there is work, twenty times a second else.
+      the lag short. It looks once a millisecond while there is work. When there is none it sleeps,
+      and the next put, or the next flush where that decides, wakes it at once.
 
     Args:
         log: the log.
@@ -37,6 +40,8 @@ class ReputMessageService(ServiceThread):
         confirm_offset: the end of what may be dispatched: the flushed offset under SYNC_FLUSH,
             else the end of the log.
         on_progress: called with the new offset after each stretch.
+        tail: where puts come that may be dispatched at once; None where something else decides, and
+            who decides it calls `wakeup`.
         on_refused: called with the error when the system refused to take a stretch, a full disk
             above all, and with None when it takes it again.
 
@@ -59,10 +64,12 @@ class ReputMessageService(ServiceThread):
         on_progress: Callable[[int], None],
         on_refused: Callable[[OSError | None], None],
         on_error: Callable[[BaseException], None],
+        tail: LogTail | None = None,
     ) -> None:
         super().__init__("ReputMessageService", _IDLE_INTERVAL_S, on_error)
         self.offset = 0
         self._log = log
+        self._tail = tail
         self._dispatchers = dispatchers
         self._batch = batch
         self._confirm_offset = confirm_offset
@@ -142,6 +149,22 @@ class ReputMessageService(ServiceThread):
                 self._log.queue.directory, offset, "the log has no record here to dispatch"
             )
         return view
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds == _BUSY_INTERVAL_S:
+            # what is put meanwhile wakes nobody: it would cost each put more than it gains
+            time.sleep(seconds)
+        elif self._tail is not None and seconds == _IDLE_INTERVAL_S:
+            self._tail.wait_for_put(self.offset, seconds)
+        else:
+            super()._sleep(seconds)
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """As `ServiceThread.stop`."""
+        self._stopping = True
+        if self._tail is not None:
+            self._tail.end_wait()
+        return super().stop(timeout_s)
 
     def run_once(self) -> None:
         """Dispatch what there is, and look again soon when there was any."""

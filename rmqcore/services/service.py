@@ -93,8 +93,12 @@ class ServiceThread:
                 _log.warning("%s tries again (%d of %d): %s", self.name, failed, self.tries, error)
                 self._pause(RETRY_INTERVAL_S)
                 continue
-            with suppress(queue.Empty):
-                self._wake.get(timeout=self.interval_s)
+            self._sleep(self.interval_s)
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for the next round, so long or until woken."""
+        with suppress(queue.Empty):
+            self._wake.get(timeout=seconds)
 
     def _pause(self, seconds: float) -> None:
         """Wait so long, however often it is woken; no longer when it is stopped."""

@@ -155,7 +155,12 @@ class DefaultMessageStore(MessageReads, WirePuts):
             config.mapper_file_size_batch_consume_queue,
             self._open_files,
         )
-        self.index = self._index_service() if config.message_index_enable else None
+        self.index: IndexService | None = None
+        if config.message_index_enable:
+            slots, most = config.max_hash_slot_num, config.max_index_num
+            self.index = IndexService(
+                directory.index, slots, most, self._open_files, clock_ms=self._clock_ms
+            )
         self._arrival = MessageArrival()
         filled = (self.consume_queues, self.index, self._arrival)
         self._dispatchers = [part for part in filled if part is not None]
@@ -187,15 +192,6 @@ class DefaultMessageStore(MessageReads, WirePuts):
             sync_every=self._flush_policy.warm_up_sync_size,
             lock_budget=config.lock_memory_bytes,
             on_error=self._service_failed,
-        )
-
-    def _index_service(self) -> IndexService:
-        return IndexService(
-            self._directory.index,
-            self.config.max_hash_slot_num,
-            self.config.max_index_num,
-            self._open_files,
-            clock_ms=self._clock_ms,
         )
 
     def _recover(
@@ -251,9 +247,12 @@ class DefaultMessageStore(MessageReads, WirePuts):
             partial(self._flush_policy.confirm_offset, self._log_writer),
             on_progress=self._progressed,
             on_refused=self._dispatch_refused,
+            tail=None if self._waits else self._tail,
             on_error=self._service_failed,
         )
         self._reput.offset = self.recovery_report.end_offset
+        if self._waits:
+            self._flusher.on_flushed = self._reput.wakeup
         self._flush_queues = self._queue_flush_service()
         self._services: list[ServiceThread] = [
             SampleStatsService(self._stats, self._clock_ms, self._service_failed),

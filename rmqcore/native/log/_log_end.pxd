@@ -1,4 +1,5 @@
 # The mapped end of the log, for the tail that puts messages there; what every put does is inlined.
+from cpython.pythread cimport PyThread_release_lock, PyThread_type_lock
 from libc.stdint cimport int64_t, uint8_t
 cimport cython
 
@@ -35,6 +36,9 @@ cdef class LogEnd:
     cdef public int64_t fixed_time_ms
     cdef int64_t put_count
     cdef int64_t put_size
+    # under the lock: somebody sleeps until the next put, and is woken by this
+    cdef bint awaited
+    cdef PyThread_type_lock woken
     cdef int64_t timestamp(self) noexcept nogil
 
     @cython.final
@@ -54,3 +58,10 @@ cdef class LogEnd:
         self.put_size += size
         self.end.publish(self.file_from_offset + self.wrote)
         expect_write(self.base + self.wrote)
+        if self.awaited:
+            self.wake()
+
+    @cython.final
+    cdef inline void wake(self) noexcept:
+        self.awaited = False
+        PyThread_release_lock(self.woken)

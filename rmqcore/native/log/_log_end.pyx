@@ -2,12 +2,14 @@
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
+from rmqcore.native.base._turn cimport PyThread_acquire_lock_timed
 from rmqcore.native.format._bytes cimport publish_i32, store_i32
 from rmqcore.native.format._layout cimport BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK
 
@@ -38,13 +40,17 @@ cdef class LogEnd:
 
     def __cinit__(self):
         self.end = PublishedOffset()
-        if pthread_mutex_init(&self.lock, NULL) != 0:
+        self.woken = PyThread_allocate_lock()
+        if self.woken == NULL or pthread_mutex_init(&self.lock, NULL) != 0:
             raise MemoryError
+        PyThread_acquire_lock_timed(self.woken, 0, 0)
 
     def __dealloc__(self):
         if <void*>self.view.obj != NULL:
             PyBuffer_Release(&self.view)
         pthread_mutex_destroy(&self.lock)
+        if self.woken != NULL:
+            PyThread_free_lock(self.woken)
 
     cdef int64_t timestamp(self) noexcept nogil:
         cdef int64_t now = self.fixed_time_ms if self.fixed_time_ms else wall_clock_ms()
@@ -100,6 +106,39 @@ cdef class LogEnd:
                 publish_i32(self.base + self.wrote, <int32_t>(self.file_size - self.wrote))
             self.wrote = self.file_size
             self.end.publish(self.file_from_offset + self.wrote)
+        self.release()
+
+    def wait_for_put(self, int64_t offset, double seconds) -> bool:
+        """Sleep, without the GIL, until something was put behind an offset; one thread does.
+
+        A put that finds nobody asleep does nothing for it.
+
+        Args:
+            offset: physical offset up to which all is known.
+            seconds: how long to wait.
+
+        Returns:
+            True when there is something.
+        """
+        cdef long long microseconds = <long long>(max(0.0, min(seconds, 3600.0)) * 1e6)
+        self.acquire()
+        self.awaited = self.end.observe() <= offset
+        if not self.awaited:
+            self.release()
+            return True
+        self.release()
+        with nogil:
+            PyThread_acquire_lock_timed(self.woken, microseconds, 0)
+        self.acquire()
+        self.awaited = False
+        self.release()
+        return self.end.observe() > offset
+
+    def end_wait(self) -> None:
+        """Let who sleeps in `wait_for_put` go on now."""
+        self.acquire()
+        if self.awaited:
+            self.wake()
         self.release()
 
     @property
