@@ -5,7 +5,6 @@ RocketMQ never reads it. Without it, or with one that cannot be read, an opening
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.native.base._turn import Turn
 
 if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
@@ -45,7 +45,7 @@ class StoreMark:
     def __init__(self, directory: StoreDir) -> None:
         self._commit_log = directory.commit_log
         self._file = ConfigFile(directory.config / MARK_NAME, _decoded)
-        self._lock = threading.Lock()
+        self._lock = Turn()
         self._stored = ""
         self.log_end = 0
         self.first_offset = 0
@@ -75,7 +75,7 @@ class StoreMark:
         Raises:
             OSError: it could not be written; the former one is still in place.
         """
-        with self._lock:
+        with self._lock.within():
             text = self._text()
             if text != self._stored:
                 self._file.store(text)
