@@ -40,7 +40,7 @@ OnDamage = Callable[[CorruptStoreError], None]
 class MessageReads:
     """Reads of a store; every one sees what had been put when it began.
 
-    A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_general``,
+    A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_reader``,
     and says in `_see_new` how to come level with the writers; where that is dear, in `_see_queue`
     and `_see_log` how to do no more than a read needs.
     """
@@ -50,7 +50,7 @@ class MessageReads:
     log: CommitLog
     consume_queues: ConsumeQueueStore
     index: IndexService | None
-    _general: GeneralReads
+    _reader: GeneralReads
 
     def _see_new(self) -> None:
         """Come level with what has been put; raises when the store is closed."""
@@ -126,7 +126,7 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, getMessage.
         """
-        fast = self._general.fast
+        fast = self._reader.fast
         if fast is not None and tags is None:
             result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes)
             if result is not None:
@@ -138,7 +138,7 @@ class MessageReads:
         if tags is not None:
             text("tags", tags)
         self._see_queue(topic, queue_id)
-        return self._general.get_message(
+        return self._reader.get_message(
             topic, queue_id, queue_offset, max_messages, max_bytes, tags
         )
 
@@ -198,7 +198,7 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, queryMessage.
         """
-        fast = self._general.fast
+        fast = self._reader.fast
         if fast is not None and page is None and not explain:
             result = fast.query(topic, key, max_messages, begin_ms, end_ms)
             if result is not None:
@@ -209,7 +209,7 @@ class MessageReads:
         whole_number("end_ms", 0 if end_ms is None else end_ms, -_LARGE, _LARGE)
         whole_number("max_messages", max_messages, 1, _COUNT_MAX)
         self._see_log()
-        return self._general.query_message(
+        return self._reader.query_message(
             topic, key, max_messages, begin_ms, end_ms, page, explain
         )
 
@@ -240,7 +240,7 @@ class MessageReads:
         if boundary not in ("lower", "upper"):
             raise ArgumentError("boundary", boundary, '"lower" or "upper"')
         self._see_queue(topic, queue_id)
-        return self._general.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        return self._reader.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
         """The message whose record begins at a physical offset, None when none does.
@@ -250,13 +250,13 @@ class MessageReads:
         """
         whole_number("phy_offset", phy_offset, -_LARGE, _LARGE)
         self._see_log()
-        return self._general.message_at(phy_offset)
+        return self._reader.message_at(phy_offset)
 
     def message_by_id(self, message_id: str) -> MessageExt | None:
         """The message with an offset message id, None when none has it."""
         text("message_id", message_id)
         self._see_log()
-        return self._general.message_by_id(message_id)
+        return self._reader.message_by_id(message_id)
 
     # ---- the log
 

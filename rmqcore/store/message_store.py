@@ -171,11 +171,11 @@ class DefaultMessageStore(MessageReads, WirePuts):
         self.consumer_offsets = ConsumerOffsetTable(
             directory.config, clock=self._clock_ms, end_of=self.max_queue_offset
         )
-        self._general = GeneralReads(self.log, self.consume_queues, self.index)
+        self._reader = GeneralReads(self.log, self.consume_queues, self.index)
         self._stats = StoreStatsService(
             clock=self._clock_ms,
             put_counts=lambda: self._tail.counts,
-            get_counts=lambda: self._general.counts,
+            get_counts=lambda: self._reader.counts,
         )
 
     def _allocate_service(self) -> AllocateMappedFileService:
@@ -289,8 +289,8 @@ class DefaultMessageStore(MessageReads, WirePuts):
         self._flags_changed(self.flags)
         for service in self._services:
             service.start()
-        if self._general.fast is not None:
-            self._general.fast.dispatched = self._reput
+        if self._reader.fast is not None:
+            self._reader.fast.dispatched = self._reput
 
     def _queue_flush_service(self) -> FlushConsumeQueueService:
         config = self.config
@@ -317,8 +317,8 @@ class DefaultMessageStore(MessageReads, WirePuts):
 
     def _end_fast_reads(self) -> None:
         """Let every later read come through `_see_new`, which says why there is none."""
-        if self._general.fast is not None:
-            self._general.fast.dispatched = None
+        if self._reader.fast is not None:
+            self._reader.fast.dispatched = None
 
     def _abandon(self) -> None:
         """Let go of everything after opening has failed."""

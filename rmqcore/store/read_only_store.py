@@ -90,7 +90,7 @@ class ReadOnlyMessageStore(MessageReads):
             clock_ms=wall_clock_ms,
             writable=False,
         )
-        self._general = GeneralReads(self.log, self.consume_queues, self.index)
+        self._reader = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue was fitted to it
         self._begins: dict[StoredQueue, int] = {}
 
