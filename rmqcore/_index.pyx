@@ -268,7 +268,9 @@ def walk_chain(
     shape.entry_count = entry_count
     report.steps = report.matches = 0
     report.broken = False
-    offsets = bytearray(8 * max(1, max_offsets))
+    # a chain is no longer than the file has entries
+    max_offsets = max(1, min(max_offsets, entry_count))
+    offsets = bytearray(8 * max_offsets)
     if mapped:
         PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)
         from_where.base = <bytes_t>view.buf
@@ -281,7 +283,7 @@ def walk_chain(
         check_geometry(from_where.size, slot_count, entry_count)
         count = walk(
             &from_where, &shape, key_hash, begin_ms, end_ms, <int64_t*><char*>offsets,
-            max(1, max_offsets), &report,
+            max_offsets, &report,
         )
     finally:
         if mapped:

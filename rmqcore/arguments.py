@@ -30,14 +30,18 @@ def whole_number(name: str, value: object, least: int, most: int) -> int:
     return number
 
 
-def text(name: str, value: object) -> None:
-    """Refuse an argument that is no str.
+def text(name: str, value: object) -> str:
+    """The letters of an argument that is a str; of a subclass too, such as an enum.
 
     Raises:
         ArgumentError: it is none.
     """
+    if type(value) is str:
+        return value
     if not isinstance(value, str):
         raise ArgumentError(name, value, "a str")
+    # the hash of an enum, and its format, are its own
+    return str.__str__(value)
 
 
 def keys_of(keys: object) -> tuple[object, ...]:

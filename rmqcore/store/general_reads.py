@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rmqcore.native.format._message import MessageExt
 
 END_OF_TIME_MS = 2**63 - 1
+#: more messages, or bytes, than any store has
+_ALL = 1 << 48
 _HEAD = struct.Struct(">qi")
 _LIGHT_QUEUE = "%LMQ%"
 _FILTER_UNITS = 800
@@ -122,6 +124,7 @@ class GeneralReads:
         Differs: no more is held back than the caller asked for, a filter looks to the end of the
             queue, and an unknown queue is answered as such and not created.
         """
+        max_messages, max_bytes = min(max_messages, _ALL), min(max_bytes, _ALL)
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -270,7 +273,7 @@ class GeneralReads:
         """
         begin_ms = min(begin_ms, END_OF_TIME_MS)
         last_ms = END_OF_TIME_MS if end_ms is None else min(end_ms, END_OF_TIME_MS)
-        wanted = max_messages + 1
+        wanted = min(max_messages, _ALL) + 1
         limit = max(64, 2 * wanted)
         while True:
             answer = self._query_index(topic, key, limit, begin_ms, last_ms)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rmqcore.native.read._key_query import QueryMessageResult
 
 _MAX_BYTES = 128 << 20
-_COUNT_MAX = 2**62
 #: no offset and no time is larger
 _LARGE = 1 << 200
 _BATCH = 256
@@ -131,12 +130,12 @@ class MessageReads:
             result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes)
             if result is not None:
                 return result
-        queue_id = _queue(topic, queue_id)
+        topic, queue_id = _queue(topic, queue_id)
         whole_number("queue_offset", queue_offset, -_LARGE, _LARGE)
-        whole_number("max_messages", max_messages, 1, _COUNT_MAX)
-        whole_number("max_bytes", max_bytes, -_COUNT_MAX, _COUNT_MAX)
+        whole_number("max_messages", max_messages, 1, _LARGE)
+        whole_number("max_bytes", max_bytes, -_LARGE, _LARGE)
         if tags is not None:
-            text("tags", tags)
+            tags = text("tags", tags)
         self._see_queue(topic, queue_id)
         return self._reader.get_message(
             topic, queue_id, queue_offset, max_messages, max_bytes, tags
@@ -149,20 +148,21 @@ class MessageReads:
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number of the oldest message of a queue; 0 when the queue is unknown."""
-        queue_id = _queue(topic, queue_id)
+        topic, queue_id = _queue(topic, queue_id)
         self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number that the next message of a queue gets; 0 when the queue is unknown."""
-        queue_id = _queue(topic, queue_id)
+        topic, queue_id = _queue(topic, queue_id)
         self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
+        topic, queue_id = _queue(topic, queue_id)
         self._see_queue(topic, queue_id)
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None or queue_offset < queue.min_offset:
@@ -203,15 +203,12 @@ class MessageReads:
             result = fast.query(topic, key, max_messages, begin_ms, end_ms)
             if result is not None:
                 return result
-        text("topic", topic)
-        text("key", key)
+        topic, key = text("topic", topic), text("key", key)
         whole_number("begin_ms", begin_ms, -_LARGE, _LARGE)
         whole_number("end_ms", 0 if end_ms is None else end_ms, -_LARGE, _LARGE)
-        whole_number("max_messages", max_messages, 1, _COUNT_MAX)
+        whole_number("max_messages", max_messages, 1, _LARGE)
         self._see_log()
-        return self._reader.query_message(
-            topic, key, max_messages, begin_ms, end_ms, page, explain
-        )
+        return self._reader.query_message(topic, key, max_messages, begin_ms, end_ms, page, explain)
 
     def queue_offset_by_time(
         self,
@@ -235,7 +232,7 @@ class MessageReads:
 
         Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
         """
-        queue_id = _queue(topic, queue_id)
+        topic, queue_id = _queue(topic, queue_id)
         whole_number("timestamp_ms", timestamp_ms, -_LARGE, _LARGE)
         if boundary not in ("lower", "upper"):
             raise ArgumentError("boundary", boundary, '"lower" or "upper"')
@@ -300,8 +297,7 @@ class MessageReads:
                 whole_number(name, bound, -_LARGE, _LARGE)
         if topic is None:
             return self._log_messages(start, stop, on_damage)
-        text("topic", topic)
-        return self._topic_messages(topic, queue_id, start, stop, on_damage)
+        return self._topic_messages(text("topic", topic), queue_id, start, stop, on_damage)
 
     def _topic_messages(
         self,

@@ -5,6 +5,7 @@ maps or writes a file.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.iterator cimport PyIter_Check
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcmp
@@ -121,6 +122,17 @@ cdef class Message:
 
 def _message_again(kind, values):
     return kind(**values)
+
+
+cdef object settled_keys(Message message):
+    """The keys as None, a str or a tuple; an iterator there, which gives them once, is replaced."""
+    given = message.keys
+    if given is None or type(given) is tuple or type(given) is str:
+        return given
+    keys = keys_of(given)
+    if PyIter_Check(given):
+        message.keys = keys
+    return keys
 
 
 cdef str text(bytes_t at, Py_ssize_t size):

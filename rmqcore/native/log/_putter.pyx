@@ -14,6 +14,7 @@ from rmqcore.native.format._record cimport RecordFields
 from rmqcore.native.log._tail cimport LogTail
 from rmqcore.native.base._turn cimport monotonic_s
 
+from rmqcore.arguments import keys_of
 from rmqcore.status import Durability
 
 cdef object DISK = Durability.DISK
@@ -93,6 +94,9 @@ cdef class MessagePutter:
         """
         cdef RecordFields fields
         cdef object answer
+        if type(keys) is not tuple and type(keys) is not str and keys is not None:
+            # an iterator gives them once, and a full file makes it a second try
+            keys = keys_of(keys)
         if delay_level is ZERO and durability is None and plain(properties):
             fields.queue_id = as_i32(queue_id, "queue_id")
             fields.flag = 0 if flag is ZERO else as_i32(flag, "flag")

@@ -8,6 +8,7 @@ import re
 
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_FromObject
 from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
@@ -60,8 +61,10 @@ cdef class TopicTable:
 
     cdef TopicEntry find(self, object topic):
         cdef PyObject* found
-        if type(topic) is not str:
+        if not isinstance(topic, str):
             raise MessageIllegalError(f"topic {topic!r}: expected a str")
+        # of a subclass, such as an enum, the letters: its hash is its own
+        topic = PyUnicode_FromObject(topic)
         found = PyDict_GetItem(self.entries, topic)
         if found != NULL:
             self.last_name, self.last = topic, <TopicEntry><object>found

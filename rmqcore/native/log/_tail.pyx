@@ -14,6 +14,7 @@ from cpython.bytes cimport (
 )
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_FromObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 cimport cython
@@ -25,7 +26,7 @@ from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, RECORD_OVERHEAD_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK,
 )
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
-from rmqcore.native.format._message cimport Message
+from rmqcore.native.format._message cimport Message, settled_keys
 from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.log._queue_offsets cimport Numbering, TopicEntry, TopicTable
 from rmqcore.native.format._record cimport (
@@ -109,8 +110,9 @@ cdef class LogTail(LogEnd):
         cdef PyObject* found
         if host is None:
             return default
-        if type(host) is not str:
+        if not isinstance(host, str):
             raise MessageIllegalError(f"host {host!r}: expected a str such as '10.1.2.3:10911'")
+        host = PyUnicode_FromObject(host)
         found = PyDict_GetItem(self.hosts, host)
         if found != NULL:
             return <object>found
@@ -177,7 +179,7 @@ cdef class LogTail(LogEnd):
         fields.reconsume_times = message.reconsume_times
         fields.prepared_transaction_offset = message.prepared_transaction_offset
         # what another thread may replace in the message meanwhile must stay alive
-        body, topic, tags, keys = message.body, message.topic, message.tags, message.keys
+        body, topic, tags, keys = message.body, message.topic, message.tags, settled_keys(message)
         properties, born, stored_by = message.properties, message.born_host, message.store_host
         return self.put_fields(&fields, body, topic, tags, keys, properties, born, stored_by)
 
