@@ -97,7 +97,7 @@ def _first_and_last(store: ReadOnlyMessageStore) -> tuple[MessageExt | None, Mes
     for queue in store.consume_queues:
         unit = queue.unit_at(queue.max_offset - 1)
         if unit is not None and (last is None or unit[0] > last.phy_offset):
-            last = store.log.message_at(unit[0]) or last
+            last = store.message_at(unit[0]) or last
     return first, last or first
 
 

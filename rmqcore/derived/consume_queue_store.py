@@ -118,29 +118,34 @@ class ConsumeQueueStore:
             queue.load()
         self._unusable.clear()
 
-    def follow(self) -> None:
-        """Take in what another process has written meanwhile, new queues too."""
-        for queue in self:
-            queue.follow()
+    def followed(self) -> list[StoredQueue]:
+        """Every queue with what another process has written meanwhile, new ones too.
+
+        Readers see none of that before it is shown.
+        """
+        queues = [queue.followed() for queue in self]
         for topic, queue_id, directory, kind in self._queue_directories():
             if (topic, queue_id) not in self._queues:
                 queue = self._make(topic, queue_id, directory, kind)
                 queue.load()
-                self._queues[topic, queue_id] = queue
+                queues.append(queue)
+        return queues
 
-    def follow_one(self, topic: str, queue_id: int) -> StoredQueue | None:
-        """Take in what another process has written to one queue; None when there is no such."""
+    def followed_one(self, topic: str, queue_id: int) -> StoredQueue | None:
+        """As `followed`, of one queue; None when there is no such."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
-            queue.follow()
-            return queue
+            return queue.followed()
         for root, kind in self._roots():
             directory = root / topic / str(queue_id)
             if "/" not in topic and directory.is_dir():
                 queue = self._make(topic, queue_id, directory, kind)
                 queue.load()
-                self._queues[topic, queue_id] = queue
         return queue
+
+    def show(self, queue: StoredQueue) -> None:
+        """Let readers see a queue as it has been followed."""
+        self._queues[queue.topic, queue.queue_id] = queue
 
     # ---- looking
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: a chain that another process is adding to may look broken; damage stays so
 _LOOKS = 3
+#: listings of a directory that changes each time, before the last one counts
+_LISTINGS_MAX = 32
 
 
 @dataclass(slots=True)
@@ -209,10 +211,16 @@ class IndexService:
 
     def follow(self) -> None:
         """Take in files that another process has created or removed meanwhile."""
+        known = {file.path.name: file for file in self.files}
         names = self.names()
-        if names != [file.path.name for file in self.files]:
-            known = {file.path.name: file for file in self.files}
-            self.files = [known.get(name) or self._open(name) for name in names]
+        if names == list(known):
+            return
+        for _ in range(_LISTINGS_MAX):
+            # a listing may show a file, and not the one made before it; two equal ones do not
+            before, names = names, self.names()
+            if names == before:
+                break
+        self.files = [known.get(name) or self._open(name) for name in names]
 
     # ---- dispatching
 

@@ -349,6 +349,10 @@ class MappedFile:
         if region is not None:
             region.retire()
 
+    def forget(self) -> None:
+        """Hold it open no longer than its last reader does; its owner has removed it."""
+        self._open_files.closed(self)
+
     def destroy(self) -> None:
         """Remove the file; whoever has found it before reads on until they let go of it.
 

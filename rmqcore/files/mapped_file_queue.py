@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FILE_NAME = re.compile(r"\d{20}")
+#: listings of a directory that changes each time, before the last one counts
+_LISTINGS_MAX = 32
 
 
 def offset_to_file_name(offset: int) -> str:
@@ -31,7 +33,23 @@ def offset_to_file_name(offset: int) -> str:
 
 
 def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
-    """(offset, path, size in bytes) of the files of a queue, in offset order."""
+    """(offset, path, size in bytes) of the files of a queue, in offset order.
+
+    A listing is no snapshot: beside a writer it may show a file, and not the one made before it.
+    One with a hole is made again until two are equal: between them nothing came or went, so the
+    hole is there.
+    """
+    found = _listed(directory)
+    for _ in range(_LISTINGS_MAX):
+        if all(start + size == after[0] for (start, _, size), after in pairwise(found)):
+            break
+        before, found = found, _listed(directory)
+        if found == before:
+            break
+    return found
+
+
+def _listed(directory: Path) -> list[tuple[int, Path, int]]:
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -39,9 +57,9 @@ def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
     found = []
     with entries:
         for entry in entries:
-            if _FILE_NAME.fullmatch(entry.name) and entry.is_file():
-                # retention may remove it just now
-                with suppress(FileNotFoundError):
+            # retention may remove it just now
+            with suppress(FileNotFoundError):
+                if _FILE_NAME.fullmatch(entry.name) and entry.is_file():
                     size = entry.stat().st_size
                     found.append((int(entry.name), directory / entry.name, size))
     return sorted(found)
@@ -166,7 +184,7 @@ class MappedFileQueue:
             if file is not None:
                 files.append(file)
         for gone in known.values():
-            gone.close()
+            gone.forget()
         self._set(files)
         return True
 

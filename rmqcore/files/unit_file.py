@@ -7,7 +7,7 @@ ten thousand queues need no ten thousand mappings. Everything here can be derive
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -116,6 +116,18 @@ class UnitFile(UnitQueue):
             if self.unit_end == before:
                 self._show()
                 return
+
+    def followed(self) -> Self:
+        """The queue with what another process has written meanwhile; this one stays as it is.
+
+        So a reader sees a queue as it was shown, while another thread looks for what is new.
+        """
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new.min_offset, new.max_offset = self.min_offset, self.max_offset
+        new.plain_files = self.plain_files
+        new.follow()
+        return new
 
     def _set_end(self, number: int) -> None:
         self.unit_end = number

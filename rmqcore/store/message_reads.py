@@ -283,8 +283,9 @@ class MessageReads:
         Args:
             topic: None for the whole log in log order.
             queue_id: one queue, in queue order; None for all of the topic, one after the other.
-            start: first queue offset, or the physical offset of a record when ``topic`` is None.
-            stop: end before this offset; None ends with the last message.
+            start: first queue offset, or the physical offset of a record when ``topic`` is None;
+                what was deleted before the iteration comes to it is left out.
+            stop: end before this offset, or with the last message when that comes first.
             on_damage: called with what would be raised for each damaged place, which is passed
                 over: iteration goes on with the next good message.
 
@@ -347,25 +348,30 @@ class MessageReads:
     def _log_messages(
         self, start: int | None, stop: int | None, on_damage: OnDamage | None
     ) -> Iterator[MessageExt]:
-        offset = self.min_phy_offset if start is None else start
-        end = self.max_phy_offset if stop is None else stop
-        while offset < end:
-            message = None
+        look = self._message_in_log
+        offset = max(start or 0, self.min_phy_offset)
+        end = 0
+        while stop is None or offset < stop:
+            if offset >= end:
+                end = self.max_phy_offset
+                if offset >= end:
+                    return
             try:
-                message = self.log.message_at(offset)
-                following = self._behind_blank(offset) if message is None else 0
+                message = look(offset)
+                if message is None:
+                    offset = self._behind_blank(offset) or self._behind_deleted(offset)
             except CorruptRecordError as error:
                 if on_damage is None:
                     raise
                 on_damage(error)
-                following = self._next_good(offset, end)
-            if message is None:
-                offset = following
-            else:
+                message, offset = None, self._next_good(offset, end)
+            if message is not None:
                 yield message
                 offset += message.store_size
-            if offset >= end and stop is None:
-                end = self.max_phy_offset
+
+    def _message_in_log(self, offset: int) -> MessageExt | None:
+        """The message at an offset below the end that was seen last, None when none is there."""
+        return self.log.message_at(offset)
 
     def _next_good(self, offset: int, end: int) -> int:
         """Physical offset of the first good record behind a damaged place, or the end."""
@@ -379,17 +385,25 @@ class MessageReads:
         found = find_good_record(files, at)
         return end if found is None else found.phy_offset
 
-    def _behind_blank(self, offset: int) -> int:
-        following = self.log.behind_blank(offset)
-        if following is not None:
-            return following
+    def _behind_blank(self, offset: int) -> int | None:
+        """Where the log goes on behind an end-of-file record; None when none begins there."""
+        return self.log.behind_blank(offset)
+
+    def _behind_deleted(self, offset: int) -> int:
+        """Where the log begins when retention has come by meanwhile.
+
+        Raises:
+            CorruptRecordError: the offset lies in the log.
+        """
+        first = self.min_phy_offset
+        if first > offset:
+            return first
         file = self.log.queue.find(offset)
         raise CorruptRecordError(
             file.path if file else self.path, offset, status_text(ScanStatus.BAD_MAGIC)
         )
 
 
-def _queue(topic: object, queue_id: object) -> int:
-    """The id of a queue, whose names are checked."""
-    text("topic", topic)
-    return whole_number("queue_id", queue_id, -(2**31), 2**31 - 1)
+def _queue(topic: object, queue_id: object) -> tuple[str, int]:
+    """The names of a queue, checked."""
+    return text("topic", topic), whole_number("queue_id", queue_id, -(2**31), 2**31 - 1)

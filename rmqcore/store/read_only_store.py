@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
@@ -19,6 +20,7 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.base._published import PublishedOffset
+from rmqcore.native.base._turn import Turn
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.geometry import fitted_config
@@ -29,6 +31,40 @@ _FIRST_LOOK = 4096
 _LOOK = 1 << 20
 #: bytes of log that are walked before all consume queues are asked where it ends
 _WALK_MAX = 16 << 20
+#: looks after which what looks broken is damage: a writer may just be adding to it
+_LOOKS = 3
+#: looks while files go that were just listed: a writer may remove one after the other
+_LOOKS_AT_GONE = 100
+
+
+_Args = ParamSpec("_Args")
+_Answer = TypeVar("_Answer")
+
+
+def _steady(
+    read: Callable[Concatenate[ReadOnlyMessageStore, _Args], _Answer],
+) -> Callable[Concatenate[ReadOnlyMessageStore, _Args], _Answer]:
+    """A read that looks again when its files have gone or changed in between."""
+
+    @functools.wraps(read)
+    def steady(
+        store: ReadOnlyMessageStore, /, *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Answer:
+        broken = gone = 0
+        while True:
+            try:
+                return read(store, *args, **kwargs)
+            except CorruptStoreError:
+                broken += 1
+                if broken == _LOOKS:
+                    raise
+            except FileNotFoundError:
+                gone += 1
+                if gone == _LOOKS_AT_GONE:
+                    raise
+            store._list_anew()
+
+    return steady
 
 
 class ReadOnlyMessageStore(MessageReads):
@@ -49,18 +85,23 @@ class ReadOnlyMessageStore(MessageReads):
         directory.require()
         self._directory = directory
         self._asked = config
-        self._closed = False
-        self.config = fitted_config(config, directory)
+        self._opened = self._closed = False
+        self._following = Turn()
+        self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        self._open()
+
+    @_steady
+    def _open(self) -> None:
+        self.config = fitted_config(self._asked, self._directory)
         #: True when the first queue and the first index file have said how large they are
         self._settled = False
-        self._open_log()
-        self._open_derived()
-        self._following = threading.Lock()
-        self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
         #: physical offset behind the last whole record that was seen
         self._end = 0
-        self.refresh()
+        self._open_log()
+        self._open_derived()
+        self._follow_all()
+        self._opened = True
 
     def _open_log(self) -> None:
         config = self.config
@@ -91,40 +132,57 @@ class ReadOnlyMessageStore(MessageReads):
             writable=False,
         )
         self._reader = GeneralReads(self.log, self.consume_queues, self.index)
-        #: where the log began when a queue was fitted to it
-        self._begins: dict[StoredQueue, int] = {}
+        #: where the log began when a queue was fitted to it, by (topic, queue id)
+        self._begins: dict[tuple[str, int], int] = {}
+
+    # ---- reading beside the writer
+
+    get_message = _steady(MessageReads.get_message)
+    queues = _steady(MessageReads.queues)
+    min_queue_offset = _steady(MessageReads.min_queue_offset)
+    max_queue_offset = _steady(MessageReads.max_queue_offset)
+    read_units = _steady(MessageReads.read_units)
+    query_message = _steady(MessageReads.query_message)
+    queue_offset_by_time = _steady(MessageReads.queue_offset_by_time)
+    message_at = _steady(MessageReads.message_at)
+    message_by_id = _steady(MessageReads.message_by_id)
+    _message_in_log = _steady(MessageReads._message_in_log)
+    _behind_blank = _steady(MessageReads._behind_blank)
+    _next_good = _steady(MessageReads._next_good)
 
     # ---- following the writer
 
+    @_steady
     def refresh(self) -> None:
         """Look for what the writer has added or removed; every read does so by itself."""
         self._check_open()
-        with self._following:
+        with self._following.within():
             self._follow_all()
 
     def _follow_all(self) -> None:
-        self._follow_derived()
+        queues = self._follow_derived()
         self.log.queue.follow()
-        self._find_end(self.consume_queues)
-        for queue in self.consume_queues:
-            self._fit(queue)
+        self._find_end(queues)
+        for queue in queues:
+            self._show(queue)
 
     def _see_queue(self, topic: str, queue_id: int) -> None:
         self._check_open()
-        with self._following:
+        with self._following.within():
             if not self._settled:
                 self._follow_all()
                 return
-            queue = self.consume_queues.follow_one(topic, queue_id)
+            queue = self.consume_queues.followed_one(topic, queue_id)
             self.log.queue.follow()
             if not self._find_end([] if queue is None else [queue], walk_max=_WALK_MAX):
                 self._follow_all()
             elif queue is not None:
-                self._fit(queue)
+                self._show(queue)
 
+    @_steady
     def _see_log(self) -> None:
         self._check_open()
-        with self._following:
+        with self._following.within():
             if self._settled:
                 self.index.follow()
                 self.log.queue.follow()
@@ -132,27 +190,42 @@ class ReadOnlyMessageStore(MessageReads):
                     return
             self._follow_all()
 
-    def _follow_derived(self) -> None:
-        """Take in new queues and index files; the first of their kind say how large all are."""
+    def _list_anew(self) -> None:
+        """Look which files there are, where a file that was known has gone, too."""
+        if not self._opened:
+            return
+        with self._following.within():
+            self.log.queue.follow()
+            self.index.follow()
+            for queue in self.consume_queues:
+                queue.queue.follow()
+
+    def _follow_derived(self) -> list[StoredQueue]:
+        """Take in new queues and index files; the first of their kind say how large all are.
+
+        Returns:
+            every queue; what is new of it is not shown yet.
+        """
         while True:
+            queues: list[StoredQueue] = []
             try:
-                self.consume_queues.follow()
+                queues = self.consume_queues.followed()
                 self.index.follow()
             except CorruptStoreError:
-                if self._sizes_fit():
+                if self._sizes_fit(queues):
                     raise
             else:
-                if self._sizes_fit():
-                    return
+                if self._sizes_fit(queues):
+                    return queues
             self._open_derived()
 
-    def _sizes_fit(self) -> bool:
+    def _sizes_fit(self, queues: list[StoredQueue]) -> bool:
         """True when the files that were seen have the sizes that they were opened with."""
         if self._settled:
             return True
         config = fitted_config(self._asked, self._directory)
         if config == self.config:
-            self._settled = len(self.consume_queues) > 0 and bool(self.index.files)
+            self._settled = bool(queues and self.index.files)
             return True
         if config.mapped_file_size_commit_log != self.config.mapped_file_size_commit_log:
             self.config = config
@@ -160,15 +233,17 @@ class ReadOnlyMessageStore(MessageReads):
         self.config = config
         return False
 
-    def _fit(self, queue: StoredQueue) -> None:
-        """Let a queue show exactly what the log has; a writer may have gone on meanwhile."""
+    def _show(self, queue: StoredQueue) -> None:
+        """Let readers see of a queue what the log has; a writer may have gone on meanwhile."""
+        key = queue.topic, queue.queue_id
         begin, end = self.log.min_offset, self.log.max_offset
         if queue.end_phy_offset > end:
             self._check_last_unit(queue, end)
             queue.truncate(end)
-        if self._begins.get(queue) != begin:
+        if self._begins.get(key) != begin:
             queue.correct_min_offset(begin)
-            self._begins[queue] = begin
+            self._begins[key] = begin
+        self.consume_queues.show(queue)
 
     @staticmethod
     def _check_last_unit(queue: StoredQueue, end: int) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -113,3 +114,172 @@ def test_a_reader_survives_deletion_and_cutting(store_path):
         assert caught.value.path == last
         with last.open("r+b") as file:
             file.truncate(65536)
+
+
+def test_a_thread_sees_a_queue_as_it_was_while_another_looks_for_more(store_path, monkeypatch):
+    """What is new of a queue is shown when the log's end is there, not before."""
+    held, go, seen = threading.Event(), threading.Event(), threading.Event()
+    counts = {}
+
+    def read(name):
+        counts[name] = len(reader.get_message("T", 0, 0, max_messages=100).messages)
+
+    first = threading.Thread(target=read, args=("first",), daemon=True)
+    second = threading.Thread(target=read, args=("second",), daemon=True)
+    with (
+        rmqcore.open_store(store_path) as store,
+        rmqcore.open_store(store_path, mode="r") as reader,
+    ):
+        for _ in range(10):
+            store.put("T", b"x", keys="k")
+        assert len(reader.get_message("T", 0, store.max_queue_offset("T", 0) - 1)) == 1
+        find_end, get_message = reader._find_end, reader._reader.get_message
+
+        def find_end_late(*args, **settings):
+            if threading.current_thread() is first:
+                held.set()
+                assert go.wait(30)
+            return find_end(*args, **settings)
+
+        def get_message_late(*args):
+            if threading.current_thread() is second:
+                seen.set()
+                assert held.wait(30)
+            return get_message(*args)
+
+        monkeypatch.setattr(reader, "_find_end", find_end_late)
+        monkeypatch.setattr(reader._reader, "get_message", get_message_late)
+        second.start()
+        assert seen.wait(30)
+        for _ in range(10):
+            store.put("T", b"y", keys="k")
+        assert store.max_queue_offset("T", 0) == 20
+        first.start()
+        second.join(30)
+        go.set()
+        first.join(30)
+    assert counts == {"first": 20, "second": 10}
+
+
+def test_a_read_in_a_signal_handler_waits_for_no_other(store_path, monkeypatch):
+    with (
+        rmqcore.open_store(store_path) as store,
+        rmqcore.open_store(store_path, mode="r") as reader,
+    ):
+        store.put("T", b"x", keys="k")
+        assert store.max_queue_offset("T", 0) == 1
+        find_end, inside = reader._find_end, []
+
+        def find_end_interrupted(*args, **settings):
+            if not inside:
+                inside.append(1)
+                inside.append(len(reader.get_message("T", 0, 0).messages))
+            return find_end(*args, **settings)
+
+        monkeypatch.setattr(reader, "_find_end", find_end_interrupted)
+        assert len(reader.get_message("T", 0, 0).messages) == 1
+        assert inside == [1, 1]
+
+
+SMALL = {
+    "mapped_file_size_commit_log": 65536,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 25,
+    "max_index_num": 100,
+    "retention_bytes": 200_000,
+    "clean_resource_interval_ms": 3_600_000,
+}
+READS = {
+    "get": lambda store: store.get_message("T", 0, 0, max_messages=600).status.name,
+    "filter": lambda store: store.get_message("T", 0, 0, tags="a").status.name,
+    "query": lambda store: len(store.query_message("T", "k1")),
+    "time": lambda store: store.queue_offset_by_time("T", 0, 0),
+    "low": lambda store: store.min_queue_offset("T", 0),
+    "at": lambda store: getattr(store.message_at(0), "queue_offset", None),
+    "log": lambda store: next(store.messages()).queue_offset,
+    "queues": lambda store: store.queues(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_read_whose_files_retention_removes_looks_again(store_path, monkeypatch, name):
+    """The files go after the reader has listed them, before it opens them."""
+    read = READS[name]
+    with (
+        rmqcore.open_store(store_path, **SMALL) as store,
+        rmqcore.open_store(store_path, mode="r") as reader,
+    ):
+        for number in range(600):
+            store.put("T", b"x" * 1000, keys=f"k{number}", tags="a")
+        assert store.max_queue_offset("T", 0) == 600
+        reader.refresh()
+        gone = []
+
+        def remove_after(see):
+            def seen(*args):
+                see(*args)
+                if not gone:
+                    gone.append(store.min_phy_offset)
+                    store.delete_expired_files()
+
+            return seen
+
+        for step in ("_see_queue", "_see_log", "_see_new"):
+            monkeypatch.setattr(reader, step, remove_after(getattr(reader, step)))
+        answer = read(reader)
+        assert gone == [0]
+        assert store.min_phy_offset > 0
+        low = store.min_queue_offset("T", 0)
+        # a file that was open already is read once more
+        expected = {
+            "get": ("OFFSET_TOO_SMALL", "FOUND"),
+            "filter": ("OFFSET_TOO_SMALL", "FOUND"),
+            "query": (0, 1),
+            "time": (0, low),
+            "low": (0, low),
+            "at": (None, 0),
+            "log": (0, low),
+            "queues": ([("T", 0)],),
+        }
+        assert answer in expected[name]
+        assert read(reader) == read(store)
+
+
+#: Writes as fast as it can and keeps only the last files.
+DELETER = """
+import sys, time, rmqcore
+settings = dict(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
+    max_hash_slot_num=100, max_index_num=400, retention_bytes=600_000,
+    clean_resource_interval_ms=5, delete_commit_log_files_interval_ms=0)
+store = rmqcore.open_store(sys.argv[1], **settings)
+print("open", flush=True)
+number, end = 0, time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    store.put("T", b"%08d" % number * (1 + number % 97), keys="k%d" % (number % 1000))
+    number += 1
+    if number % 100 == 0:
+        time.sleep(0.002)
+store.close()
+"""
+
+
+def test_a_reader_beside_retention(store_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", DELETER, str(store_path), "2.0"], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout.readline() == b"open\n"
+        rounds = 0
+        while writer.poll() is None:
+            rounds += 1
+            with rmqcore.open_store(store_path, mode="r") as store:
+                for _ in range(10):
+                    low = store.min_queue_offset("T", 0)
+                    for message in store.get_message("T", 0, low, max_messages=500).messages:
+                        check(message, message.queue_offset)
+                    for message in store.query_message("T", f"k{rounds % 1000}").messages:
+                        assert message.queue_offset % 1000 == rounds % 1000
+                    store.queue_offset_by_time("T", 0, 1)
+                    for message in store.messages(stop=store.min_phy_offset + 65536):
+                        check(message, message.queue_offset)
+                    store.message_at(store.min_phy_offset)
+        assert rounds > 1

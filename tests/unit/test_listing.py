@@ -1,0 +1,98 @@
+"""A directory listing is no snapshot: beside a writer it may show a file, and not one before it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import rmqcore
+from rmqcore.files.mapped_file_queue import numbered_files
+
+SIZES = {
+    "mapped_file_size_commit_log": 4096,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 10,
+    "max_index_num": 40,
+}
+
+
+class Racing:
+    """Listings that leave out a file of a directory until they have been made so often."""
+
+    def __init__(self, monkeypatch, directory, hidden, times):
+        self.left = times
+        self._directory, self._hidden = directory, hidden
+        self._scandir, self._iterdir = os.scandir, Path.iterdir
+        monkeypatch.setattr(os, "scandir", self.scandir)
+        monkeypatch.setattr(Path, "iterdir", lambda path: iter(self.iterdir(path)))
+
+    def hides(self, path):
+        if Path(path) != self._directory or not self.left:
+            return False
+        self.left -= 1
+        return True
+
+    def scandir(self, path):
+        hidden = self._hidden if self.hides(path) else None
+        return Listing(entry for entry in self._scandir(path) if entry.name != hidden)
+
+    def iterdir(self, path):
+        hidden = self._hidden if self.hides(path) else None
+        return [found for found in self._iterdir(path) if found.name != hidden]
+
+
+class Listing(list):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+@pytest.fixture
+def store(store_path):
+    with rmqcore.open_store(store_path, **SIZES) as store:
+        for number in range(100):
+            store.put("T", b"x" * 200, keys=f"k{number}")
+        store.flush()
+        yield store
+
+
+def test_a_racing_listing_is_made_again(store, monkeypatch):
+    directory = store.log.queue.directory
+    names = sorted(path.name for path in directory.iterdir())
+    for times in (1, 2, 3):
+        racing = Racing(monkeypatch, directory, names[-2], times)
+        found = [path.name for _, path, _ in numbered_files(directory)]
+        # two listings that are equal count, whatever they show
+        assert found == (names if times == 1 else names[:-2] + names[-1:])
+        assert racing.left == max(0, times - 2)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("part", ["log", "queue", "index"])
+def test_a_reader_follows_a_writer_that_makes_files(store, monkeypatch, part):
+    with rmqcore.open_store(store.path, mode="r") as reader:
+        followed = {
+            "log": reader.log.queue,
+            "queue": reader.consume_queues.find("T", 0).queue,
+            "index": reader.index,
+        }[part]
+        known = len(followed.files)
+        for number in range(100, 300):
+            store.put("T", b"x" * 200, keys=f"k{number}")
+        store.flush()
+        names = sorted(path.name for path in followed.directory.iterdir())
+        assert len(names) > known + 1
+        racing = Racing(monkeypatch, followed.directory, names[-2], 1)
+        followed.follow()
+        assert [file.path.name for file in followed.files] == names
+        assert racing.left == 0
+
+
+def test_a_hole_that_stays_is_there(tmp_path):
+    for start in (0, 10, 30):
+        (tmp_path / f"{start:020d}").write_bytes(bytes(10))
+    assert [start for start, _, _ in numbered_files(tmp_path)] == [0, 10, 30]
