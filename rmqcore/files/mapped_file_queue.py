@@ -35,6 +35,14 @@ def offset_to_file_name(offset: int) -> str:
 def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
     """(offset, path, size in bytes) of the files of a queue, in offset order.
 
+    What is listed was there at one moment, whatever a writer does meanwhile.
+    """
+    return [(start, directory / name, size) for start, name, size in _snapshot(directory)]
+
+
+def _snapshot(directory: Path) -> list[tuple[int, str, int]]:
+    """As `numbered_files`, with names.
+
     A listing is no snapshot: beside a writer it may show a file, and not the one made before it.
     One with a hole is made again until two are equal: between them nothing came or went, so the
     hole is there.
@@ -49,7 +57,7 @@ def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
     return found
 
 
-def _listed(directory: Path) -> list[tuple[int, Path, int]]:
+def _listed(directory: Path) -> list[tuple[int, str, int]]:
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -60,8 +68,7 @@ def _listed(directory: Path) -> list[tuple[int, Path, int]]:
             # retention may remove it just now
             with suppress(FileNotFoundError):
                 if _FILE_NAME.fullmatch(entry.name) and entry.is_file():
-                    size = entry.stat().st_size
-                    found.append((int(entry.name), directory / entry.name, size))
+                    found.append((int(entry.name), entry.name, entry.stat().st_size))
     return sorted(found)
 
 
@@ -171,14 +178,15 @@ class MappedFileQueue:
 
     def follow(self) -> bool:
         """Take in files that another process has added or removed; True when there were any."""
-        found = numbered_files(self.directory)
+        found = _snapshot(self.directory)
         known = {file.file_from_offset: file for file in self.files}
         if [start for start, _, size in found if size] == list(known):
             return False
         files = []
-        for start, path, size in found:
+        for start, name, size in found:
             file = known.pop(start, None)
             if file is None and size >= self.file_size:
+                path = self.directory / name
                 file = MappedFile(path, self.file_size, start, self.open_files, writable=False)
                 file.set_positions(file.size)
             if file is not None:
