@@ -525,14 +525,15 @@ class DefaultMessageStore(MessageReads, WirePuts):
         if turns_held():
             threading.Thread(target=self.close, name="CloseStore").start()
             return
-        # a second caller returns when the first one has done it
+        if not self._closed:
+            self._stop_callers()
+        # one does it, the others return when it is done
         with self._closing.within():
             if not self._closed:
                 self._closer = threading.get_ident()
                 self._close()
 
     def _close(self) -> None:
-        self._stop_callers()
         self._closed = True
         self._end_fast_reads()
         OPEN_STORES.discard(self)
