@@ -1,0 +1,30 @@
+"""JSON as fastjson writes it is read, whatever kind of keys it has."""
+
+import json
+
+import pytest
+
+from rmqcore.java.json import parse_java_json
+
+
+def test_a_key_that_is_an_object_comes_out_as_its_text():
+    text = '{"offsetTable":{{"brokerName":"b:{}","queueId":0}:{"maxOffset":7},{"q":1}:8}}'
+    table = parse_java_json(text)["offsetTable"]
+    assert [json.loads(key) for key in table] == [
+        {"brokerName": "b:{}", "queueId": 0},
+        {"q": 1},
+    ]
+    assert list(table.values()) == [{"maxOffset": 7}, 8]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":{"b":{"c":{}}},"d":[{}]}', '{"a":"{\\"b\\":1}:{x}:","c":"1:2"}']
+)
+def test_objects_and_texts_that_are_no_keys_stay(text):
+    assert parse_java_json(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("piece", ["{", '{"', "{a", '{"a":1,', '"\\', "{{"])
+def test_hostile_text_is_refused_in_linear_time(piece):
+    with pytest.raises(ValueError):
+        parse_java_json(piece * 20_000)
