@@ -37,6 +37,7 @@ ROWS = (
     ("F8", "doctor/"),
     ("F8", "spark/ broker/ ha/"),
     ("F9", "adapters/"),
+    ("F9", "testing"),
     ("F10", "cli/"),
     ("F10", "__main__"),
 )
@@ -45,7 +46,15 @@ BESIDE = {
     "metaq/": {"errors", "status", "version", "_codec", "native.base", "native.format"},
     "remoting/": {"errors", "java"},
     "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file"},
-    "client/": {"errors", "status", "message", "java", "remoting"},
+    "client/": {
+        "errors",
+        "clock",
+        "message",
+        "_codec",
+        "native.format",
+        "java",
+        "remoting",
+    },
 }
 #: What may be imported inside a function: packages that only an extra brings.
 OPTIONAL = {

@@ -1,0 +1,162 @@
+"""`AssignedQueue`: how far a consumer is in one queue; and which queues are whose.
+
+Floor: beside; imports only the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from rmqcore.client.received import ReceivedMessage
+from rmqcore.client.results import MessageQueue
+from rmqcore.client.route import MASTER_ID
+from rmqcore.message import MessageExt
+
+_T = TypeVar("_T")
+
+#: bytes of messages of one queue that wait to be handed out
+_BUFFERED_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    """Where a message that was handed out belongs: a queue, and which of its beginnings."""
+
+    assigned: AssignedQueue
+    generation: int
+
+
+class AssignedQueue:
+    """One queue that a consumer has now. Source: ProcessQueue.
+
+    Attributes:
+        queue: which.
+        next_offset: of the next pull.
+        committed: the offset that the broker was told last; None when it has none of ours.
+        dropped: the queue is another consumer's now.
+        broker_id: of the broker to pull from.
+        in_hand: the message that is being worked on, where a queue is consumed in order.
+        paused: no message is handed out, for one that failed waits for its next try.
+    """
+
+    def __init__(
+        self, queue: MessageQueue, offset: int, *, prefetch: int = 256, unacked_max: int = 2000
+    ) -> None:
+        self.queue = queue
+        self.next_offset = offset
+        self.committed: int | None = None
+        self.dropped = False
+        self.broker_id = MASTER_ID
+        self.in_hand: ReceivedMessage | None = None
+        self.paused = False
+        self.task: asyncio.Task[None] | None = None
+        self._prefetch = prefetch
+        self._unacked_max = unacked_max
+        self._generation = 0
+        self._buffered: deque[ReceivedMessage] = deque()
+        self._buffered_bytes = 0
+        #: offsets that were pulled and not yet settled, in ascending order
+        self._unacked: dict[int, None] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def commit_offset(self) -> int:
+        """The offset from which on a consumer that starts anew has to read."""
+        return next(iter(self._unacked), self.next_offset)
+
+    @property
+    def has_messages(self) -> bool:
+        """Tell whether there is something to hand out."""
+        waits = self.dropped or self.paused or self.in_hand is not None
+        return bool(self._buffered) and not waits
+
+    @property
+    def unacked_count(self) -> int:
+        """Messages that were pulled and not settled."""
+        return len(self._unacked)
+
+    async def room(self) -> None:
+        """Wait until there is room for more messages."""
+        await self._room.wait()
+
+    def add(self, messages: Iterable[MessageExt], next_offset: int) -> None:
+        """Take in what was pulled, and where the next pull begins."""
+        place = Place(self, self._generation)
+        for stored in messages:
+            self._unacked[stored.queue_offset] = None
+            self._buffered.append(ReceivedMessage(stored, self.queue.broker_name, place))
+            self._buffered_bytes += stored.store_size
+        self.next_offset = next_offset
+        self._measure()
+
+    def take(self) -> ReceivedMessage:
+        """Hand out the next message."""
+        message = self._buffered.popleft()
+        self._buffered_bytes -= message.store_size
+        self._measure()
+        return message
+
+    def put_back(self, message: ReceivedMessage) -> None:
+        """Let a message be handed out again, before all others."""
+        self._buffered.appendleft(message)
+        self._buffered_bytes += message.store_size
+
+    def settle(self, message: ReceivedMessage, generation: int) -> bool:
+        """A message is done with; False when this queue has begun anew since it was pulled."""
+        if generation != self._generation or self.dropped:
+            return False
+        self._unacked.pop(message.queue_offset, None)
+        if self.in_hand is message:
+            self.in_hand = None
+        self._measure()
+        return True
+
+    def restart(self, offset: int) -> None:
+        """Forget what was pulled and go on at another offset."""
+        self._generation += 1
+        self._buffered.clear()
+        self._buffered_bytes = 0
+        self._unacked.clear()
+        self.in_hand = None
+        self.next_offset = offset
+        self._measure()
+
+    def drop(self) -> None:
+        """Hand out nothing any more: the queue is another's."""
+        self.dropped = True
+        self._buffered.clear()
+        self._room.set()
+        if self.task is not None:
+            self.task.cancel()
+
+    def _measure(self) -> None:
+        full = (
+            len(self._buffered) >= self._prefetch
+            or self._buffered_bytes >= _BUFFERED_BYTES_MAX
+            or len(self._unacked) >= self._unacked_max
+        )
+        if full:
+            self._room.clear()
+        else:
+            self._room.set()
+
+
+def allocate(queues: Sequence[_T], client_ids: Sequence[str], client_id: str) -> list[_T]:
+    """The share of one client: neighbouring queues, the first clients get what is left over.
+
+    Args:
+        queues: all of them, in an order that all clients agree on.
+        client_ids: likewise.
+        client_id: whose share; one that is not listed gets nothing.
+
+    Source: AllocateMessageQueueAveragely.
+    """
+    if client_id not in client_ids:
+        return []
+    index, count = client_ids.index(client_id), len(client_ids)
+    each, left = divmod(len(queues), count)
+    begin = index * each + min(index, left)
+    return list(queues[begin : begin + each + (1 if index < left else 0)])

@@ -1,0 +1,341 @@
+"""`Assignment`: which queues a consumer has, and the pulls that fill them.
+
+Floor: beside; imports only the room, remoting/ and java/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from rmqcore.client.assigned import AssignedQueue, allocate
+from rmqcore.client.errors import BadAnswerError
+from rmqcore.client.group_requests import GroupRequests
+from rmqcore.client.instance import ClientInstance, refusal
+from rmqcore.client.received import RETRY_PREFIX, decode_messages
+from rmqcore.client.results import MessageQueue
+from rmqcore.client.route import parse_object
+from rmqcore.client.subscription import Subscription
+from rmqcore.errors import CorruptRecordError
+from rmqcore.java.json import format_compact_java_json, parse_java_json
+from rmqcore.remoting import (
+    Connection,
+    Processor,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    success,
+)
+
+logger = logging.getLogger(__name__)
+
+Start: TypeAlias = Literal["first", "last"] | int
+
+_REBALANCE_INTERVAL_S = 20.0
+#: while a topic has no route: it may be created at any moment; each look waits twice as long
+_LOOK_AGAIN_S = 0.02
+_LOOK_AGAIN_S_MOST = 1.0
+_COMMIT_INTERVAL_S = 5.0
+#: pause after a pull that failed
+_PULL_PAUSE_S = 1.0
+_FLOW_CONTROL_PAUSE_S = 0.02
+_NOTHING_YET = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY})
+_CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+
+
+class Assignment:
+    """The queues of one consumer.
+
+    Source: RebalanceImpl, RebalancePushImpl, DefaultMQPushConsumerImpl.
+
+    Attributes:
+        queues: those that it has now.
+        processors: for what brokers ask a consumer.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        requests: GroupRequests,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        group: str,
+        start: Start,
+        broadcasting: bool,
+        orderly: bool,
+        prefetch: int,
+        unacked_max: int,
+        on_messages: Callable[[AssignedQueue], None],
+    ) -> None:
+        self.queues: dict[MessageQueue, AssignedQueue] = {}
+        self.processors: dict[int, Processor] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+        }
+        self._instance = instance
+        self._requests = requests
+        self._subscriptions = subscriptions
+        self._group = group
+        self._start = start
+        self._broadcasting = broadcasting
+        self._orderly = orderly
+        self._prefetch = prefetch
+        self._unacked_max = unacked_max
+        self._on_messages = on_messages
+        self._wanted = asyncio.Event()
+        self._began = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def to_java(self) -> dict[str, object]:
+        """What heart-beats say of the consumer. Source: ConsumerData."""
+        begin = _CONSUME_FROM.get(str(self._start), "CONSUME_FROM_TIMESTAMP")
+        return {
+            "consumeFromWhere": begin,
+            "consumeType": "CONSUME_PASSIVELY",
+            "groupName": self._group,
+            "messageModel": "BROADCASTING" if self._broadcasting else "CLUSTERING",
+            "subscriptionDataSet": [each.to_java() for each in self._subscriptions.values()],
+            "unitMode": False,
+        }
+
+    async def start(self) -> None:
+        """Join the group, and have the first share of the queues.
+
+        Raises:
+            RemotingError: no name server answers.
+        """
+        self._instance.on_routes = self._wanted.set
+        await self._update_routes()
+        await self._instance.meet_new_brokers()
+        await self._rebalance()
+        self._began = True
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._balance()), loop.create_task(self._commit_often())]
+
+    async def stop(self) -> None:
+        """Leave all queues, and commit how far they were consumed."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+        await self._leave(list(self.queues))
+
+    # ---- rebalance --------------------------------------------------------------------------
+
+    def _members_changed(self, _: Connection, request: RemotingCommand) -> None:
+        """40: another consumer has come or gone."""
+        self._wanted.set()
+
+    async def _balance(self) -> None:
+        look_again_s = _LOOK_AGAIN_S
+        while True:
+            missing = any(topic not in self._instance.routes for topic in self._subscriptions)
+            try:
+                async with asyncio.timeout(look_again_s if missing else _REBALANCE_INTERVAL_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                look_again_s = min(2 * look_again_s, _LOOK_AGAIN_S_MOST)
+            self._wanted.clear()
+            try:
+                if missing:
+                    await self._update_routes()
+                await self._instance.meet_new_brokers()
+                await self._rebalance()
+            except RemotingError as error:
+                logger.warning("group %s: the share of queues: %s", self._group, error)
+
+    async def _update_routes(self) -> None:
+        for topic in self._subscriptions:
+            if topic not in self._instance.routes:
+                await self._instance.update_route(topic)
+
+    async def _rebalance(self) -> None:
+        """Take the queues that are this consumer's now, leave those that are not."""
+        share: set[MessageQueue] = set()
+        for topic in self._subscriptions:
+            share.update(await self._share_of(topic))
+        await self._leave([queue for queue in self.queues if queue not in share])
+        new = sorted(share - self.queues.keys())
+        if self._orderly and not self._broadcasting:
+            locked = await self._requests.lock(share)
+            await self._leave([queue for queue in self.queues if queue not in locked])
+            new = [queue for queue in new if queue in locked]
+        await asyncio.gather(*(self._join(queue) for queue in new))
+
+    async def _share_of(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that are this consumer's; those that it has when nobody can say."""
+        route = self._instance.routes.get(topic)
+        if route is None:
+            return []
+        queues = route.to_read(topic)
+        if self._broadcasting:
+            return queues
+        try:
+            members = await self._requests.members(topic)
+        except RemotingError as error:
+            logger.warning("group %s: the consumers of %s: %s", self._group, topic, error)
+            return [queue for queue in self.queues if queue.topic == topic]
+        return allocate(queues, members, self._instance.client_id)
+
+    async def _join(self, queue: MessageQueue) -> None:
+        try:
+            offset, stored = await self._first_offset(queue)
+        except RemotingError as error:
+            logger.warning("group %s: where %s begins: %s", self._group, queue, error)
+            asyncio.get_running_loop().call_later(_PULL_PAUSE_S, self._wanted.set)
+            return
+        assigned = AssignedQueue(
+            queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
+        )
+        assigned.committed = stored
+        self.queues[queue] = assigned
+        assigned.task = asyncio.get_running_loop().create_task(self._pull_on(assigned))
+        await self._commit(assigned, wait=False)
+
+    async def _first_offset(self, queue: MessageQueue) -> tuple[int, int | None]:
+        """Where to begin, and what the broker has; a queue that is new meanwhile is read whole."""
+        if not self._broadcasting:
+            stored = await self._requests.stored_offset(queue)
+            if stored is not None:
+                return stored, stored
+        if self._start == "first" or self._began or queue.topic.startswith(RETRY_PREFIX):
+            return 0, None
+        if self._start == "last":
+            return await self._requests.max_offset(queue), None
+        return await self._requests.offset_at(queue, int(self._start)), None
+
+    async def _leave(self, queues: list[MessageQueue]) -> None:
+        left = [self.queues.pop(queue) for queue in queues]
+        for assigned in left:
+            assigned.drop()
+        tasks = [assigned.task for assigned in left if assigned.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.gather(*(self._commit(assigned, wait=True) for assigned in left))
+        if self._orderly and not self._broadcasting:
+            # a message that is still worked on keeps its queue's lock, until it is settled
+            free = [each.queue for each in left if each.in_hand is None]
+            await self._requests.unlock(free if self._tasks else [each.queue for each in left])
+
+    # ---- pulling ----------------------------------------------------------------------------
+
+    async def _pull_on(self, assigned: AssignedQueue) -> None:
+        """Pull, again and again, as long as the queue is this consumer's."""
+        subscription = self._subscriptions[assigned.queue.topic]
+        while not assigned.dropped:
+            await assigned.room()
+            try:
+                answer, address = await self._requests.pull(
+                    assigned.queue, assigned.next_offset, subscription, assigned.broker_id
+                )
+                await self._take(assigned, answer, address, subscription)
+            except (RemotingError, CorruptRecordError) as error:
+                logger.warning("group %s: pull of %s: %s", self._group, assigned.queue, error)
+                assigned.broker_id = 0
+                await self._after_failure(error, assigned.queue.topic)
+
+    async def _after_failure(self, error: Exception, topic: str) -> None:
+        """Pause; and ask for another route when the broker cannot be reached."""
+        if isinstance(error, RequestRefusedError):
+            busy = error.code == ResponseCode.FLOW_CONTROL
+            await asyncio.sleep(_FLOW_CONTROL_PAUSE_S if busy else _PULL_PAUSE_S)
+            return
+        await asyncio.sleep(_PULL_PAUSE_S)
+        try:
+            await self._instance.update_route(topic)
+        except RemotingError as failure:
+            logger.warning("group %s: the route of %s: %s", self._group, topic, failure)
+
+    async def _take(
+        self,
+        assigned: AssignedQueue,
+        answer: RemotingCommand,
+        address: str,
+        subscription: Subscription,
+    ) -> None:
+        """Take what a pull has brought. Source: PullCallback of DefaultMQPushConsumerImpl."""
+        code = answer.code
+        if code not in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED, *_NOTHING_YET):
+            raise refusal(answer, address)
+        following = answer.number("nextBeginOffset")
+        if following < 0:
+            raise BadAnswerError(address, f"nextBeginOffset={following}")
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            logger.info("%s goes on at %d: %s", assigned.queue, following, answer.remark)
+            assigned.restart(following)
+            await self._commit(assigned, wait=False)
+            return
+        assigned.broker_id = answer.number("suggestWhichBrokerId", 0)
+        if code != ResponseCode.SUCCESS:
+            still = following == assigned.next_offset
+            assigned.add((), following)
+            if still and code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                await asyncio.sleep(_FLOW_CONTROL_PAUSE_S)
+            return
+        messages = decode_messages(answer.body)
+        assigned.add([each for each in messages if subscription.wants(each)], following)
+        self._on_messages(assigned)
+
+    # ---- offsets ----------------------------------------------------------------------------
+
+    async def _commit_often(self) -> None:
+        while True:
+            await asyncio.sleep(_COMMIT_INTERVAL_S)
+            await asyncio.gather(
+                *(self._commit(each, wait=False) for each in list(self.queues.values()))
+            )
+
+    async def _commit(self, assigned: AssignedQueue, *, wait: bool) -> None:
+        offset = assigned.commit_offset
+        if self._broadcasting or offset == assigned.committed:
+            return
+        try:
+            await self._requests.commit(assigned.queue, offset, wait=wait)
+        except RemotingError as error:
+            logger.warning("group %s: offset of %s: %s", self._group, assigned.queue, error)
+        else:
+            assigned.committed = offset
+
+    async def _reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """220: an administrator sets the offsets."""
+        for queue, offset in offset_table(request.body).items():
+            assigned = self.queues.get(queue)
+            if assigned is not None:
+                assigned.restart(offset)
+                await self._commit(assigned, wait=False)
+        return success()
+
+    def _status(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """221: an administrator asks for the offsets."""
+        topic = request.text("topic", "")
+        entries = (
+            f"{format_compact_java_json(queue.to_java())}:{assigned.commit_offset}"
+            for queue, assigned in self.queues.items()
+            if topic in ("", queue.topic)
+        )
+        return success(body=('{"messageQueueTable":{' + ",".join(entries) + "}}").encode())
+
+
+def offset_table(body: bytes) -> dict[MessageQueue, int]:
+    """The offsets by queue in a body ``{"offsetTable":{queue:offset}}``.
+
+    Raises:
+        RequestRefusedError: there are none in it; answers with code 1.
+    """
+    try:
+        table: dict[str, Any] = parse_object(body).get("offsetTable") or {}
+        found = {}
+        for key, offset in table.items():
+            queue = parse_java_json(key)
+            name = MessageQueue(str(queue["topic"]), str(queue["brokerName"]), queue["queueId"])
+            found[name] = max(0, int(offset))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        remark = "the body holds no offsets of queues"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+    return found

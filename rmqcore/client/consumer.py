@@ -1,0 +1,319 @@
+"""`Consumer`: the messages of some topics, shared by the consumers of a group.
+
+Floor: beside; imports only the room, remoting/ and `message`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from rmqcore.client.assigned import AssignedQueue, Place
+from rmqcore.client.assignment import Assignment, Start
+from rmqcore.client.errors import ClientClosedError
+from rmqcore.client.group_requests import GroupRequests
+from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
+from rmqcore.client.received import RETRY_PREFIX, ReceivedMessage
+from rmqcore.client.subscription import Subscription
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import ArgumentError
+from rmqcore.remoting import AclSigner
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["clustering", "broadcasting"]
+#: pause before a message that failed is tried again where a queue is consumed in order
+_ORDERLY_PAUSE_S = 1.0
+_RECONSUME_MAX = 16
+#: seconds of the delay levels of ``messageDelayLevel``, the first of number 1
+_LEVELS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)))
+_LEVELS_S += (20 * 60, 30 * 60, 3600, 7200)
+
+
+class Consumer:
+    """Hands out messages, one by one; each has to be settled by `ack` or `nack`.
+
+    What was handed out and not settled when the consumer ends comes again, to this group's other
+    consumers or to the next one. So a message may come more than once.
+
+    Used from one event loop, by any number of tasks.
+
+    Source: DefaultMQPushConsumer.
+
+    Attributes:
+        group: the consumers that share the messages and their progress.
+    """
+
+    def __init__(
+        self,
+        namesrv_addr: str | Sequence[str],
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        start: Start = "last",
+        mode: Mode = "clustering",
+        orderly: bool = False,
+        prefetch: int = 256,
+        unacked_max: int = 2000,
+        reconsume_max: int = _RECONSUME_MAX,
+        timeout_ms: float = DEFAULT_TIMEOUT_MS,
+        acl: AclSigner | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare a consumer; ``async with`` opens it.
+
+        Args:
+            namesrv_addr: name servers: `host:port`, with ``;`` between several.
+            group: name of the group.
+            subscriptions: topic -> ``*``, tags such as ``a || b``, or `Sql`.
+            start: where a group begins that has consumed nothing of a queue: with its ``first``
+                message, behind the ``last``, or at a Unix time in milliseconds.
+            mode: ``clustering`` shares the messages between the group's consumers;
+                ``broadcasting`` gives each consumer all of them, and keeps no progress.
+            orderly: hand out the next message of a queue only when the one before is settled.
+            prefetch: messages of one queue that wait here to be handed out.
+            unacked_max: messages of one queue that may be handed out and not settled.
+            reconsume_max: how often a message comes again before it becomes a dead letter.
+            timeout_ms: of each request.
+            acl: signs the requests.
+            tls: trust for TLS; None connects without.
+
+        Raises:
+            ValueError: an address is not host:port.
+            ArgumentError: another argument is not what it should be.
+        """
+        _check(subscriptions, start, mode)
+        self.group = group
+        self._broadcasting = mode == "broadcasting"
+        self._orderly = orderly
+        self._reconsume_max = reconsume_max
+        self._instance = ClientInstance(
+            "consumer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
+        )
+        self._requests = GroupRequests(self._instance, group)
+        version = wall_clock_ms()
+        wanted = {
+            topic: Subscription.of(topic, expression, version)
+            for topic, expression in subscriptions.items()
+        }
+        if not self._broadcasting:
+            retry_topic = RETRY_PREFIX + group
+            wanted[retry_topic] = Subscription.of(retry_topic, "*", version)
+        self._assignment = Assignment(
+            self._instance,
+            self._requests,
+            wanted,
+            group=group,
+            start=start,
+            broadcasting=self._broadcasting,
+            orderly=orderly,
+            prefetch=prefetch,
+            unacked_max=unacked_max,
+            on_messages=self._offer,
+        )
+        self._ready: deque[AssignedQueue] = deque()
+        self._arrived = asyncio.Event()
+        self._open = asyncio.Event()
+        self._later: set[asyncio.TimerHandle] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Join the group and take a share of the queues; ``async with`` does it.
+
+        Raises:
+            RemotingError: no name server answers.
+        """
+        await self._instance.start(self._assignment.processors)
+        try:
+            await self._assignment.start()
+        except BaseException:
+            await self.close()
+            raise
+        self._open.set()
+
+    async def close(self) -> None:
+        """Commit what was settled, leave the group, and end ``async for``."""
+        self._open.clear()
+        self._arrived.set()
+        for timer in self._later:
+            timer.cancel()
+        await self._assignment.stop()
+        await self._instance.close({"consumerGroup": self.group})
+
+    @property
+    def client_id(self) -> str:
+        """The name under which brokers know this consumer."""
+        return self._instance.client_id
+
+    @property
+    def assigned(self) -> list[AssignedQueue]:
+        """The queues that this consumer has now."""
+        return list(self._assignment.queues.values())
+
+    # ---- handing out ------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        message = await self.receive()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def receive(self, timeout_s: float | None = None) -> ReceivedMessage | None:
+        """Return the next message.
+
+        Args:
+            timeout_s: how long to wait for one; None waits until the consumer is closed.
+
+        Returns:
+            the message; None when there was none in time, or the consumer was closed meanwhile.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+        """
+        if not self._open.is_set():
+            raise ClientClosedError("consumer")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._open.is_set():
+                    message = self._next()
+                    if message is not None:
+                        return message
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            return None
+        return None
+
+    def _next(self) -> ReceivedMessage | None:
+        while self._ready:
+            assigned = self._ready.popleft()
+            if not assigned.has_messages:
+                continue
+            message = assigned.take()
+            if self._orderly:
+                assigned.in_hand = message
+            elif assigned.has_messages:
+                self._ready.append(assigned)
+            return message
+        return None
+
+    def _offer(self, assigned: AssignedQueue) -> None:
+        """Let a queue's messages be handed out, if it has any."""
+        if assigned.has_messages and assigned not in self._ready:
+            self._ready.append(assigned)
+            self._arrived.set()
+
+    # ---- settling ---------------------------------------------------------------------------
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """A message is done with: the group gets it no more.
+
+        One whose queue has gone to another consumer meanwhile comes again there.
+
+        Args:
+            message: what this consumer has handed out.
+        """
+        assigned, generation = _place(message)
+        if assigned.settle(message, generation):
+            self._offer(assigned)
+        elif assigned.dropped and assigned.in_hand is message:
+            assigned.in_hand = None
+            await self._requests.unlock([assigned.queue])
+
+    async def nack(self, message: ReceivedMessage, *, delay_level: int = 0) -> None:
+        """Let a message come again later.
+
+        Clustering: through the broker's retry topic; in order: to this consumer, after a second
+        (or the level's time), before all others of its queue; broadcasting: it does not.
+
+        Args:
+            message: what this consumer has handed out.
+            delay_level: the number of a level of ``messageDelayLevel``; 0 lets each try wait longer
+                than the one before; -1 makes it a dead letter at once.
+
+        Raises:
+            RequestRefusedError: the broker cannot keep it.
+            RemotingError: no answer; the message is not settled, and may come again nevertheless.
+        """
+        assigned, generation = _place(message)
+        if self._broadcasting:
+            logger.info("%r: given back, which broadcasting passes over", message)
+            await self.ack(message)
+            return
+        once_more = message.reconsume_times < self._reconsume_max
+        if self._orderly and delay_level >= 0 and once_more:
+            self._again(assigned, message, generation, delay_level)
+            return
+        origin = message.properties.get("ORIGIN_MESSAGE_ID", message.offset_message_id)
+        await self._requests.send_back(
+            message.broker_name,
+            message.phy_offset,
+            delay_level if once_more else -1,
+            self._reconsume_max,
+            (origin, message.topic),
+        )
+        await self.ack(message)
+
+    def _again(
+        self, assigned: AssignedQueue, message: ReceivedMessage, generation: int, level: int
+    ) -> None:
+        """Hand a message out again after a while, and no other of its queue before."""
+        if assigned.dropped or assigned.in_hand is not message:
+            return
+
+        def now() -> None:
+            self._later.discard(timer)
+            assigned.paused = False
+            self._offer(assigned)
+
+        message.reconsume_times += 1
+        assigned.in_hand = None
+        assigned.put_back(message)
+        assigned.paused = True
+        pause_s = _LEVELS_S[min(level, len(_LEVELS_S)) - 1] if level else _ORDERLY_PAUSE_S
+        timer = asyncio.get_running_loop().call_later(pause_s, now)
+        self._later.add(timer)
+
+    # ---- heart-beats ------------------------------------------------------------------------
+
+    def _beat(self) -> Mapping[str, object]:
+        return {
+            "consumerDataSet": [self._assignment.to_java()],
+            "heartbeatFingerprint": 0,
+            "producerDataSet": [],
+            "withoutSub": False,
+        }
+
+
+def _place(message: ReceivedMessage) -> Place:
+    if not isinstance(message.place, Place):
+        raise ArgumentError("message", message, "a message that a consumer has handed out")
+    return message.place
+
+
+def _check(subscriptions: object, start: object, mode: object) -> None:
+    if not isinstance(subscriptions, Mapping) or not subscriptions:
+        raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
+    if start not in ("first", "last") and (type(start) is not int or start < 0):
+        raise ArgumentError("start", start, "'first', 'last' or a Unix time in milliseconds")
+    if mode not in ("clustering", "broadcasting"):
+        raise ArgumentError("mode", mode, "'clustering' or 'broadcasting'")

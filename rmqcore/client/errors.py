@@ -1,0 +1,43 @@
+"""What can go wrong in a client, besides what goes wrong on its connections.
+
+Floor: beside; imports only remoting.
+"""
+
+from __future__ import annotations
+
+from rmqcore.remoting.errors import RemotingError
+
+
+class NoRouteError(RemotingError):
+    """No name server knows a broker that serves what was asked for.
+
+    Attributes:
+        topic: the topic, or the broker's name.
+        reason: what is missing, and what to do.
+    """
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        super().__init__(f"{topic}: {reason}")
+
+
+class ClientClosedError(RemotingError):
+    """A client was used before it had been opened, or after it had been closed."""
+
+    def __init__(self, client: str) -> None:
+        super().__init__(f"the {client} is not open; use it inside `async with`")
+
+
+class BadAnswerError(RemotingError, ValueError):
+    """A broker or name server answered with what is no answer to the request.
+
+    Attributes:
+        address: who has answered, `host:port`.
+        reason: what was found.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"{address}: {reason}")

@@ -1,0 +1,365 @@
+"""`ClientInstance`: the connections, routes and heart-beats of one producer, consumer or admin.
+
+Floor: beside; imports only the room, remoting/ and java/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rmqcore.client.errors import BadAnswerError, ClientClosedError, NoRouteError
+from rmqcore.client.route import MASTER_ID, TopicRoute, parse_route
+from rmqcore.client.unique_id import UniqueIds
+from rmqcore.java.json import format_compact_java_json
+from rmqcore.remoting import (
+    AclSigner,
+    ClientSettings,
+    Processor,
+    RemotingClient,
+    RemotingCommand,
+    RemotingError,
+    RemotingTimeoutError,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    split_address,
+)
+
+logger = logging.getLogger(__name__)
+
+AUTO_CREATE_TOPIC = "TBW102"
+#: queues that a client asks for when its first message creates a topic
+_NEW_TOPIC_QUEUES = 4
+#: seconds between two heart-beats, and between two looks at the routes
+HEART_BEAT_INTERVAL_S = 30.0
+DEFAULT_TIMEOUT_MS = 3000.0
+_NUMBERS = itertools.count(1)
+
+
+class ClientInstance:
+    """What producers, consumers and admins have in common.
+
+    Source: MQClientInstance, MQClientAPIImpl.
+
+    Attributes:
+        client_id: the name under which brokers know this client.
+        timeout_ms: of each request, unless the caller says otherwise.
+        remoting: the connections; None before `start`.
+        ids: makes the ids of messages.
+        routes: by topic, those that were asked for.
+        on_routes: called after a route has changed.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        namesrv_addr: str | Sequence[str],
+        *,
+        acl: AclSigner | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_ms: float = DEFAULT_TIMEOUT_MS,
+        beat: Callable[[], Mapping[str, object]] | None = None,
+    ) -> None:
+        """Prepare an instance; `start` uses the event loop.
+
+        Args:
+            kind: what it belongs to, for errors: producer, consumer, admin.
+            namesrv_addr: addresses of the name servers, in one text with ``;`` between or several.
+            acl: signs each request.
+            tls: trust for TLS; None connects without.
+            timeout_ms: of each request.
+            beat: what the heart-beats say of this client; None sends none.
+
+        Raises:
+            ValueError: an address is not host:port.
+        """
+        listed = namesrv_addr.split(";") if isinstance(namesrv_addr, str) else namesrv_addr
+        self.name_servers = [each.strip() for each in listed if each.strip()]
+        if not self.name_servers:
+            raise ValueError("namesrv_addr: at least one host:port is needed")
+        for address in self.name_servers:
+            split_address(address)
+        host = _own_host(self.name_servers[0])
+        self.client_id = f"{host}@{os.getpid()}#{time.monotonic_ns()}#{next(_NUMBERS)}"
+        self.ids = UniqueIds(host)
+        self.timeout_ms = timeout_ms
+        self.remoting: RemotingClient | None = None
+        self.routes: dict[str, TopicRoute] = {}
+        self.on_routes: Callable[[], None] | None = None
+        self._kind = kind
+        self._acl = acl
+        self._tls = tls
+        self._beat = beat
+        self._task: asyncio.Task[None] | None = None
+        self._known: set[str] = set()
+
+    async def start(self, processors: Mapping[int, Processor] | None = None) -> None:
+        """Begin to look after routes and heart-beats.
+
+        Args:
+            processors: for what brokers ask, by request code.
+        """
+        sign = None if self._acl is None else self._acl.sign
+        self.remoting = RemotingClient(
+            settings=ClientSettings(tls=self._tls), processors=dict(processors or {}), sign=sign
+        )
+        self._task = asyncio.get_running_loop().create_task(self._look_after())
+
+    async def close(self, groups: Mapping[str, str] | None = None) -> None:
+        """Tell the brokers good-bye and close every connection.
+
+        Args:
+            groups: fields of UNREGISTER_CLIENT: ``producerGroup``, ``consumerGroup``.
+        """
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        remoting = self.remoting
+        if remoting is None:
+            return
+        if groups:
+            fields = {"clientID": self.client_id, **groups}
+            await asyncio.gather(
+                *(
+                    self._try(address, RequestCode.UNREGISTER_CLIENT, fields)
+                    for address in self._known
+                )
+            )
+        self.remoting = None
+        await remoting.close()
+
+    # ---- asking -----------------------------------------------------------------------------
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout_ms: float | None = None,
+    ) -> RemotingCommand:
+        """Ask a broker or name server; returns its answer whatever code that has.
+
+        Raises:
+            RemotingError: there is no answer.
+            ClientClosedError: the client is not open.
+        """
+        command = RemotingCommand(int(code), dict(fields or {}), body)
+        return await self._open_remoting().invoke(
+            address, command, self.timeout_ms if timeout_ms is None else timeout_ms
+        )
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout_ms: float | None = None,
+    ) -> RemotingCommand:
+        """As `invoke`, for what has to succeed.
+
+        Raises:
+            RequestRefusedError: the answer has another code than success.
+        """
+        answer = await self.invoke(address, code, fields, body, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, address)
+        return answer
+
+    async def tell(
+        self, address: str, code: int, fields: Mapping[str, str], body: bytes = b""
+    ) -> None:
+        """Send what gets no answer.
+
+        Raises:
+            RemotingError: it could not be sent.
+        """
+        command = RemotingCommand(int(code), dict(fields), body)
+        await self._open_remoting().invoke_oneway(address, command, self.timeout_ms)
+
+    async def ask_name_server(
+        self, code: int, fields: Mapping[str, str] | None = None
+    ) -> tuple[RemotingCommand, str]:
+        """Ask the name server that answered last, the others when it does not.
+
+        Returns:
+            the answer, whatever code it has, and whose it is.
+
+        Raises:
+            RemotingError: none of them answers; that of the last one.
+        """
+        last: RemotingError | None = None
+        for address in list(self.name_servers):
+            try:
+                answer = await self.invoke(address, code, fields)
+            except ClientClosedError:
+                raise
+            except RemotingError as error:
+                last = error
+                continue
+            if self.name_servers[0] != address:
+                self.name_servers.remove(address)
+                self.name_servers.insert(0, address)
+            return answer, address
+        raise last or NoRouteError("name server", "there is none")
+
+    def _open_remoting(self) -> RemotingClient:
+        if self.remoting is None:
+            raise ClientClosedError(self._kind)
+        return self.remoting
+
+    async def _try(self, address: str, code: int, fields: Mapping[str, str]) -> None:
+        with contextlib.suppress(RemotingError):
+            await self.invoke(address, code, fields, timeout_ms=1000)
+
+    # ---- routes -----------------------------------------------------------------------------
+
+    async def fetch_route(self, topic: str) -> TopicRoute | None:
+        """Ask for the route of a topic; None when there is none.
+
+        Raises:
+            RemotingError: no name server answers, or one refuses.
+        """
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer, address = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, address)
+        try:
+            return parse_route(answer.body)
+        except ValueError as error:
+            raise BadAnswerError(address, f"the route of {topic}: {error}") from error
+
+    async def update_route(self, topic: str, *, create: bool = False) -> TopicRoute | None:
+        """Ask for the route of a topic and keep it; an old one stays when there is none now.
+
+        Args:
+            topic: the topic.
+            create: take the route of a topic that its first message creates.
+
+        Raises:
+            RemotingError: no name server answers, or one refuses.
+        """
+        route = await self.fetch_route(topic)
+        if route is None and create and topic not in self.routes:
+            template = await self.fetch_route(AUTO_CREATE_TOPIC)
+            route = template and template.limited(_NEW_TOPIC_QUEUES)
+        if route is None:
+            return self.routes.get(topic)
+        changed = self.routes.get(topic) != route
+        self.routes[topic] = route
+        if changed and self.on_routes is not None:
+            self.on_routes()
+        return route
+
+    def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """The address of a broker; the master's when there is none with this id.
+
+        Raises:
+            NoRouteError: no route names it.
+        """
+        for route in self.routes.values():
+            by_id = route.brokers.get(broker_name)
+            if by_id:
+                address = by_id.get(broker_id) or by_id.get(MASTER_ID)
+                if address is not None:
+                    return address
+        raise NoRouteError(broker_name, "the name servers know no address of this broker")
+
+    def any_address(self, topic: str) -> str:
+        """The address of one broker of a topic.
+
+        Raises:
+            NoRouteError: there is none.
+        """
+        route = self.routes.get(topic)
+        if route is None or not route.addresses:
+            raise NoRouteError(topic, "the name servers know no broker of this topic")
+        return route.addresses[0]
+
+    # ---- what goes on by itself -------------------------------------------------------------
+
+    async def heart_beat(self, addresses: Iterable[str] | None = None) -> None:
+        """Tell brokers that this client lives, all of the routes unless told which."""
+        if self._beat is None:
+            return
+        if addresses is None:
+            addresses = {a for route in self.routes.values() for a in route.addresses}
+        body = format_compact_java_json({"clientID": self.client_id, **self._beat()}).encode()
+        await asyncio.gather(*(self._beat_at(address, body) for address in addresses))
+
+    async def meet_new_brokers(self) -> bool:
+        """Send a heart-beat to the brokers that got none yet; True when there were any."""
+        new = {a for route in self.routes.values() for a in route.addresses} - self._known
+        if new:
+            await self.heart_beat(new)
+        return bool(new & self._known)
+
+    async def _beat_at(self, address: str, body: bytes) -> None:
+        try:
+            await self.ask(address, RequestCode.HEART_BEAT, {}, body)
+        except RemotingError as error:
+            self._known.discard(address)
+            logger.warning("%s: heart-beat to %s: %s", self.client_id, address, error)
+        else:
+            self._known.add(address)
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(HEART_BEAT_INTERVAL_S)
+            for topic in list(self.routes):
+                try:
+                    await self.update_route(topic)
+                except RemotingError as error:
+                    logger.warning("%s: the route of %s: %s", self.client_id, topic, error)
+            await self.heart_beat()
+
+
+class Deadline:
+    """How much of a time-out is left."""
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.timeout_ms = timeout_ms
+        self._end_s = time.monotonic() + timeout_ms / 1000
+
+    @property
+    def rest_ms(self) -> float:
+        """Milliseconds that are left, 0 at least."""
+        return max(0.0, (self._end_s - time.monotonic()) * 1000)
+
+    def check(self, address: str, code: int) -> None:
+        """Raise when nothing is left.
+
+        Raises:
+            RemotingTimeoutError: it is so.
+        """
+        if self.rest_ms <= 0:
+            raise RemotingTimeoutError(address, int(code), self.timeout_ms)
+
+
+def refusal(answer: RemotingCommand, address: str) -> RequestRefusedError:
+    """The error that an answer means."""
+    return RequestRefusedError(answer.code, answer.remark or "", address)
+
+
+def _own_host(name_server: str) -> str:
+    """This machine's address as the name server sees it; nothing is sent."""
+    host, port = split_address(name_server)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port or 1))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"

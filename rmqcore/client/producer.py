@@ -1,0 +1,478 @@
+"""`Producer`: sends messages.
+
+Floor: beside; imports only the room, remoting/, `message` and `_codec`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from rmqcore._codec import decode_message_id
+from rmqcore.client.errors import BadAnswerError, NoRouteError
+from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance, Deadline, refusal
+from rmqcore.client.outgoing import Outgoing, batch_of, outgoing, reply_to
+from rmqcore.client.received import ReceivedMessage, decode_messages
+from rmqcore.client.replies import Replies
+from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
+from rmqcore.errors import CorruptRecordError, MessageIllegalError
+from rmqcore.message import Message
+from rmqcore.remoting import (
+    AclSigner,
+    Connection,
+    Processor,
+    RemotingCommand,
+    RemotingConnectError,
+    RemotingError,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+)
+
+logger = logging.getLogger(__name__)
+
+_STORED = frozenset(int(status) for status in SendStatus)
+#: answers after which another broker is tried. Source: DefaultMQProducer, retryResponseCodes
+_TRY_ELSEWHERE = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+State: TypeAlias = TransactionState | None
+#: Says what became of a transaction; a plain function or a coroutine function. None: unknown.
+TransactionCheck: TypeAlias = Callable[[ReceivedMessage], State | Awaitable[State]]
+#: Does the work of a transaction once its message is stored, and says what became of it.
+Transaction: TypeAlias = Callable[[SendResult], State | Awaitable[State]]
+
+
+class Producer:
+    """Sends messages to the brokers of a topic, in turns.
+
+    Used from one event loop, by any number of tasks.
+
+    Source: DefaultMQProducer, TransactionMQProducer.
+
+    Attributes:
+        group: the producers that can finish each other's transactions.
+    """
+
+    def __init__(
+        self,
+        namesrv_addr: str | Sequence[str],
+        *,
+        group: str = "rmqcore-producer",
+        retries: int = 2,
+        timeout_ms: float = DEFAULT_TIMEOUT_MS,
+        compress_above: int | None = 4096,
+        check_transaction: TransactionCheck | None = None,
+        acl: AclSigner | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare a producer; ``async with`` opens it.
+
+        Args:
+            namesrv_addr: name servers: `host:port`, with ``;`` between several.
+            group: name of the group.
+            retries: how often a send that failed is tried on another queue.
+            timeout_ms: for one send with all its tries.
+            compress_above: bodies of so many bytes and more are compressed (zlib); None: none.
+            check_transaction: says, when a broker asks, what became of a transaction.
+            acl: signs the requests.
+            tls: trust for TLS; None connects without.
+
+        Raises:
+            ValueError: an address is not host:port.
+        """
+        self.group = group
+        self._retries = retries
+        self._compress_above = compress_above
+        self._check_transaction = check_transaction
+        self._instance = ClientInstance(
+            "producer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
+        )
+        self._replies = Replies()
+        self._turn = itertools.count()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the producer; ``async with`` does it."""
+        processors: dict[int, Processor] = {
+            RequestCode.CHECK_TRANSACTION_STATE: self._check,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replies.take,
+        }
+        await self._instance.start(processors)
+
+    async def close(self) -> None:
+        """Tell the brokers good-bye and close the connections."""
+        await self._instance.close({"producerGroup": self.group})
+
+    @property
+    def client_id(self) -> str:
+        """The name under which brokers know this producer."""
+        return self._instance.client_id
+
+    # ---- sending ----------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        delay_level: int = 0,
+        deliver_at_ms: int | None = None,
+    ) -> SendResult:
+        """Send one message and wait until a broker has it.
+
+        Args:
+            topic: where to; a new one is created if the brokers allow it.
+            body: at most 4 MiB.
+            tags: the filter tag.
+            keys: look-up keys; one str is one key.
+            properties: further names and values.
+            queue_id: the queue, of the first broker that has it; None: the queues take turns.
+            delay_level: 0, or the number of a level of ``messageDelayLevel``.
+            deliver_at_ms: Unix time to deliver it at, for brokers with a timer wheel.
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was sent.
+            NoRouteError: no broker has the topic.
+            RequestRefusedError: the broker refuses it.
+            RemotingError: no answer; the message may be stored or not.
+        """
+        message = self._outgoing(topic, body, tags, keys, properties, delay_level, deliver_at_ms)
+        return await self._send(message, queue_id)
+
+    async def send_oneway(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        delay_level: int = 0,
+        deliver_at_ms: int | None = None,
+    ) -> None:
+        """Send one message without waiting for an answer; it may be lost.
+
+        Args:
+            topic: where to.
+            body: at most 4 MiB.
+            tags: the filter tag.
+            keys: look-up keys.
+            properties: further names and values.
+            queue_id: see `send`.
+            delay_level: see `send`.
+            deliver_at_ms: see `send`.
+
+        Raises:
+            MessageIllegalError, NoRouteError, RemotingError: nothing was sent.
+        """
+        message = self._outgoing(topic, body, tags, keys, properties, delay_level, deliver_at_ms)
+        queue = self._choose(topic, await self._queues(topic), queue_id, frozenset())
+        fields = message.fields(self.group, queue.queue_id)
+        address = self._instance.address_of(queue.broker_name)
+        await self._instance.tell(address, message.code, fields, message.body)
+
+    async def send_batch(
+        self, topic: str, messages: Iterable[bytes | Message], *, queue_id: int | None = None
+    ) -> SendResult:
+        """Send several messages to one queue, as one request; all are stored, or none.
+
+        Args:
+            topic: of all of them.
+            messages: bodies, or messages with tags, keys and properties; 4 MiB together.
+            queue_id: see `send`.
+
+        Returns:
+            SendResult: ``message_id`` and ``offset_message_id`` name all, ``queue_offset`` is the
+            first one's.
+
+        Raises:
+            MessageIllegalError: there are none, one breaks a limit, is delayed, or is of another
+                topic; nothing was sent.
+            NoRouteError, RequestRefusedError, RemotingError: see `send`.
+        """
+        return await self._send(batch_of(topic, messages, self._instance.ids), queue_id)
+
+    async def send_in_transaction(
+        self,
+        topic: str,
+        body: bytes,
+        transaction: Transaction,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Send a message that consumers get when a transaction commits.
+
+        Args:
+            topic: where to.
+            body: at most 4 MiB.
+            transaction: called once the broker has the message: does the work and says what became
+                of it. What it raises goes to the caller, and the broker asks
+                ``check_transaction`` later.
+            tags: the filter tag.
+            keys: look-up keys.
+            properties: further names and values.
+
+        Raises:
+            MessageIllegalError, NoRouteError, RequestRefusedError, RemotingError: see `send`; the
+                transaction has not begun.
+        """
+        message = self._outgoing(topic, body, tags, keys, properties, 0, None)
+        message.prepare_transaction(self.group)
+        await self._queues(topic)
+        await self._instance.meet_new_brokers()
+        result = await self._send(message, None)
+        state: State = TransactionState.UNKNOWN
+        try:
+            if result.status is SendStatus.SEND_OK:
+                said = transaction(result)
+                state = await said if inspect.isawaitable(said) else said
+            else:
+                state = TransactionState.ROLLBACK
+        finally:
+            await self._end_transaction(result, state or TransactionState.UNKNOWN)
+        return message.result_of(result, state or TransactionState.UNKNOWN)
+
+    async def request(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: float | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for a consumer's reply, see `reply`.
+
+        Args:
+            topic: where to.
+            body: at most 4 MiB.
+            tags: the filter tag.
+            keys: look-up keys.
+            properties: further names and values.
+            timeout_ms: for sending, working and replying; None for the producer's own.
+
+        Raises:
+            RemotingTimeoutError: nobody has replied in time.
+            MessageIllegalError, NoRouteError, RequestRefusedError, RemotingError: see `send`.
+        """
+        deadline = Deadline(self._instance.timeout_ms if timeout_ms is None else timeout_ms)
+        message = self._outgoing(topic, body, tags, keys, properties, 0, None)
+        with self._replies.expect(message, self.client_id, deadline.timeout_ms) as reply:
+            await self._queues(topic)
+            await self._instance.meet_new_brokers()
+            await self._send(message, None, deadline)
+            return await reply.wait(topic, deadline)
+
+    async def reply(self, message: ReceivedMessage, body: bytes) -> SendResult:
+        """Answer a message that was sent by `request`.
+
+        Args:
+            message: what was asked.
+            body: the answer.
+
+        Raises:
+            MessageIllegalError: the message asks for no reply, or the body is too large.
+            NoRouteError, RequestRefusedError, RemotingError: see `send`; refused when the one who
+                asks is gone.
+        """
+        return await self._send(reply_to(message, body, self._instance.ids), None)
+
+    # ---- how ------------------------------------------------------------------------------
+
+    def _outgoing(
+        self,
+        topic: str,
+        body: bytes,
+        tags: str | None,
+        keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        delay_level: int,
+        deliver_at_ms: int | None,
+    ) -> Outgoing:
+        return outgoing(
+            topic,
+            body,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            delay_level=delay_level,
+            deliver_at_ms=deliver_at_ms,
+            unique_id=self._instance.ids.make(),
+            compress_above=self._compress_above,
+        )
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        route = self._instance.routes.get(topic)
+        queues = route.to_write(topic) if route else []
+        if not queues:
+            route = await self._instance.update_route(topic, create=True)
+            queues = route.to_write(topic) if route else []
+        if not queues:
+            raise NoRouteError(
+                topic, "no broker has this topic; create it, or let brokers do (TBW102)"
+            )
+        return queues
+
+    def _choose(
+        self,
+        topic: str,
+        queues: list[MessageQueue],
+        queue_id: int | None,
+        avoided: frozenset[str] | set[str],
+    ) -> MessageQueue:
+        if queue_id is not None:
+            for queue in queues:
+                if queue.queue_id == queue_id:
+                    return queue
+            raise MessageIllegalError(f"topic {topic} has no queue {queue_id} to write")
+        better = [queue for queue in queues if queue.broker_name not in avoided]
+        candidates = better or queues
+        return candidates[next(self._turn) % len(candidates)]
+
+    async def _send(
+        self, message: Outgoing, queue_id: int | None, deadline: Deadline | None = None
+    ) -> SendResult:
+        """Send until a broker has it, or no try is left. Source: sendDefaultImpl."""
+        deadline = deadline or Deadline(self._instance.timeout_ms)
+        avoided: set[str] = set()
+        tries = 1 if queue_id is not None else 1 + self._retries
+        while True:
+            tries -= 1
+            queue = self._choose(
+                message.topic, await self._queues(message.topic), queue_id, avoided
+            )
+            try:
+                return await self._send_to(queue, message, deadline)
+            except RequestRefusedError as error:
+                again = error.code in _TRY_ELSEWHERE
+                if not again or tries <= 0:
+                    raise
+            except RemotingConnectError:
+                if tries <= 0:
+                    await self._refresh(message.topic)
+                    raise
+            except RemotingError:
+                if tries <= 0 or deadline.rest_ms <= 0:
+                    raise
+            avoided.add(queue.broker_name)
+            await self._refresh(message.topic)
+            deadline.check(queue.broker_name, message.code)
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._instance.update_route(topic)
+        except RemotingError as error:
+            logger.warning("the route of %s: %s", topic, error)
+
+    async def _send_to(
+        self, queue: MessageQueue, message: Outgoing, deadline: Deadline
+    ) -> SendResult:
+        address = self._instance.address_of(queue.broker_name)
+        answer = await self._instance.invoke(
+            address,
+            message.code,
+            message.fields(self.group, queue.queue_id),
+            message.body,
+            deadline.rest_ms,
+        )
+        if answer.code not in _STORED:
+            raise refusal(answer, address)
+        try:
+            return SendResult(
+                message.unique_id,
+                message.topic,
+                queue.broker_name,
+                answer.number("queueId"),
+                answer.number("queueOffset"),
+                answer.text("msgId"),
+                SendStatus(answer.code),
+            )
+        except RequestRefusedError as error:
+            raise BadAnswerError(address, error.remark) from error
+
+    # ---- transactions -----------------------------------------------------------------------
+
+    async def _end_transaction(self, result: SendResult, state: TransactionState) -> None:
+        _, phy_offset = decode_message_id(result.offset_message_id)
+        fields = {
+            "topic": result.topic,
+            "producerGroup": self.group,
+            "tranStateTableOffset": str(result.queue_offset),
+            "commitLogOffset": str(phy_offset),
+            "commitOrRollback": str(int(state)),
+            "fromTransactionCheck": "false",
+            "msgId": result.message_id,
+            "transactionId": result.message_id,
+            "bname": result.broker_name,
+        }
+        address = self._instance.address_of(result.broker_name)
+        await self._instance.tell(address, RequestCode.END_TRANSACTION, fields)
+
+    async def _check(self, connection: Connection, request: RemotingCommand) -> None:
+        """39: a broker asks what became of a transaction."""
+        if self._check_transaction is None:
+            logger.warning("%s asks about a transaction; give check_transaction", connection)
+            return
+        try:
+            stored = decode_messages(request.body)
+        except CorruptRecordError as error:
+            logger.warning("%r: what it asks about is no message: %s", connection, error)
+            return
+        if not stored:
+            return
+        message = ReceivedMessage(stored[0], request.text("bname", ""))
+        said = self._check_transaction(message)
+        state = await said if inspect.isawaitable(said) else said
+        fields = {
+            "topic": message.topic,
+            "producerGroup": self.group,
+            "tranStateTableOffset": str(request.number("tranStateTableOffset")),
+            "commitLogOffset": str(request.number("commitLogOffset")),
+            "commitOrRollback": str(int(state or TransactionState.UNKNOWN)),
+            "fromTransactionCheck": "true",
+            "msgId": message.message_id,
+            "transactionId": request.text("transactionId", message.message_id),
+        }
+        connection.notify(RemotingCommand(RequestCode.END_TRANSACTION, fields))
+
+    def _beat(self) -> Mapping[str, object]:
+        return {
+            "consumerDataSet": [],
+            "heartbeatFingerprint": 0,
+            "producerDataSet": [{"groupName": self.group}],
+            "withoutSub": False,
+        }

@@ -1,0 +1,149 @@
+"""A real broker for tests: the pytest plugin `rmqcore`, and what it is made of.
+
+Fixtures: `rocketmq_broker`, one broker and name server a test session, on free ports of the
+loopback address; `rocketmq_topic`, a topic that no other test has.
+
+    def test_orders(rocketmq_broker, rocketmq_topic):
+        with Producer(rocketmq_broker.namesrv_addr) as producer:
+            producer.send(rocketmq_topic, b"one")
+
+Without pytest's fixtures: ``with running_broker(path) as broker``.
+
+Floor: F9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rmqcore.broker import Broker
+from rmqcore.errors import StoreError
+from rmqcore.namesrv import NameServer, NamesrvConfig
+from rmqcore.remoting import new_event_loop
+
+_HOST: Final = "127.0.0.1"
+_START_TIMEOUT_S: Final = 30.0
+_NOT_OF_TOPICS: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_NAME_MAX: Final = 60
+_NUMBERS = itertools.count(1)
+#: files of a size that a test's disk has room for
+SMALL_FILES: Final = {
+    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeConsumeQueue": 6000 * 20,
+    "maxHashSlotNum": 10_000,
+    "maxIndexNum": 40_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker and its name server.
+
+    Attributes:
+        namesrv_addr: `host:port` that clients are given.
+        broker_addr: `host:port` of the broker itself.
+        store_path: the store's directory.
+    """
+
+    namesrv_addr: str
+    broker_addr: str
+    store_path: Path
+
+
+class _Thread(threading.Thread):
+    """Serves until it is told to stop."""
+
+    def __init__(self, path: Path, properties: dict[str, object]) -> None:
+        super().__init__(name="rmqcore-broker", daemon=True)
+        self._path = path
+        self._properties = properties
+        self._loop = new_event_loop()
+        self._stopping: asyncio.Event | None = None
+        self.ready = threading.Event()
+        self.served: RunningBroker | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Serve, on an event loop of this thread."""
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self.error = error
+        finally:
+            self.ready.set()
+
+    def stop(self) -> None:
+        """End serving, and wait until all is written."""
+        if self._stopping is not None and self.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self.join(_START_TIMEOUT_S)
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        kept = self._path / "config" / "namesrv" / "kvConfig.json"
+        name_server = NameServer(_HOST, 0, NamesrvConfig(kv_config_path=str(kept)))
+        await name_server.start()
+        try:
+            namesrv_addr = f"{_HOST}:{name_server.port}"
+            places = {"brokerIP1": _HOST, "listenPort": 0, "namesrvAddr": namesrv_addr}
+            broker = Broker(self._path, {**SMALL_FILES, **self._properties, **places})
+            await broker.start()
+            try:
+                self.served = RunningBroker(namesrv_addr, broker.address, self._path)
+                self.ready.set()
+                await self._stopping.wait()
+            finally:
+                await broker.stop()
+        finally:
+            await name_server.stop()
+
+
+@contextmanager
+def running_broker(path: str | Path, **properties: object) -> Iterator[RunningBroker]:
+    """A broker and a name server on free ports of the loopback address, in a thread.
+
+    Args:
+        path: the store's directory, made when it is missing.
+        properties: settings under RocketMQ's names, such as ``enablePropertyFilter=True``.
+
+    Raises:
+        StoreError: they do not start in time.
+        RmqCoreError, OSError: the store or a port cannot be opened.
+    """
+    thread = _Thread(Path(path), properties)
+    thread.start()
+    in_time = thread.ready.wait(_START_TIMEOUT_S)
+    try:
+        if thread.error is not None:
+            raise thread.error
+        if not in_time or thread.served is None:
+            raise StoreError(f"the broker on {path} did not start in {_START_TIMEOUT_S:.0f} s")
+        yield thread.served
+    finally:
+        thread.stop()
+
+
+@pytest.fixture(scope="session")
+def rocketmq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker and its name server, the same for all tests of the session."""
+    with running_broker(tmp_path_factory.mktemp("rocketmq") / "store") as broker:
+        yield broker
+
+
+@pytest.fixture
+def rocketmq_topic(request: pytest.FixtureRequest) -> str:
+    """A topic that no other test has, also to be the beginning of several topics' names."""
+    name = _NOT_OF_TOPICS.sub("_", request.node.name)[:_NAME_MAX]
+    return f"{name}-{next(_NUMBERS)}-{secrets.token_hex(3)}"

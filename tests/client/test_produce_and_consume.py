@@ -1,0 +1,312 @@
+"""What a producer sends, a consumer gets."""
+
+import asyncio
+
+import pytest
+
+from rmqcore.client import Consumer, NoRouteError, Producer, SendStatus
+from rmqcore.errors import MessageIllegalError
+from rmqcore.message import Message, decode_message_id
+from rmqcore.remoting import RemotingConnectError, RequestRefusedError
+
+
+async def receive(consumer, count, timeout_s=10):
+    """So many messages, each settled."""
+    found = []
+    async with asyncio.timeout(timeout_s):
+        async for message in consumer:
+            found.append(message)
+            await consumer.ack(message)
+            if len(found) == count:
+                return found
+    raise AssertionError(f"{len(found)} of {count} messages")
+
+
+def test_a_message_arrives_with_all_that_was_sent(rocketmq_broker, rocketmq_topic, run):
+    async def scenario():
+        async with Producer(rocketmq_broker.namesrv_addr, group="PG") as producer:
+            result = await producer.send(
+                rocketmq_topic, b"one", tags="TagA", keys=("k1", "k2"), properties={"colour": "red"}
+            )
+        async with Consumer(
+            rocketmq_broker.namesrv_addr, "CG-all", {rocketmq_topic: "*"}, start="first"
+        ) as consumer:
+            (message,) = await receive(consumer, 1)
+        return result, message
+
+    result, message = run(scenario())
+    assert result.status is SendStatus.SEND_OK
+    assert (result.queue_id, result.queue_offset) == (message.queue_id, message.queue_offset)
+    assert result.message_id == message.message_id == message.unique_key
+    assert len(result.message_id) == 32
+    assert result.offset_message_id == message.offset_message_id
+    assert decode_message_id(result.offset_message_id) == (
+        rocketmq_broker.broker_addr,
+        message.phy_offset,
+    )
+    assert (message.topic, message.body, message.tags) == (rocketmq_topic, b"one", "TagA")
+    assert message.keys == ("k1", "k2")
+    assert message.properties["colour"] == "red"
+    assert message.reconsume_times == 0
+    assert message.to_dict()["message_id"] == result.message_id
+
+
+def test_a_group_goes_on_where_it_has_stopped(rocketmq_broker, rocketmq_topic, run):
+    namesrv = rocketmq_broker.namesrv_addr
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for number in range(20):
+                await producer.send(rocketmq_topic, b"%d" % number)
+            async with Consumer(namesrv, "CG-on", {rocketmq_topic: "*"}, start="first") as consumer:
+                first = await receive(consumer, 12)
+            async with Consumer(namesrv, "CG-on", {rocketmq_topic: "*"}, start="first") as consumer:
+                rest = await receive(consumer, 8)
+                assert await consumer.receive(timeout_s=0.3) is None
+        return [message.body for message in first + rest]
+
+    assert sorted(run(scenario()), key=int) == [b"%d" % number for number in range(20)]
+
+
+def test_what_was_not_settled_comes_again(rocketmq_broker, rocketmq_topic, run):
+    namesrv = rocketmq_broker.namesrv_addr
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for number in range(4):
+                await producer.send(rocketmq_topic, b"%d" % number, queue_id=0)
+        async with Consumer(namesrv, "CG-un", {rocketmq_topic: "*"}, start="first") as consumer:
+            taken = [await consumer.receive(5) for _ in range(4)]
+            await consumer.ack(taken[0])
+            await consumer.ack(taken[2])
+        async with Consumer(namesrv, "CG-un", {rocketmq_topic: "*"}, start="first") as consumer:
+            again = await receive(consumer, 3)
+            assert await consumer.receive(timeout_s=0.3) is None
+        return [message.body for message in again]
+
+    assert run(scenario()) == [b"1", b"2", b"3"]
+
+
+def test_start_says_where_a_new_group_begins(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            await producer.send(rocketmq_topic, b"old", queue_id=0)
+            await asyncio.sleep(0.02)
+            middle = await producer.send(rocketmq_topic, b"middle", queue_id=0)
+            async with (
+                Consumer(namesrv, "CG-first", wanted, start="first") as first,
+                Consumer(namesrv, "CG-last", wanted, start="last") as last,
+            ):
+                old, found = await receive(first, 2)
+                await producer.send(rocketmq_topic, b"new", queue_id=0)
+                (new,) = await receive(last, 1)
+            when = found.store_timestamp_ms
+            async with Consumer(namesrv, "CG-time", wanted, start=when) as timed:
+                since = await receive(timed, 2)
+        assert found.queue_offset == middle.queue_offset
+        return old.body, new.body, [message.body for message in since]
+
+    assert run(scenario()) == (b"old", b"new", [b"middle", b"new"])
+
+
+def test_tags_choose(rocketmq_broker, rocketmq_topic, run):
+    namesrv = rocketmq_broker.namesrv_addr
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for number, tag in enumerate(("a", "b", "c", None, "a")):
+                await producer.send(rocketmq_topic, b"%d" % number, tags=tag, queue_id=0)
+        expression = {rocketmq_topic: "a || c"}
+        async with Consumer(namesrv, "CG-tags", expression, start="first") as consumer:
+            found = await receive(consumer, 3)
+            assert await consumer.receive(timeout_s=0.3) is None
+        return [message.body for message in found]
+
+    assert run(scenario()) == [b"0", b"2", b"4"]
+
+
+def test_a_batch_lies_in_one_queue(rocketmq_broker, rocketmq_topic, run):
+    namesrv = rocketmq_broker.namesrv_addr
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            many = [b"a", Message(rocketmq_topic, b"b", tags="t", keys="k"), b"c"]
+            result = await producer.send_batch(rocketmq_topic, many)
+        async with Consumer(namesrv, "CG-batch", {rocketmq_topic: "*"}, start="first") as consumer:
+            return result, await receive(consumer, 3)
+
+    result, found = run(scenario())
+    assert [message.body for message in found] == [b"a", b"b", b"c"]
+    assert {message.queue_id for message in found} == {result.queue_id}
+    assert [message.queue_offset for message in found] == [0, 1, 2]
+    assert result.message_id.split(",") == [message.message_id for message in found]
+    assert result.offset_message_id.split(",") == [m.offset_message_id for m in found]
+    assert (found[1].tags, found[1].keys) == ("t", ("k",))
+
+
+def test_oneway_and_compressed_bodies_arrive(rocketmq_broker, rocketmq_topic, run):
+    namesrv, large = rocketmq_broker.namesrv_addr, b"large " * 2000
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            await producer.send_oneway(rocketmq_topic, b"small")
+            await producer.send(rocketmq_topic, large)
+        async with Consumer(namesrv, "CG-one", {rocketmq_topic: "*"}, start="first") as consumer:
+            return await receive(consumer, 2)
+
+    found = sorted(run(scenario()), key=lambda message: len(message.body))
+    assert [message.body for message in found] == [b"small", large]
+    assert found[1].store_size < 1000
+
+
+def test_two_consumers_share_the_queues(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            await producer.send(rocketmq_topic, b"first", queue_id=0)
+            async with Consumer(namesrv, "CG-two", wanted, start="first") as one:
+                await receive(one, 1)
+                async with Consumer(namesrv, "CG-two", wanted, start="first") as two:
+
+                    def shares():
+                        return [
+                            {each.queue for each in consumer.assigned if each.queue.topic[0] != "%"}
+                            for consumer in (one, two)
+                        ]
+
+                    async with asyncio.timeout(5):
+                        while [len(share) for share in shares()] != [2, 2]:
+                            await asyncio.sleep(0.01)
+                    assert not set.intersection(*shares())
+                    for queue_id in range(4):
+                        await producer.send(rocketmq_topic, b"%d" % queue_id, queue_id=queue_id)
+                    bodies = [await receive(one, 2), await receive(two, 2)]
+        return sorted(message.body for part in bodies for message in part)
+
+    assert run(scenario()) == [b"0", b"1", b"2", b"3"]
+
+
+def test_broadcasting_gives_everybody_all(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for number in range(8):
+                await producer.send(rocketmq_topic, b"%d" % number)
+            found = []
+            for _ in range(2):
+                async with Consumer(
+                    namesrv, "CG-cast", wanted, start="first", mode="broadcasting"
+                ) as consumer:
+                    found.append({message.body for message in await receive(consumer, 8)})
+        return found
+
+    assert run(scenario()) == [{b"%d" % number for number in range(8)}] * 2
+
+
+def test_in_order_one_message_of_a_queue_at_a_time(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for number in range(3):
+                await producer.send(rocketmq_topic, b"%d" % number, queue_id=1)
+        found = []
+        async with Consumer(namesrv, "CG-order", wanted, start="first", orderly=True) as consumer:
+            first = await consumer.receive(5)
+            assert await consumer.receive(timeout_s=0.2) is None
+            await consumer.nack(first, delay_level=1)
+            assert await consumer.receive(timeout_s=0.2) is None
+            for message in await receive(consumer, 3):
+                found += [(message.body, message.reconsume_times)]
+        return found
+
+    assert run(scenario()) == [(b"0", 1), (b"1", 0), (b"2", 0)]
+
+
+def test_what_is_given_back_comes_again_and_dies_at_last(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            sent = await producer.send(rocketmq_topic, b"bad", keys="k")
+        async with Consumer(namesrv, "CG-back", wanted, start="first", reconsume_max=1) as consumer:
+            first = await consumer.receive(5)
+            await consumer.nack(first, delay_level=1)
+            second = await consumer.receive(20)
+            await consumer.nack(second, delay_level=1)
+        async with Consumer(namesrv, "CG-dead", {"%DLQ%CG-back": "*"}, start="first") as consumer:
+            (dead,) = await receive(consumer, 1)
+        return sent, first, second, dead
+
+    sent, first, second, dead = run(scenario())
+    assert (first.topic, first.reconsume_times) == (rocketmq_topic, 0)
+    assert (second.topic, second.reconsume_times) == (rocketmq_topic, 1)
+    assert second.stored.topic == "%RETRY%CG-back"
+    assert dead.topic == "%DLQ%CG-back"
+    assert {each.message_id for each in (first, second, dead)} == {sent.message_id}
+    assert second.properties["ORIGIN_MESSAGE_ID"] == sent.offset_message_id
+
+
+def test_a_delayed_message_comes_later(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            await producer.send(rocketmq_topic, b"now")
+            async with Consumer(namesrv, "CG-delay", wanted, start="first") as consumer:
+                await receive(consumer, 1)
+                await producer.send(rocketmq_topic, b"late", delay_level=1)
+                (late,) = await receive(consumer, 1)
+        return late.store_timestamp_ms - late.born_timestamp_ms
+
+    assert 900 <= run(scenario()) < 5000
+
+
+def test_a_topic_that_comes_later_is_consumed_whole(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with (
+            Consumer(namesrv, "CG-later", wanted) as consumer,
+            Producer(namesrv) as producer,
+        ):
+            for number in range(4):
+                await producer.send(rocketmq_topic, b"%d" % number, queue_id=0)
+            return [message.body for message in await receive(consumer, 4)]
+
+    assert run(scenario()) == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_is_wrong_is_said(rocketmq_broker, rocketmq_topic, run):
+    async def scenario():
+        async with Producer(rocketmq_broker.namesrv_addr) as producer:
+            with pytest.raises(MessageIllegalError, match="no queue 99"):
+                await producer.send(rocketmq_topic, b"x", queue_id=99)
+            with pytest.raises(MessageIllegalError, match="4194304 at most"):
+                await producer.send(rocketmq_topic, bytes(4 * 1024 * 1024 + 1))
+            with pytest.raises(MessageIllegalError, match="use keys"):
+                await producer.send(rocketmq_topic, b"x", properties={"KEYS": "k"})
+            with pytest.raises(RequestRefusedError) as refused:
+                await producer.send("bad topic", b"x")
+            assert refused.value.code == 29
+        async with Producer("127.0.0.1:1") as nobody:
+            with pytest.raises(RemotingConnectError):
+                await nobody.send(rocketmq_topic, b"x")
+
+    run(scenario())
+
+
+def test_no_route_is_said_where_topics_are_not_created(tmp_path, run):
+    from rmqcore.testing import running_broker
+
+    async def scenario(namesrv):
+        async with Producer(namesrv) as producer:
+            with pytest.raises(NoRouteError, match="Unknown"):
+                await producer.send("Unknown", b"x")
+
+    with running_broker(tmp_path / "store", autoCreateTopicEnable=False) as broker:
+        run(scenario(broker.namesrv_addr))

@@ -1,0 +1,53 @@
+"""The pytest plugin: a broker that is there at once, and topics that nobody else has."""
+
+import subprocess
+import sys
+import time
+
+from rmqcore.testing import running_broker
+
+START_S_MAX = 0.3
+PROJECT = """
+from rmqcore.client.blocking import Consumer, Producer
+
+topics = set()
+
+def send_and_receive(broker, topic):
+    topics.add(topic)
+    with Producer(broker.namesrv_addr) as producer:
+        producer.send(topic, b"one")
+    with Consumer(broker.namesrv_addr, "G-" + topic, {topic: "*"}, start="first") as consumer:
+        message = consumer.receive(5)
+        assert message.body == b"one"
+        consumer.ack(message)
+
+def test_one(rocketmq_broker, rocketmq_topic):
+    assert rocketmq_broker.store_path.joinpath("commitlog").is_dir()
+    send_and_receive(rocketmq_broker, rocketmq_topic)
+
+def test_two(rocketmq_broker, rocketmq_topic):
+    send_and_receive(rocketmq_broker, rocketmq_topic)
+    assert len(topics) == 2
+"""
+
+
+def test_it_starts_within_300_ms(tmp_path):
+    took_s = []
+    for number in range(3):
+        began = time.monotonic()
+        with running_broker(tmp_path / f"store{number}"):
+            took_s.append(time.monotonic() - began)
+    assert min(took_s) < START_S_MAX
+
+
+def test_another_project_uses_the_fixtures(tmp_path):
+    (tmp_path / "test_orders.py").write_text(PROJECT, "utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "rmqcore.testing", "-W", "error"]
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
