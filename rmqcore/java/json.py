@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-_STRING = r'"(?:[^"\\]|\\.)*"'
+#: an end is not asked for, else each quote of a text without ends looks for its own
+_STRING = r'"(?:[^"\\]|\\.)*+"?'
 #: a string; else a key that standard JSON does not know: a number, or an object that holds none
 _STRING_OR_BARE_KEY = re.compile(
-    rf'{_STRING}|(-?\d+|\{{(?:[^{{}}"]|{_STRING})*\}})(?=\s*:)', re.DOTALL
+    rf'{_STRING}|(-?\d+|\{{(?:[^{{}}"]|{_STRING})*+\}})(?=\s*:)', re.DOTALL
 )
 
 
