@@ -18,6 +18,7 @@ from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import make_directory, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -42,6 +43,7 @@ def rebuild(
     multi_dispatch: bool = False,
     batch_queues: frozenset[QueueKey] = frozenset(),
     skip_damage: bool = False,
+    deleted: DeletedTopics | None = None,
 ) -> tuple[QueuesWritten, list[Damage]]:
     """Write the consume-queue units of one split into files below ``root``.
 
@@ -56,12 +58,13 @@ def rebuild(
         multi_dispatch: fan out to light queues (LMQ).
         batch_queues: queues that are stored as batches.
         skip_damage: pass over damaged records instead of raising.
+        deleted: topics that were deleted; their records are passed over.
 
     Returns:
         what was written, and the damage passed over.
     """
     return _rebuild_splits(
-        [split], root, file_size, delays_ms, multi_dispatch, batch_queues, skip_damage
+        [split], root, file_size, delays_ms, multi_dispatch, batch_queues, skip_damage, deleted
     )
 
 
@@ -73,11 +76,12 @@ def _rebuild_splits(
     multi_dispatch: bool,
     batch_queues: frozenset[QueueKey],
     skip_damage: bool,
+    deleted: DeletedTopics | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[QueuesWritten, list[Damage]]:
     damaged: list[Damage] = []
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
-    writer = QueueWriter(root, file_size, batch_queues)
+    writer = QueueWriter(root, file_size, batch_queues, deleted)
     # a message that is damaged is passed over whole: also one whose body alone is
     scan = partial(batch.scan, verify_crc=True) if skip_damage else batch.scan
     done, total = 0, sum(split.size for split in splits)
@@ -155,6 +159,7 @@ class _QueuesRebuild:
             multi_dispatch=light_queues(log),
             batch_queues=frozenset(queue_keys(log.directory.batch_consume_queue)),
             skip_damage=skip_damage,
+            deleted=DeletedTopics(log.directory).load(),
         )
         self.report = RebuildReport("consume queues")
 
@@ -298,9 +303,12 @@ class _QueuesRebuild:
 def _merged(
     parts: Iterator[QueuesWritten],
 ) -> dict[QueueKey, list[tuple[int, int]]] | None:
-    """The stretches of each queue in log order; None when two of them overlap."""
+    """The stretches of each queue in log order; None when only the log's order tells them."""
     runs: dict[QueueKey, list[tuple[int, int]]] = {}
     for written in parts:
+        if written.begun_anew:
+            # what other parts have written of such a queue is gone
+            return None
         for key, stretches in written.runs.items():
             known = runs.setdefault(key, [])
             if known and stretches[0][0] < known[-1][1]:

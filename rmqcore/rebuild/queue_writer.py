@@ -6,16 +6,20 @@ between two stretches of a queue is filled in afterwards.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.native.derive.runs import begins_anew
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
-    from rmqcore.native.derive._dispatch import DispatchBatch
+    from rmqcore.files.deleted_topics import DeletedTopics
+    from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
 QueueKey = tuple[str, int]
 
@@ -29,12 +33,14 @@ class QueuesWritten:
         runs: for each queue the stretches written, as (first queue offset, offset behind).
         batches: for each queue of stored batches its units.
         skipped: units left out because their queue offset was taken by an earlier record.
+        begun_anew: queues whose numbers begin again with 0 inside of what was walked.
     """
 
     records: int = 0
     runs: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
     batches: dict[QueueKey, bytearray] = field(default_factory=dict)
     skipped: int = 0
+    begun_anew: set[QueueKey] = field(default_factory=set)
 
 
 class QueueWriter:
@@ -44,9 +50,17 @@ class QueueWriter:
         root: takes the place of ``consumequeue``.
         file_size: bytes of a file.
         batch_queues: queues that are stored as batches whatever the record says.
+        deleted: topics that were deleted, whose records are passed over; None for none.
     """
 
-    def __init__(self, root: Path, file_size: int, batch_queues: frozenset[QueueKey]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        file_size: int,
+        batch_queues: frozenset[QueueKey],
+        deleted: DeletedTopics | None = None,
+    ) -> None:
+        self._deleted = deleted
         self._root = root
         self._file_size = file_size
         self._batch_queues = batch_queues
@@ -57,19 +71,49 @@ class QueueWriter:
     def take(self, batch: DispatchBatch) -> None:
         """Write what a batch adds; the first record that claims a queue offset has it.
 
+        Where the numbers of a queue begin again with 0, its topic was made again: what was written
+        of it before goes.
+
         Raises:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
         self.written.records += batch.record_count
-        for stretch in batch.stretches():
+        stretches = batch.stretches()
+        for number, stretch in enumerate(stretches):
             key = stretch.topic, stretch.queue_id
+            if self._is_of_deleted(stretch):
+                continue
+            if stretch.first_queue_offset == 0 and self._has(key):
+                if not begins_anew(stretch, stretches[number + 1 :]):
+                    self.written.skipped += 1
+                    continue
+                self._begin_anew(key)
             plain = key in self.written.runs
             if key in self._batch_queues or (stretch.inner_batch and not plain):
                 self.written.batches.setdefault(key, bytearray()).extend(stretch.batch_units)
             else:
                 for first, units in stretch.plain():
                     self._append(key, first, units)
+
+    def _is_of_deleted(self, stretch: Stretch) -> bool:
+        if self._deleted is None:
+            return False
+        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        since = self._deleted.since(stretch.topic)
+        return phy_offset < since or self._deleted.is_gone(stretch.topic)
+
+    def _has(self, key: QueueKey) -> bool:
+        return bool(self.written.runs.get(key) or self.written.batches.get(key))
+
+    def _begin_anew(self, key: QueueKey) -> None:
+        self.written.begun_anew.add(key)
+        self.written.runs.pop(key, None)
+        self.written.batches.pop(key, None)
+        queue = self._queues.pop(key, None)
+        if queue is not None:
+            queue.close()
+        shutil.rmtree(self._root / key[0] / str(key[1]), ignore_errors=True)
 
     def _append(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self.written.runs.setdefault(key, [])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.store_mark import QueueKey, StoreMark
 
 
@@ -23,12 +24,20 @@ class KnownEnds:
 
     Args:
         mark: of the store; one of another log, or of a log that was longer, says nothing.
+        deleted: topics that were deleted; their queues have no end any more.
         log: the log; a machine that lost its power may have shortened it.
         queues: the consume queues, loaded.
     """
 
-    def __init__(self, mark: StoreMark, log: CommitLog, queues: ConsumeQueueStore) -> None:
+    def __init__(
+        self,
+        mark: StoreMark,
+        deleted: DeletedTopics,
+        log: CommitLog,
+        queues: ConsumeQueueStore,
+    ) -> None:
         self._mark = mark
+        self._deleted = deleted
         self._log = log
         self._queues = queues
         self.of_this_log = self._is_of_this_log()
@@ -51,6 +60,9 @@ class KnownEnds:
         return {key: end for key, end in self._mark.ends.items() if self._lacks(key, end)}
 
     def _lacks(self, key: QueueKey, end: int) -> bool:
+        topic, _ = key
+        if self._deleted.since(topic) >= self._mark.log_end > 0 or self._deleted.is_gone(topic):
+            return False
         queue = self._queues.find(*key)
         return queue is None or (queue.max_offset < end and not self._begun_anew(queue))
 

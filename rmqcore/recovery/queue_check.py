@@ -6,17 +6,24 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rmqcore.errors import CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.native.derive.runs import begins_anew
+from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.batch_consume_queue import StoredQueue
+    from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.consume_queue import ConsumeQueue
+    from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
 _log = logging.getLogger("rmqcore")
+QueueKey = tuple[str, int]
 
 
 class QueueCheck:
@@ -25,9 +32,14 @@ class QueueCheck:
     - A unit that contradicts the log is written anew, and counted.
     - A queue that lacks units before the first one that the walk meets is dropped; the whole log
       has to be walked again for it.
+    - Records of a topic that was deleted are passed over. Of one that was made again only the last
+      run of numbers that begins with 0 counts: a queue that is there begins where that does, and
+      one that is not is begun anew with it.
 
     Args:
         queues: what is fed.
+        log: where it is looked up whether a queue's units are right.
+        deleted: topics that were deleted.
         before_drop: called before a queue is dropped.
         left_by_crash: units that are there are flushed, too: the process that wrote them may not
             have done it.
@@ -36,22 +48,32 @@ class QueueCheck:
     def __init__(
         self,
         queues: ConsumeQueueStore,
+        log: CommitLog,
+        deleted: DeletedTopics,
         before_drop: Callable[[], None],
         *,
         left_by_crash: bool,
     ) -> None:
         self._queues = queues
+        self._log = log
+        self._deleted = deleted
         self._before_drop = before_drop
         self._left_by_crash = left_by_crash
         self._whole = False
         #: (topic, queue id) of the queues that were dropped because they lack units
-        self.holes: set[tuple[str, int]] = set()
-        self._mended: Counter[tuple[str, int]] = Counter()
+        self.holes: set[QueueKey] = set()
+        #: physical offset where the run of numbers begins that is the queue's
+        self._since: dict[QueueKey, int] = {}
+        #: queues of which the walk has met a record that counts
+        self._met: set[QueueKey] = set()
+        self._mended: Counter[QueueKey] = Counter()
 
     def from_the_beginning(self) -> None:
         """The walk begins anew with the log's first record, where a hole is retention's."""
         self._whole = True
         self.holes.clear()
+        self._since.clear()
+        self._met.clear()
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Compare and append the units of one stretch of the log.
@@ -60,15 +82,71 @@ class QueueCheck:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
-        for stretch in batch.stretches():
-            queue = self._queues.find(stretch.topic, stretch.queue_id)
-            if not self._whole and self._has_hole(stretch, queue):
-                continue
-            if queue is not None and not isinstance(queue, BatchConsumeQueue):
-                for first, units in stretch.plain():
-                    self._compare(queue, first, units)
-            self._queues.append(stretch)
+        stretches = batch.stretches()
+        for number, stretch in enumerate(stretches):
+            if not self._deleted.is_gone(stretch.topic):
+                self._take(stretch, stretches[number + 1 :])
         self._queues.dispatched(batch)
+
+    def _take(self, stretch: Stretch, later: list[Stretch]) -> None:
+        key = stretch.topic, stretch.queue_id
+        queue = self._queues.find(*key)
+        if self._is_of_deleted(stretch, queue, key):
+            return
+        if stretch.first_queue_offset == 0 and self._begins_anew(stretch, queue, key, later):
+            _log.warning("consume queue %s/%d begins anew in the log", *key)
+            self._before_drop()
+            self._queues.drop(*key)
+            queue = None
+        self._met.add(key)
+        if not self._whole and self._has_hole(stretch, queue):
+            return
+        if queue is not None and not isinstance(queue, BatchConsumeQueue):
+            for first, units in stretch.plain():
+                self._compare(queue, first, units)
+        self._queues.append(stretch)
+
+    # ---- topics that were deleted
+
+    def _is_of_deleted(self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey) -> bool:
+        """True for records in front of the run of numbers that is the queue's."""
+        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        if key not in self._since:
+            since = self._deleted.since(stretch.topic)
+            if queue is not None and key not in self._met:
+                since = max(since, self._first_record(queue, phy_offset))
+            self._since[key] = since
+        return bool(phy_offset < self._since[key])
+
+    def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:
+        """Physical offset of the record with number 0, when it lies behind one of the queue's.
+
+        The queue alone is not believed: its first unit may have rotted.
+        """
+        unit = queue.unit_at(0)
+        if unit is None or unit[0] <= phy_offset:
+            return 0
+        try:
+            message = self._log.message_at(unit[0])
+        except CorruptRecordError:
+            return 0
+        if message is None:
+            return 0
+        named = message.topic, message.queue_id, message.queue_offset
+        return unit[0] if named == (queue.topic, queue.queue_id, 0) else 0
+
+    def _begins_anew(
+        self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey, later: list[Stretch]
+    ) -> bool:
+        """True when the numbers of a queue begin again with 0: its topic was made again."""
+        if queue is None or queue.max_offset == 0:
+            return False
+        if not begins_anew(stretch, later):
+            return False
+        unknown = UNIT_HEAD.unpack_from(stretch.units)[0] >= queue.end_phy_offset
+        return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
+
+    # ---- what is there
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
         if first < queue.max_offset:

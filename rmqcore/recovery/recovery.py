@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexService
     from rmqcore.files.commit_log_writer import CommitLogWriter
+    from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.store_checkpoint import StoreCheckpoint
     from rmqcore.files.store_mark import StoreMark
     from rmqcore.native.derive._dispatch import DispatchBatch
@@ -53,7 +54,8 @@ class Recovery:
 
     Args:
         writer: of the log; its end is set, nothing is put.
-        queues, index, checkpoint, mark: the parts of the store; index None when there is none.
+        queues, index, checkpoint, mark, deleted: the parts of the store; index None when there is
+            none.
         config: the store's settings.
         batches: the kernel's working arrays, twice.
         clean_shutdown: False when the abort marker was found.
@@ -69,6 +71,7 @@ class Recovery:
         index: IndexService | None,
         checkpoint: StoreCheckpoint,
         mark: StoreMark,
+        deleted: DeletedTopics,
         config: StoreConfig,
         batches: tuple[DispatchBatch, DispatchBatch],
         *,
@@ -81,6 +84,7 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._mark = mark
+        self._deleted = deleted
         self._config = config
         self._batches = batches
         self._clean_shutdown = clean_shutdown
@@ -91,7 +95,11 @@ class Recovery:
         self._saved_at = 0.0
         self._left: LeftIndexFiles | None = None
         self._queue_check = QueueCheck(
-            queues, lambda: self._derive_from(0), left_by_crash=not clean_shutdown
+            queues,
+            writer.log,
+            deleted,
+            lambda: self._derive_from(0),
+            left_by_crash=not clean_shutdown,
         )
         #: whatever was written is there: a page is lost with the machine's power only
         self._all_there = clean_shutdown or mark.machine == mark.this_machine() != ""
@@ -130,7 +138,7 @@ class Recovery:
             if self._left is not None:
                 self._left.drop_behind_hole(walk.keys_between)
             if self._log.queue.files:
-                self._walk_log(walk, KnownEnds(self._mark, self._log, self._queues))
+                self._walk_log(walk, self._known_ends())
             else:
                 self._start_empty()
             self._note_machine()
@@ -146,6 +154,10 @@ class Recovery:
     def _load_queues(self) -> None:
         self._queues.load(self._tell_queues)
         self.report.findings += [str(error) for error in self._queues.damaged]
+        for queue in self._queues:
+            # a deletion that was interrupted goes on
+            if queue.end_phy_offset <= self._deleted.since(queue.topic) > 0:
+                self._queues.drop(queue.topic, queue.queue_id)
 
     def _load_index(self) -> None:
         if self._index is None:
@@ -156,6 +168,9 @@ class Recovery:
         tags = index_has_tags(self._index, self._log.message_at)
         for batch in self._batches:
             batch.index_tags = tags
+
+    def _known_ends(self) -> KnownEnds:
+        return KnownEnds(self._mark, self._deleted, self._log, self._queues)
 
     def _tell_queues(self, done: int, total: int) -> None:
         if self._progress is not None and (done == total or done % 256 == 0):
@@ -342,6 +357,7 @@ class Recovery:
         for start, stop in self._judge.passed_over:
             self.report.units_dropped += self._queues.blank_between(start, stop)
         self._queues.correct_min_offset(self._log.min_offset)
+        self._deleted.fit(self._log.min_offset, end)
         if self._index is not None and self._left is not None:
             self._cut_index(walk, self._index, self._left, end)
         if self._mark.derive_from >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqcore.errors import CorruptRecordError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._message import message_from
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
@@ -20,6 +25,8 @@ from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, QueueKey, UnitFiles, emp
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+    from rmqcore.native.derive._dispatch import Stretch
 
 PROBLEMS_MAX = 1000
 _LIVE_WAIT_S = 0.001
@@ -125,7 +132,7 @@ def audit(
         )
 
     files = UnitFiles(StoreDir(split.store), queue_file_size)
-    comparison = _Comparison(report, files, live) if queues else None
+    comparison = _Comparison(report, files, split, live) if queues else None
     try:
         walk = LogWalk(split, on_damage=report.damaged.append)
         for _ in walk.run(kernel):
@@ -144,7 +151,11 @@ def audit(
 class _Comparison:
     """Compares what dispatch batches demand with what is on disk."""
 
-    def __init__(self, report: AuditReport, files: UnitFiles, live: bool) -> None:
+    def __init__(self, report: AuditReport, files: UnitFiles, split: Split, live: bool) -> None:
+        self._split = split
+        self._deleted = DeletedTopics(StoreDir(split.store)).load()
+        #: physical offset of the first record of each queue that begins with number 0
+        self._first_records: dict[QueueKey, int] = {}
         self._report = report
         self._files = files
         self._live = live
@@ -152,11 +163,38 @@ class _Comparison:
     def take(self, batch: DispatchBatch) -> None:
         for stretch in batch.stretches():
             key = stretch.topic, stretch.queue_id
+            if self._is_of_deleted(stretch, key):
+                continue
             if self._files.has_batches(key) or (stretch.inner_batch and not self._files.has(key)):
                 self._take_batches(key, stretch.batch_units)
             else:
                 for first, units in stretch.plain():
                     self._take_units(key, first, units)
+
+    def _is_of_deleted(self, stretch: Stretch, key: QueueKey) -> bool:
+        """True for records that a deletion of their topic has taken out of its queues."""
+        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        if self._deleted.is_gone(key[0]) or phy_offset < self._deleted.since(key[0]):
+            return True
+        if key not in self._first_records:
+            self._first_records[key] = self._first_record(key)
+        return bool(phy_offset < self._first_records[key])
+
+    def _first_record(self, key: QueueKey) -> int:
+        """Physical offset of the record with number 0 that the queue and the log agree upon."""
+        phy_offset, size = self._files.first_unit(key)
+        split = self._split
+        if size < 1 or phy_offset < split.first_file:
+            return 0
+        start = split.file_start(phy_offset)
+        try:
+            with split.path_at(start).open("rb", buffering=0) as stream:
+                record = os.pread(stream.fileno(), min(size, split.file_size), phy_offset - start)
+            message = message_from(record)
+        except (FileNotFoundError, CorruptRecordError):
+            return 0
+        named = message.topic, message.queue_id, message.queue_offset, message.phy_offset
+        return phy_offset if named == (*key, 0, phy_offset) else 0
 
     def _take_units(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self._report.runs.setdefault(key, [])

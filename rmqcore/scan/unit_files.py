@@ -12,6 +12,7 @@ from rmqcore._codec import LAYOUT
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, FILLER_SIZE, UNIT_SIZE
 
 UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -93,6 +94,13 @@ class UnitFiles:
             parts.append(data.ljust(size, b"\0"))
             at += size
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def first_unit(self, key: QueueKey) -> tuple[int, int]:
+        """(phy_offset, size) of the message with number 0; zeros for a queue without it."""
+        if self.has_batches(key):
+            phy_offset, size, base, _ = self.batches(key)[0].item()
+            return (phy_offset, size) if base == 0 else (0, 0)
+        return UNIT_HEAD.unpack_from(self.units(key, 0, 1))
 
     def _pread(self, path: Path, size: int, at: int) -> bytes:
         file = self._files.get(path)

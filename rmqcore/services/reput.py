@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptRecordError, DiskFullError
+from rmqcore.errors import CorruptRecordError, DiskFullError, StoreNotWritableError
 from rmqcore.files.commit_log import CommitLog, View
 from rmqcore.files.log_walker import walk_file
 from rmqcore.native.base._turn import Turn
@@ -116,6 +117,29 @@ class ReputMessageService(ServiceThread):
                 raise
             finally:
                 self._batch.clear()
+
+    @contextmanager
+    def stopped_at(self, end: Callable[[], int]) -> Iterator[None]:
+        """Dispatch nothing while the caller works, and before that all below a physical offset.
+
+        Args:
+            end: called when nobody dispatches any more; the offset, up to which the log may be
+                dispatched.
+
+        Raises:
+            StoreNotWritableError: the caller is inside of a dispatch itself, in a signal handler
+                or a finalizer.
+        """
+        with self._turn.within(_LONGEST_S) as mine:
+            if not mine or self._turn.depth > 1:
+                raise StoreNotWritableError("a dispatch that was interrupted is still at work")
+            stop = end()
+            try:
+                while self.offset < stop:
+                    self._dispatch_file(stop)
+            finally:
+                self._batch.clear()
+            yield
 
     def _tell_refused(self, error: OSError | None) -> None:
         if error is not None or self._refused:

@@ -9,10 +9,9 @@ from rmqcore.errors import CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from rmqcore.config import StoreConfig
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
-    from rmqcore.files.commit_log import CommitLog
+    from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.store_mark import QueueKey, StoreMark
 
 _log = logging.getLogger("rmqcore")
@@ -23,9 +22,10 @@ class StoreMarker:
 
     Args:
         mark: what is written.
-        log, queues: what it speaks of.
-        every_bytes: so much log may be put before the mark is renewed.
-        flushed_offset: physical offset below which the log is on the disk.
+        writer: of the log.
+        queues: what it speaks of.
+        config: tells how much of the log is checked at opening; the mark is renewed with each half
+            of that.
 
     Threads: one caller at a time, as `FlushConsumeQueueService` is.
     """
@@ -33,23 +33,22 @@ class StoreMarker:
     def __init__(
         self,
         mark: StoreMark,
-        log: CommitLog,
+        writer: CommitLogWriter,
         queues: ConsumeQueueStore,
-        every_bytes: int,
-        flushed_offset: Callable[[], int],
+        config: StoreConfig,
     ) -> None:
         self._mark = mark
-        self._log = log
+        self._writer = writer
+        self._log = writer.log
         self._queues = queues
-        self._every_bytes = every_bytes
-        self._flushed_offset = flushed_offset
+        self._every_bytes = max(config.open_check_bytes // 2, config.mapped_file_size_commit_log)
         self._due_at = 0
         #: (end of the log, ends of queues) that were seen, and are not surely on the disk yet
         self._seen: tuple[int, dict[QueueKey, int]] | None = None
 
     def queues_flushed(self) -> None:
         """The queues were flushed: write what was seen before that, or look when it is time."""
-        if self._seen is not None and self._flushed_offset() >= self._seen[0]:
+        if self._seen is not None and self._writer.flushed_offset >= self._seen[0]:
             self._write(*self._seen)
             self._seen = None
         if self._seen is None and self._log.max_offset >= self._due_at:

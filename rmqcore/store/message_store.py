@@ -25,6 +25,7 @@ from rmqcore.errors import (
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -60,6 +61,7 @@ from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
 from rmqcore.store.open_stores import OPEN_STORES
 from rmqcore.store.retention_of_store import retention_of
+from rmqcore.store.topic_deletion import TopicDeletion
 from rmqcore.store.wire_puts import WirePuts
 
 _log = logging.getLogger("rmqcore")
@@ -68,7 +70,7 @@ _PREPARE_AT = 4
 _STRETCH_UNITS = 1 << 13
 
 
-class DefaultMessageStore(MessageReads, WirePuts):
+class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
     """A store that is open for writing; made by `rmqcore.open_store`.
 
     - One handle at a time: the lock excludes other processes, Java brokers and other handles.
@@ -166,6 +168,7 @@ class DefaultMessageStore(MessageReads, WirePuts):
         self._dispatchers = [part for part in filled if part is not None]
         self._checkpoint = StoreCheckpoint(directory.checkpoint)
         self._mark = StoreMark(directory)
+        self._deleted = DeletedTopics(directory)
         self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
         self.consumer_offsets = ConsumerOffsetTable(
@@ -206,6 +209,7 @@ class DefaultMessageStore(MessageReads, WirePuts):
             self.index,
             self._checkpoint,
             self._mark,
+            self._deleted.load(),
             self.config,
             (self._batch, self._new_batch()),
             clean_shutdown=clean,
@@ -294,13 +298,7 @@ class DefaultMessageStore(MessageReads, WirePuts):
 
     def _queue_flush_service(self) -> FlushConsumeQueueService:
         config = self.config
-        self._marker = StoreMarker(
-            self._mark,
-            self.log,
-            self.consume_queues,
-            max(config.open_check_bytes // 2, config.mapped_file_size_commit_log),
-            lambda: self._log_writer.flushed_offset,
-        )
+        self._marker = StoreMarker(self._mark, self._log_writer, self.consume_queues, config)
         return FlushConsumeQueueService(
             self.consume_queues,
             self.index,

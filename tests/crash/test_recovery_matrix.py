@@ -104,6 +104,8 @@ def test_what_is_derived_comes_again_byte_for_byte(written, loss, clean):
 def test_golden_stores_get_their_derived_files_back(golden_store, release, name, clean):
     golden = golden_store(release, name)
     before = digest_tree(golden.path)
+    # 4.9.7 leaves the empty directory of a topic that it has deleted
+    before.pop("consumequeue/TopicGone", None)
     for part in ("consumequeue", "index"):
         shutil.rmtree(golden.path / part)
     (golden.path / "checkpoint").unlink()

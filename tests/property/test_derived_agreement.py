@@ -20,7 +20,8 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.derive._dispatch import DispatchBatch
 
 DELAYS = [delay_ms(level) for level in range(1, len(DELAY_LEVELS.split()) + 1)]
-WHOLE = [store for store in packed_stores() if store[1] not in ("aged", "crashed")]
+#: deleted topics are not told from the log alone
+WHOLE = [s for s in packed_stores() if s[1] not in ("aged", "crashed", "recreated")]
 
 
 class Derived:

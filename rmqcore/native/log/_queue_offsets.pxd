@@ -33,6 +33,7 @@ cdef class TopicEntry:
         self.near[queue_id] = offset
         return 0
 
+    cdef int begin_anew(self) except -1
     cdef int set_far(self, int32_t queue_id, int64_t offset) except -1
 
 
@@ -42,7 +43,6 @@ cdef class TopicTable:
     cdef object last_name
     cdef TopicEntry last
     cdef TopicEntry find(self, object topic)
-    cdef int forget(self, object topic) except -1
 
     @cython.final
     cdef inline TopicEntry entry(self, object topic):

@@ -35,6 +35,13 @@ cdef class TopicEntry:
     def __dealloc__(self):
         free(self.near)
 
+    cdef int begin_anew(self) except -1:
+        """Let every queue begin with 0; in place, as a put under way holds this entry."""
+        self.far.clear()
+        if self.near != NULL:
+            memset(self.near, 0, self.near_count * sizeof(int64_t))
+        return 0
+
     cdef int set_far(self, int32_t queue_id, int64_t offset) except -1:
         cdef int64_t* grown
         cdef int32_t count
@@ -79,11 +86,6 @@ cdef class TopicTable:
                 f"topic {topic[:80]!r}… has {len(topic)} characters, more than {TOPIC_SIZE_MAX}"
             )
         return self.entries.setdefault(topic, TopicEntry(topic.encode()))
-
-    cdef int forget(self, object topic) except -1:
-        self.entries.pop(topic, None)
-        self.last_name = self.last = None
-        return 0
 
     cdef Numbering numbering_of(
         self, RecordFields* fields, object topic, TopicEntry entry, dict properties,

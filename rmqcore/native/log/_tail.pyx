@@ -102,9 +102,20 @@ cdef class LogTail(LogEnd):
         """Say that the topic's queues are batch consume queues (``queue.type=BatchCQ``)."""
         self.topics.entry(topic).batch_queue = batch_queue
 
-    def forget_topic(self, str topic not None) -> None:
-        """Drop the queue offsets of a deleted topic."""
-        self.topics.forget(topic)
+    def begin_topic_anew(self, str topic not None) -> int:
+        """Let the queues of a topic that is deleted begin with 0 again.
+
+        Returns:
+            the end of the log at that moment: what was put before lies below it.
+        """
+        cdef object entry = self.topics.entries.get(topic)
+        self.acquire()
+        try:
+            if entry is not None:
+                (<TopicEntry>entry).begin_anew()
+            return self.file_from_offset + self.wrote
+        finally:
+            self.release()
 
     cdef object host_bytes(self, object host, bytes default):
         cdef PyObject* found

@@ -1,0 +1,141 @@
+"""Which records of the log are of topics that have been deleted: they are in no queue any more.
+
+Deleting a topic takes its queues away; its records stay in the log until they expire. What is
+derived from the log again must leave them out. Three things tell:
+
+- this engine writes down where the log was when it deleted a topic;
+- a topic that RocketMQ has deleted is in its ``topics.json`` no more;
+- a topic that was made again counts from 0 again: the last run of numbers that begins anew is the
+  queue's, and a queue's own first unit says where that is.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import CorruptConfigFileError
+from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.files.store_dir import subdirectories
+from rmqcore.java.json import format_java_json, parse_java_json
+
+if TYPE_CHECKING:
+    from rmqcore.files.store_dir import StoreDir
+
+DELETED_TOPICS_NAME = "deletedTopics.json"
+#: every broker of RocketMQ has these in its table of topics, so that table is whole
+_BROKERS_OWN = ("SELF_TEST_TOPIC", "TBW102", "OFFSET_MOVED_EVENT")
+#: never in that table, or made with the first message
+_UNLISTED_PREFIXES = ("%LMQ%", "%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
+
+
+class DeletedTopics:
+    """Tells of a topic from where on its records count.
+
+    Args:
+        directory: of the store; its files are read, at `load`.
+
+    Durability: disk when `delete` returns.
+    """
+
+    def __init__(self, directory: StoreDir) -> None:
+        self._directory = directory
+        self._file = ConfigFile(directory.config / DELETED_TOPICS_NAME, _decoded)
+        self._deleted_at: dict[str, int] = {}
+        self._listed: frozenset[str] | None = None
+        self._has_queues: dict[str, bool] = {}
+
+    def load(self) -> DeletedTopics:
+        """Read what there is.
+
+        Returns:
+            itself.
+
+        Raises:
+            CorruptConfigFileError: what was deleted cannot be read any more.
+        """
+        self._deleted_at = self._file.load() or {}
+        self._listed = self._table_of_a_broker()
+        self._has_queues.clear()
+        return self
+
+    def _table_of_a_broker(self) -> frozenset[str] | None:
+        """The topics of a broker's ``topics.json``; None when there is none, or it is not whole."""
+        with suppress(CorruptConfigFileError):
+            table = TopicConfigTable(self._directory.config, clock=wall_clock_ms)
+            names = frozenset(entry.topic_name for entry in table)
+            if names.intersection(_BROKERS_OWN):
+                return names
+        return None
+
+    def since(self, topic: str) -> int:
+        """Physical offset from which records of a topic count; 0 for one that was not deleted."""
+        return self._deleted_at.get(topic, 0)
+
+    def is_gone(self, topic: str) -> bool:
+        """True for a topic that RocketMQ has deleted: no queue is left, and no broker knows it.
+
+        A topic that has queues, or that a broker never lists, is not judged by that.
+        """
+        return (
+            self._listed is not None
+            and topic not in self._listed
+            and topic not in self._deleted_at
+            and not topic.startswith(_UNLISTED_PREFIXES)
+            and not self._had_queues(topic)
+        )
+
+    def _had_queues(self, topic: str) -> bool:
+        """True when the topic had a queue with a file when it was first asked for."""
+        known = self._has_queues.get(topic)
+        if known is None:
+            known = self._has_queues[topic] = any(
+                numbered_files(root / topic / name)
+                for root in (self._directory.consume_queue, self._directory.batch_consume_queue)
+                for name in subdirectories(root / topic)
+            )
+        return known
+
+    def topics(self) -> dict[str, int]:
+        """Topics that were deleted here, with the end of the log at that time."""
+        return dict(self._deleted_at)
+
+    def delete(self, topic: str, phy_offset: int) -> None:
+        """Write down that a topic's records below a physical offset are deleted.
+
+        Raises:
+            OSError: it could not be written; nothing has changed.
+        """
+        self._store({**self._deleted_at, topic: phy_offset})
+
+    def fit(self, log_start: int, log_end: int) -> None:
+        """Forget what the log has no more, and let no note speak of what is still to be put.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        fitted = {
+            topic: min(offset, log_end)
+            for topic, offset in self._deleted_at.items()
+            if offset > log_start
+        }
+        if fitted != self._deleted_at:
+            self._store(fitted)
+
+    def _store(self, deleted_at: dict[str, int]) -> None:
+        self._file.store(format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))}))
+        self._deleted_at = deleted_at
+
+
+def _decoded(text: str) -> dict[str, int]:
+    content = parse_java_json(text)
+    topics = content.get("deletedTopics") if isinstance(content, dict) else None
+    if not isinstance(topics, dict):
+        raise ValueError("deletedTopics is no object")  # noqa: TRY004 - the text is wrong
+    for topic, offset in topics.items():
+        if type(offset) is not int or offset < 0:
+            raise ValueError(f"{topic}: {offset!r} is no offset")
+    return topics

@@ -1,0 +1,227 @@
+"""What was deleted stays deleted, after every kind of opening and rebuild."""
+
+import shutil
+import struct
+
+import pytest
+
+import rmqcore
+from crash.children import die, run_child
+from crash.small_store import SETTINGS
+from rmqcore._codec import encode_record
+from rmqcore.doctor import verify
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.rebuild import rebuild_consume_queues
+
+FIRST, SECOND = 60, 7
+SMALL = SETTINGS | {"open_check_bytes": 0}
+
+
+def bodies(store, topic="T", queue_id=0):
+    return [bytes(m.body) for m in store.messages(topic, queue_id)]
+
+
+def wanted(again):
+    return [b"new %d" % number for number in range(SECOND)] if again else []
+
+
+def fill(store, topic="T", word=b"old", count=FIRST):
+    for number in range(count):
+        store.put(topic, word + b" %d" % number, keys=(f"k{number}",))
+        store.put("Other", b"other %d" % number)
+
+
+@pytest.fixture(params=[True, False], ids=["again", "gone"])
+def again(request):
+    return request.param
+
+
+@pytest.fixture
+def deleted(store_path, again):
+    """A store whose topic T was deleted here, and perhaps made again."""
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        fill(store)
+        assert store.delete_topic("T")
+        assert store.max_queue_offset("T", 0) == 0
+        assert ("T", 0) not in store.queues()
+        if again:
+            fill(store, word=b"new", count=SECOND)
+        assert bodies(store) == wanted(again)
+    return store_path
+
+
+@pytest.fixture
+def by_rocketmq(store_path, again):
+    """The same, as RocketMQ leaves it: the log has both runs, no note says what was deleted."""
+    at, units = 0, b""
+    with rmqcore.open_store(
+        store_path, **SMALL | {"mapped_file_size_commit_log": 1 << 16}
+    ) as store:
+        for topic in ("TBW102", "SELF_TEST_TOPIC", "Other"):
+            store.topics.put(TopicConfig(topic_name=topic))
+        if again:
+            store.topics.put(TopicConfig(topic_name="T"))
+        fill(store)
+        at = store.max_phy_offset
+    if again:
+        with (store_path / f"commitlog/{0:020d}").open("r+b") as log:
+            log.seek(at)
+            for number in range(SECOND):
+                message = rmqcore.Message("T", b"new %d" % number, born_timestamp_ms=1)
+                record = encode_record(
+                    message,
+                    queue_offset=number,
+                    phy_offset=at,
+                    store_timestamp_ms=4_000_000_000_000,
+                )
+                log.write(record)
+                units += struct.pack(">qiq", at, len(record), 0)
+                at += len(record)
+    shutil.rmtree(store_path / "consumequeue/T")
+    for mark in (store_path / "config").glob("storeMark*"):
+        mark.unlink()
+    if again:
+        queue = store_path / "consumequeue/T/0"
+        queue.mkdir(parents=True)
+        (queue / f"{0:020d}").write_bytes(units.ljust(200, b"\0"))
+    return store_path
+
+
+@pytest.fixture(params=["here", "by RocketMQ"])
+def path(request, again):
+    return request.getfixturevalue("deleted" if request.param == "here" else "by_rocketmq")
+
+
+def nothing(_path):
+    return None
+
+
+def unclean(path):
+    (path / "abort").write_text("1")
+    (path / "checkpoint").unlink(missing_ok=True)
+
+
+def lose_queues(path):
+    shutil.rmtree(path / "consumequeue")
+
+
+def lose_topic(path):
+    shutil.rmtree(path / "consumequeue/T", ignore_errors=True)
+
+
+def lose_other(path):
+    shutil.rmtree(path / "consumequeue/Other")
+
+
+def rot_first_unit(path):
+    file = path / f"consumequeue/T/0/{0:020d}"
+    if file.exists():
+        data = file.read_bytes()
+        file.write_bytes(data[:3] + b"\x07" + data[4:])
+
+
+def lose_marks(path):
+    for mark in (path / "config").glob("storeMark*"):
+        mark.unlink()
+
+
+def rebuild(path):
+    rebuild_consume_queues(path)
+
+
+def rebuild_in_parts(path):
+    rebuild_consume_queues(path, jobs=2, split_size=1 << 12)
+
+
+HARM = [
+    nothing,
+    unclean,
+    lose_queues,
+    lose_topic,
+    lose_other,
+    rot_first_unit,
+    lose_marks,
+    rebuild,
+    rebuild_in_parts,
+]
+
+
+@pytest.mark.parametrize("check", [0, 1 << 30], ids=["last file", "whole log"])
+@pytest.mark.parametrize("harm", HARM)
+def test_what_was_deleted_stays_deleted(path, again, harm, check):
+    harm(path)
+    for _ in range(2):
+        with rmqcore.open_store(path, open_check_bytes=check) as store:
+            assert bodies(store) == wanted(again)
+            assert (
+                bodies(store, "Other")
+                == [b"other %d" % n for n in [*range(FIRST), *range(SECOND if again else 0)]][
+                    : store.max_queue_offset("Other", 0)
+                ]
+            )
+            assert store.max_queue_offset("Other", 0) >= FIRST
+    report = verify(path)
+    assert report.clean, report.findings
+    with rmqcore.open_store(path, open_check_bytes=check) as store:
+        assert store.put("T", b"next").queue_offset == len(wanted(again))
+        assert bodies(store) == [*wanted(again), b"next"]
+
+
+def test_a_store_of_rocketmq_opens_unchanged(by_rocketmq):
+    before = {
+        file: file.read_bytes()
+        for file in (by_rocketmq / "consumequeue").rglob("*")
+        if file.is_file()
+    }
+    with rmqcore.open_store(by_rocketmq) as store:
+        assert store.recovery_report.findings == []
+    assert before == {file: file.read_bytes() for file in before}
+
+
+def test_a_deletion_survives_a_kill_at_once(store_path, again):
+    def write(_):
+        store = rmqcore.open_store(store_path, **SMALL)
+        fill(store)
+        store.delete_topic("T")
+        if again:
+            fill(store, word=b"new", count=SECOND)
+        die()
+
+    run_child(write)
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        assert bodies(store) == wanted(again)
+        assert store.put("T", b"next").queue_offset == len(wanted(again))
+
+
+def test_a_deletion_that_was_interrupted_goes_on(store_path):
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        fill(store)
+    shutil.copytree(store_path / "consumequeue/T", store_path.parent / "kept")
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        store.delete_topic("T")
+    shutil.copytree(store_path.parent / "kept", store_path / "consumequeue/T")
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        assert bodies(store) == []
+        assert store.queues() == [("Other", 0)]
+
+
+def test_deleting_takes_configuration_and_offsets_too(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.topics.put(TopicConfig(topic_name="T"))
+        store.put("T", b"x")
+        store.consumer_offsets.commit("T", "group", 0, 1)
+        assert store.delete_topic("T")
+        assert store.topics.get("T") is None
+        assert store.consumer_offsets.get("T", "group", 0) is None
+        assert not store.delete_topic("T")
+        assert not store.delete_topic("Unknown")
+        for name in ("SCHEDULE_TOPIC_XXXX", "a/b", ""):
+            with pytest.raises(rmqcore.MessageIllegalError):
+                store.delete_topic(name)
+
+
+def test_the_log_and_the_index_still_know_the_records(deleted):
+    with rmqcore.open_store(deleted) as store:
+        old = store.message_at(0)
+        assert old.body == b"old 0"
+        assert old.phy_offset in [m.phy_offset for m in store.query_message("T", "k0").messages]
