@@ -15,7 +15,7 @@ from rmqcore.cli.failures import ExitCode, warn
 from rmqcore.cli.progress import Bars
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
-from rmqcore.errors import ArgumentError, CorruptStoreError
+from rmqcore.errors import ArgumentError, CorruptConsumeQueueError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, subdirectories
 
@@ -44,6 +44,8 @@ SkipDamaged = Annotated[
 
 _AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAMES_SHOWN = 8
+_TRANSACTION_MASK = 0xC
+_TRANSACTION_COMMIT = 0x8
 #: damaged places that are named one by one
 _DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -104,6 +106,7 @@ def check_queue(
         if queue is not None:
             raise typer.BadParameter("a queue of which topic? give one", param_hint="--queue")
         return
+    check_queues_are_there(store)
     queues = store.queues()
     numbers = [number for name, number in queues if name == topic]
     names = {name for name, _ in queues} | {
@@ -120,6 +123,26 @@ def check_queue(
         raise error
     if error is not None:
         warn(f"{error}; waiting for it", as_json=False)
+
+
+def check_queues_are_there(store: ReadOnlyMessageStore) -> None:
+    """Tell a store whose consume queues are lost from an empty one.
+
+    Raises:
+        CorruptConsumeQueueError: there is none, though the log has messages that belong into one;
+            not while a writer may still make them.
+    """
+    directory = StoreDir(store.path, store.config.store_path_commit_log)
+    if store.queues() or directory.is_locked():
+        return
+    for message in store.messages():
+        if message.sys_flag & _TRANSACTION_MASK in (0, _TRANSACTION_COMMIT):
+            raise CorruptConsumeQueueError(
+                directory.consume_queue,
+                -1,
+                "no consume queue is there, though the log has messages; rmqcore rebuild cq STORE "
+                "derives them again",
+            )
 
 
 def check_topics(store: Path, topics: list[str] | None) -> None:

@@ -14,6 +14,7 @@ from rmqcore.cli.options import (
     Settings,
     StorePath,
     check_queue,
+    check_queues_are_there,
     open_for_reading,
     parse_time,
 )
@@ -59,6 +60,8 @@ def query(
     if sum(value is not None for value in (key, time, message_id, offset)) != 1:
         raise typer.BadParameter("give one of --key, --time, --id and --offset")
     with open_for_reading(store, config, settings) as opened:
+        if offset is None:
+            check_queues_are_there(opened)
         check_queue(opened, topic, queue if topic else None)
         finder = _Finder(opened, topic, count, parse_time(since) or 0, parse_time(until))
         if time is not None:

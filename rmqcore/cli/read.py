@@ -24,6 +24,7 @@ from rmqcore.cli.options import (
     SkipDamaged,
     StorePath,
     check_queue,
+    check_queues_are_there,
     open_for_reading,
     parse_time,
 )
@@ -99,6 +100,7 @@ def tail(
     show = _printer(message_format, as_json=as_json, long=long)
     with open_for_reading(store, config, settings) as opened:
         check_queue(opened, topic, queue, may_come=follow)
+        check_queues_are_there(opened)
         reader = _Tail(opened, topic, queue, damage if skip_damaged else None)
         last: deque[MessageExt] = deque(maxlen=count)
         try:

@@ -8,14 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore import MessageExt, ReadOnlyMessageStore
+from rmqcore.cli.failures import ExitCode, warn
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
     Settings,
     StorePath,
+    check_queues_are_there,
     open_for_reading,
 )
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
+from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SysFlag
 
@@ -30,7 +33,12 @@ def stat(
     as_json: AsJson = False,
 ) -> None:
     """Say what a store holds: topics, queues, sizes, dispatch lag, times, broker.conf lines."""
+    lost: CorruptConsumeQueueError | None = None
     with open_for_reading(store, config, settings) as opened:
+        try:
+            check_queues_are_there(opened)
+        except CorruptConsumeQueueError as error:
+            lost = error
         rows = _queue_rows(opened)
         facts = _facts(opened) | {"ignored_settings": list(opened.config.ignored)}
         broker_conf = opened.broker_conf()
@@ -45,11 +53,14 @@ def stat(
                 ),
             }
         )
-        return
-    _print_facts(facts)
-    _print_rows(rows if queues else _topic_rows(rows))
-    CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
-    CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
+    else:
+        _print_facts(facts)
+        _print_rows(rows if queues else _topic_rows(rows))
+        CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
+        CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
+    if lost is not None:
+        warn(lost, as_json=as_json)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _facts(store: ReadOnlyMessageStore) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,20 @@ def test_messages_are_printed_as_a_format_says(rmqcore, store):
         outcome = rmqcore("cat", store, "--format", wrong)
         assert outcome.exit_code == ExitCode.USAGE
         assert "--format" in outcome.stderr
+
+
+def test_lost_queues_are_no_empty_store(rmqcore, store):
+    shutil.rmtree(store / "consumequeue")
+    for words in (["cat", store, "Letters"], ["tail", store], ["query", store, "--key", "a"]):
+        outcome = rmqcore(*words)
+        assert outcome.exit_code == ExitCode.DAMAGED
+        assert "rmqcore rebuild cq STORE" in outcome.stderr
+    stat = rmqcore("stat", store)
+    assert stat.exit_code == ExitCode.FINDINGS
+    assert "rmqcore rebuild cq STORE" in stat.stderr
+    assert len(rmqcore("cat", store).stdout.splitlines()) == 11
+    assert rmqcore("rebuild", "cq", store).exit_code == 0
+    assert len(rmqcore("cat", store, "Letters").stdout.splitlines()) == 10
 
 
 def test_offsets_and_lag_of_groups(rmqcore, store):
