@@ -28,6 +28,7 @@ from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.config import load_config, parse_broker_conf
+from rmqcore.errors import StoreError
 from rmqcore.remoting import (
     ConnectionSettings,
     RemotingClient,
@@ -80,6 +81,7 @@ class Broker:
         self._registration: Registration | None = None
         self._outside: RemotingClient | None = None
         self._stop_listening: Callable[[], None] | None = None
+        self._managers: Managers | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
 
@@ -129,6 +131,7 @@ class Broker:
             topics_changed=self._topics_changed,
             groups_changed=self._saving.set,
         )
+        self._managers = managers
         idle_s = self.config.server_channel_max_idle_time_seconds
         settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=idle_s))
         self._server = RemotingServer(
@@ -139,13 +142,14 @@ class Broker:
         await self._server.start()
 
         def arrived(queues: Sequence[tuple[str, int]]) -> None:
-            loop.call_soon_threadsafe(managers.hold.arrived_in, queues)
+            loop.call_soon_threadsafe(managers.arrived_in, queues)
 
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
         self._tasks = [
             loop.create_task(self._scan(managers)),
             loop.create_task(managers.transactions.run()),
+            loop.create_task(managers.timer.run()),
             loop.create_task(self._save(managers)),
         ]
         await self._registration.start()
@@ -156,7 +160,7 @@ class Broker:
         half_message = of.transactions.half_message
         return (
             SendMessages(
-                store, config, of.topics, of.groups, of.locks, of.hold.arrived, half_message
+                store, config, of.topics, of.groups, of.locks, of.arrived, half_message, of.timer
             ),
             PullMessages(store, config, of.topics, of.groups, of.consumers, of.offsets, of.hold),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
@@ -164,7 +168,7 @@ class Broker:
             of.offsets,
             of.transactions,
             QueryMessages(store),
-            RuntimeInfo(store, config),
+            RuntimeInfo(store, config, of.timer.runtime_info),
             AdminTopics(store, config, of.topics, of.consumers),
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),
@@ -234,16 +238,28 @@ class Broker:
         if self._outside is not None:
             await self._outside.close()
         store, self.store = self.store, None
+        managers, self._managers = self._managers, None
         self._registration = self._server = self._outside = None
         self._tasks = []
         if store is not None:
-            await asyncio.to_thread(store.close)
+            await asyncio.to_thread(_close, store, managers)
 
 
 def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
     """What of a ``broker.conf`` is the store's."""
     mine = ("store_host", "deliver_delayed", "retention", "profile")
     return {name: value for name, value in properties.items() if name not in mine}
+
+
+def _close(store: DefaultMessageStore, managers: Managers | None) -> None:
+    """Keep what the managers have reached, and close the store whatever comes of that."""
+    try:
+        if managers is not None:
+            managers.finish()
+    except (OSError, StoreError):
+        logger.exception("what was reached cannot be written; some messages will come again")
+    finally:
+        store.close()
 
 
 def _free_port(host: str) -> int:

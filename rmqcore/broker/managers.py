@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import PullHold
 from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import Topics
+from rmqcore.broker.timer import TimerMessages
+from rmqcore.broker.topics import TIMER_TOPIC, Topics
 from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import SubscriptionGroupTable
@@ -26,10 +27,12 @@ class Managers:
 
     Attributes:
         store: where the messages are.
+        folder: its ``config`` folder.
         config: the settings at this moment.
     """
 
     store: MessageStore
+    folder: Path
     config: Callable[[], BrokerConfig]
     topics: Topics
     groups: Groups
@@ -39,13 +42,15 @@ class Managers:
     hold: PullHold = field(default_factory=PullHold)
     offsets: Offsets = field(init=False)
     transactions: Transactions = field(init=False)
+    timer: TimerMessages = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the managers that need others."""
         self.offsets = Offsets(self.store, self.topics, self.groups)
         self.transactions = Transactions(
-            self.store, self.config, self.topics, self.producers, self.hold.arrived
+            self.store, self.config, self.topics, self.producers, self.arrived
         )
+        self.timer = TimerMessages(self.store, self.config, self.folder, self.arrived)
 
     @classmethod
     def of(
@@ -72,10 +77,30 @@ class Managers:
         groups = SubscriptionGroupTable(folder, clock=wall_clock_ms)
         return cls(
             store,
+            folder,
             config,
             Topics(store.topics, config, topics_changed),
             Groups(groups, config, groups_changed),
         )
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Tell who waits for messages that a queue has some."""
+        self.hold.arrived(topic, queue_id)
+        if topic == TIMER_TOPIC:
+            self.timer.wake()
+
+    def arrived_in(self, queues: Iterable[tuple[str, int]]) -> None:
+        """As `arrived`, for several queues."""
+        for topic, queue_id in queues:
+            self.arrived(topic, queue_id)
+
+    def finish(self) -> None:
+        """Keep what is reached; the last call, before the store is closed.
+
+        Raises:
+            OSError, StoreError: it cannot be written.
+        """
+        self.timer.finish()
 
     def forget(self, connection: Connection) -> None:
         """Let the clients of a connection go that was closed."""

@@ -6,7 +6,7 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java, prepareRuntimeInfo.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rmqcore.broker.bodies import java_body
 from rmqcore.broker.settings import BrokerConfig
@@ -25,7 +25,13 @@ from rmqcore.version import __version__
 class RuntimeInfo:
     """Request 28."""
 
-    def __init__(self, store: MessageStore, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        more: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._more = more
         self._store = store
         self._config = config
         self._started_ms = wall_clock_ms()
@@ -44,6 +50,7 @@ class RuntimeInfo:
         disk = shutil.disk_usage(store.path)
         ratio = f"{disk.used / disk.total:.4f}"
         info = dict(store.stats())
+        info.update(self._more())
         info.update(
             {
                 "brokerVersionDesc": f"rmqcore {__version__}",
@@ -74,9 +81,6 @@ class RuntimeInfo:
             "msgGetTotalYesterdayMorning",
             "msgGetTotalTodayMorning",
             "msgGetTotalTodayNow",
-            "timerReadBehind",
-            "timerOffsetBehind",
-            "timerCongestNum",
         ):
             info.setdefault(name, "0")
         info.setdefault("timerEnqueueTps", "0.0")

@@ -15,6 +15,7 @@ from rmqcore._codec import decode_properties
 from rmqcore.broker.client_requests import QueueLocks
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.settings import WRITE, BrokerConfig
+from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig
@@ -158,6 +159,7 @@ class SendMessages:
         topics, groups, locks: the broker's.
         arrived: called after each put with (topic, queue id), on the event loop.
         half_message: makes of a transaction's message what is stored until it is decided.
+        timer: makes of a message with a time of delivery what is stored until then.
     """
 
     def __init__(
@@ -169,6 +171,7 @@ class SendMessages:
         locks: QueueLocks,
         arrived: Callable[[str, int], None],
         half_message: HalfMessage | None = None,
+        timer: TimerMessages | None = None,
     ) -> None:
         self._store = store
         self._config = config
@@ -177,6 +180,7 @@ class SendMessages:
         self._locks = locks
         self._arrived = arrived
         self._half_message = half_message
+        self._timer = timer
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -187,6 +191,7 @@ class SendMessages:
         ):
             server.register(code, self.send)
         server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
+        server.register(RequestCode.RECALL_MESSAGE, self.recall)
 
     # ---- 10, 310, 320
 
@@ -206,6 +211,8 @@ class SendMessages:
         message = self._message(connection, request, wanted, topic, queue_id)
         if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
             message = self._half(message)
+        elif self._timer is not None and not _asks_for_level(message):
+            message = self._timer.timed(message)
         return self._put(message, queue_id)
 
     def _send_as_it_is(
@@ -297,7 +304,7 @@ class SendMessages:
         if name.startswith(RETRY_PREFIX) and self._is_dead(request, wanted):
             name, queue_id = DEAD_LETTER_PREFIX + name.removeprefix(RETRY_PREFIX), 0
             self._topics.for_group(name)
-            properties["DELAY"] = "0"
+            properties["DELAY"] = "-1"
         flags = _flags(wanted, topic)
         if properties.get("TRAN_MSG", "false").lower() == "true":
             flags |= SysFlag.TRANSACTION_PREPARED
@@ -341,11 +348,20 @@ class SendMessages:
             receipt = self._store.put_message(message)
         except (MessageIllegalError, StoreError) as error:
             raise _refusal(error) from error
-        return self._answer(receipt, message.topic, queue_id, _unique_key(message))
+        return self._answer_put(receipt, message, queue_id)
 
     async def _put_and_wait(self, message: Message, queue_id: int) -> RemotingCommand:
         receipt = await self._put_async(message)
-        return self._answer(receipt, message.topic, queue_id, _unique_key(message))
+        return self._answer_put(receipt, message, queue_id)
+
+    def _answer_put(
+        self, receipt: PutMessageResult, message: Message, queue_id: int
+    ) -> RemotingCommand:
+        answer = self._answer(receipt, message.topic, queue_id, _unique_key(message))
+        handle = self._timer.recall_handle(message) if self._timer is not None else None
+        if receipt.ok and handle is not None:
+            answer.ext_fields["recallHandle"] = handle
+        return answer
 
     def _answer(
         self,
@@ -369,6 +385,12 @@ class SendMessages:
                 fields["transactionId"] = unique_key
             self._arrived(topic, queue_id)
         return answer
+
+    # ---- 370
+
+    def recall(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """370: take a timer message back; RocketMQ refuses that, too, unless configured."""
+        return failure(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
 
     # ---- 36
 
@@ -459,6 +481,12 @@ def _check_batch(topic: str) -> None:
 
 def _unique_key(message: Message) -> str | None:
     return (message.properties or {}).get("UNIQ_KEY")
+
+
+def _asks_for_level(message: Message) -> bool:
+    """Tell whether a message asks for a delay level, beside which no time counts."""
+    level = (message.properties or {}).get("DELAY", "0")
+    return level.isascii() and level.isdigit() and level.strip("0") != ""
 
 
 def _refusal(error: MessageIllegalError | StoreError) -> RequestRefusedError:

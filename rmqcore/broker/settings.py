@@ -84,6 +84,10 @@ class BrokerConfig:
     transaction_check_interval: int = setting(
         30_000, "transactionCheckInterval", least=1, dynamic=True
     )
+    #: whether messages may ask for a time of delivery.
+    timer_wheel_enable: bool = setting(True, "timerWheelEnable", dynamic=True)
+    #: seconds that a time of delivery may be away.
+    timer_max_delay_sec: int = setting(3 * 86_400, "timerMaxDelaySec", least=1, dynamic=True)
     #: whether consumers may filter by SQL92 expressions.
     enable_property_filter: bool = setting(False, "enablePropertyFilter", dynamic=True)
     #: the region that answers name.

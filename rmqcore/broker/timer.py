@@ -1,0 +1,385 @@
+"""Timer messages: stored in ``rmq_sys_wheel_timer``, and put into their topics when they are due.
+
+What is pending is read from that queue at the start and kept in a heap by due time; only times and
+queue offsets are in memory. Which records are delivered is told by ``config/timercheck``.
+
+Source: RocketMQ store/timer/TimerMessageStore.java, broker/util/HookUtils.java.
+Differs: a message is delivered at its millisecond, not with its second; there is no limit to the
+    messages of one second; a delivery that fails is tried until it succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import TIMER_TOPIC
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.timer_check import TimerCheck, TimerProgress
+from rmqcore.message import GetMessageResult, Message, MessageExt
+from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_SECOND_MS: Final = 1000
+_HOST_FLAGS: Final = 0x30
+_REQUESTS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_SLOT: Final = "TIMER_OUT_MS"
+_RECALLS: Final = "TIMER_DEL_UNIQKEY"
+_NUMBER_MAX: Final = 19
+_READ_AT_ONCE: Final = 128
+_DELIVERED_AT_ONCE: Final = 256
+_PAUSE_S: Final = 0.5
+_BLOCK: Final = 1024
+
+
+class TimerMessages:
+    """Puts messages off, and delivers them.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        folder: the store's ``config`` folder.
+        arrived: called after each delivery with (topic, queue id), on the event loop.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        folder: Path,
+        arrived: Callable[[str, int], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._check = TimerCheck(folder)
+        self._arrived = arrived
+        self._new = asyncio.Event()
+        #: (due time, queue offset) of what was read and is not delivered
+        self._heap: list[tuple[int, int]] = []
+        #: the same queue offsets, in blocks, of which the first is found fast
+        self._pending: defaultdict[int, set[int]] = defaultdict(set)
+        self._read_offset = 0
+        #: what a recall marker has named, until its second is over
+        self._recalled: dict[str, int] = {}
+        self._stored: TimerProgress | None = None
+
+    # ---- putting off
+
+    def timed(self, message: Message) -> Message:
+        """What is stored for a message: itself, or the record that waits for its time.
+
+        Raises:
+            RequestRefusedError: the time is none, or too far away, code 13; or timer messages are
+                off, code 1.
+
+        Source: HookUtils, transformTimerMessage.
+        """
+        properties = dict(message.properties or {})
+        if _SLOT in properties or not any(name in properties for name in _REQUESTS):
+            return message
+        config = self._config()
+        if not config.timer_wheel_enable:
+            remark = "accurate timer message is not enabled, timerWheelEnable is false"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        now_ms = wall_clock_ms()
+        due_ms = asked_time(properties, now_ms)
+        if due_ms is None or due_ms - now_ms > config.timer_max_delay_sec * _SECOND_MS:
+            raise _illegal(
+                f"its time is no number, or more than {config.timer_max_delay_sec} s off"
+            )
+        if due_ms <= now_ms:
+            if _RECALLS in properties:
+                raise _illegal("the message that it recalls is delivered")
+            # the store takes a record with a slot for one that is not timed any more
+            properties[_SLOT] = str(_slot(due_ms))
+            return _rewritten(message, message.topic, message.queue_id, properties)
+        properties[_SLOT] = str(_slot(due_ms))
+        properties["REAL_TOPIC"] = message.topic
+        properties["REAL_QID"] = str(message.queue_id)
+        return _rewritten(message, TIMER_TOPIC, 0, properties)
+
+    def recall_handle(self, message: Message) -> str | None:
+        """By what the sender of a message that waits may name it; None for any other."""
+        properties = message.properties or {}
+        if message.topic != TIMER_TOPIC or "UNIQ_KEY" not in properties:
+            return None
+        handle = " ".join(
+            (
+                "v1",
+                properties["REAL_TOPIC"],
+                self._config().broker_name,
+                str(int(properties[_SLOT]) + 1),
+                properties["UNIQ_KEY"],
+            )
+        )
+        return base64.urlsafe_b64encode(handle.encode()).decode()
+
+    # ---- what it says of itself
+
+    @property
+    def pending_count(self) -> int:
+        """Messages that were read and are not delivered."""
+        return len(self._heap)
+
+    def runtime_info(self) -> dict[str, str]:
+        """The timer's names of request 28."""
+        late_ms = wall_clock_ms() - self._heap[0][0] if self._heap else 0
+        behind = self._store.max_queue_offset(TIMER_TOPIC, 0) - self._read_offset
+        return {
+            "timerReadBehind": str(max(0, late_ms) // _SECOND_MS),
+            "timerOffsetBehind": str(max(0, behind)),
+            "timerCongestNum": str(len(self._heap)),
+        }
+
+    # ---- delivering
+
+    def wake(self) -> None:
+        """Look at once for what has come into the queue."""
+        self._new.set()
+
+    async def run(self) -> None:
+        """Deliver what is due, until cancelled; what was reached then is kept by `finish`."""
+        persist_at_s, loaded = 0.0, False
+        loop = asyncio.get_running_loop()
+        while True:
+            self._new.clear()
+            try:
+                if not loaded:
+                    await asyncio.to_thread(self.load)
+                    loaded = True
+                idle = self._round()
+                if idle and loop.time() >= persist_at_s:
+                    persist_at_s = loop.time() + 1
+                    await self._persist()
+            except (StoreError, OSError):
+                logger.exception("timer messages wait: the store does not take them now")
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if not idle:
+                await asyncio.sleep(0)
+                continue
+            try:
+                async with asyncio.timeout(self._idle_s()):
+                    await self._new.wait()
+            except TimeoutError:
+                continue
+
+    def _idle_s(self) -> float:
+        """How long nothing will be due; at most a second, for clocks that are set."""
+        if not self._heap:
+            return 1.0
+        return min(1.0, max(0.0, (self._heap[0][0] - wall_clock_ms()) / _SECOND_MS))
+
+    def load(self) -> None:
+        """Read what is pending; once, before anything else.
+
+        Raises:
+            OSError, CorruptStoreError: it cannot be read.
+        """
+        done = self._check.load() or TimerProgress(0, 0, 0, 0)
+        self._heap, self._pending = [], defaultdict(set)
+        self._read_offset = max(done.first_pending, self._store.min_queue_offset(TIMER_TOPIC, 0))
+        while self._read(done):
+            pass
+
+    def _round(self) -> bool:
+        """Read and deliver a bounded number; tells whether nothing is left to do now."""
+        more = self._read(None)
+        now_ms = wall_clock_ms()
+        for _ in range(_DELIVERED_AT_ONCE):
+            if not self._heap or self._heap[0][0] > now_ms:
+                break
+            self._deliver(self._heap[0][1], now_ms)
+            _, offset = heapq.heappop(self._heap)
+            self._forget(offset)
+        else:
+            return False
+        for key in [key for key, slot_ms in self._recalled.items() if slot_ms < now_ms - 2000]:
+            del self._recalled[key]
+        return not more
+
+    def _read(self, done: TimerProgress | None) -> bool:
+        """Take in records that have come, but for those that are delivered; whether there were."""
+        result = self._get(self._read_offset, _READ_AT_ONCE)
+        try:
+            records = result.messages
+        except CorruptStoreError:
+            result = self._get(self._read_offset, 1)
+            try:
+                records = result.messages
+            except CorruptStoreError as error:
+                logger.error("a timer message is damaged and lost: %s", error)  # noqa: TRY400
+                self._read_offset += 1
+                return True
+        for record in records:
+            due_ms, offset = _due(record), record.queue_offset
+            known = done is not None and offset < done.read_offset
+            if done is None or not known or (due_ms, offset) >= (done.due_ms, done.due_offset):
+                heapq.heappush(self._heap, (due_ms, offset))
+                self._pending[offset // _BLOCK].add(offset)
+        # at the queue's end this stays where it is; behind gaps it goes on
+        self._read_offset = max(self._read_offset, result.next_queue_offset)
+        return bool(records)
+
+    def _get(self, offset: int, count: int) -> GetMessageResult:
+        return self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=count)
+
+    def _forget(self, offset: int) -> None:
+        block = self._pending[offset // _BLOCK]
+        block.discard(offset)
+        if not block:
+            del self._pending[offset // _BLOCK]
+
+    def _deliver(self, offset: int, now_ms: int) -> None:
+        """Put one message where it belongs; one that can never be put is dropped and logged."""
+        try:
+            record = self._record(offset)
+            if record is None:
+                logger.error("timer message %d is gone from the log", offset)
+                return
+            if _RECALLS in record.properties:
+                self._recalled[record.properties[_RECALLS]] = now_ms
+                return
+            if (record.unique_key or "") in self._recalled:
+                return
+            message = _delivered(record, now_ms)
+            receipt = self._store.put_message(message)
+        except (MessageIllegalError, CorruptStoreError) as error:
+            logger.error("timer message %d cannot be delivered: %s", offset, error)  # noqa: TRY400
+            return
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        self._arrived(message.topic, message.queue_id)
+
+    def _record(self, offset: int) -> MessageExt | None:
+        found = self._get(offset, 1).messages
+        return found[0] if found and found[0].queue_offset == offset else None
+
+    # ---- progress
+
+    def _progress(self) -> TimerProgress:
+        due_ms, due_offset = self._heap[0] if self._heap else (wall_clock_ms() + 1, 0)
+        first = min(self._pending[min(self._pending)]) if self._pending else self._read_offset
+        return TimerProgress(first, self._read_offset, due_ms, due_offset)
+
+    async def _persist(self) -> None:
+        """Keep what is reached, after what was delivered is on the disk."""
+        if self._recalled or not self._changed():
+            return
+        progress = self._progress()
+        await asyncio.to_thread(self._store_progress, progress)
+
+    def _changed(self) -> bool:
+        old, new = self._stored, self._progress()
+        if old is None:
+            return True
+        same_end = (old.first_pending, old.read_offset) == (new.first_pending, new.read_offset)
+        return not (same_end and (not self._heap or old.due_offset == new.due_offset))
+
+    def _store_progress(self, progress: TimerProgress) -> None:
+        self._store.flush()
+        self._check.store(progress)
+        if self._stored is None:
+            self._check.forget_wheel(self._store.path)
+        self._stored = progress
+
+    def finish(self) -> None:
+        """Keep what is reached; after `run` has ended, before the store is closed.
+
+        Raises:
+            OSError: it cannot be written: what was delivered since comes once more.
+        """
+        late = self._heap and self._heap[0][0] <= wall_clock_ms()
+        if self._stored is not None and self._changed() and not late and not self._recalled:
+            self._store_progress(self._progress())
+
+
+def asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """When a message asks to be delivered, Unix time in milliseconds; None when it says nonsense.
+
+    Args:
+        properties: of the message; one of TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS is
+            there, and the first of them counts.
+        now_ms: what delays count from.
+    """
+    name = next(name for name in _REQUESTS if name in properties)
+    text = properties[name]
+    digits = text.removeprefix("-").removeprefix("+")
+    if len(digits) > _NUMBER_MAX or not (digits.isascii() and digits.isdigit()):
+        return None
+    if name == "TIMER_DELIVER_MS":
+        return int(text)
+    return now_ms + int(text) * (_SECOND_MS if name == "TIMER_DELAY_SEC" else 1)
+
+
+def _slot(due_ms: int) -> int:
+    """The second of the wheel, its start; a due time on the second belongs to the one before."""
+    return (due_ms - 1) // _SECOND_MS * _SECOND_MS
+
+
+def _due(record: MessageExt) -> int:
+    """When a record of the timer topic is due: to the millisecond within its second."""
+    text = record.properties.get(_SLOT, "0")
+    slot_ms = int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_MAX else 0
+    asked_ms = None
+    if any(name in record.properties for name in _REQUESTS):
+        asked_ms = asked_time(record.properties, record.store_timestamp_ms)
+    if asked_ms is None:
+        return slot_ms + _SECOND_MS
+    return min(max(asked_ms, slot_ms + 1), slot_ms + _SECOND_MS)
+
+
+def _delivered(record: MessageExt, now_ms: int) -> Message:
+    """The message that a record stands for.
+
+    Raises:
+        MessageIllegalError: it does not say where it belongs.
+    """
+    properties = dict(record.properties)
+    topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
+    if not topic or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
+        raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
+    properties["TIMER_ENQUEUE_MS"] = str(record.store_timestamp_ms // _SECOND_MS * _SECOND_MS)
+    properties["TIMER_DEQUEUE_MS"] = str(now_ms)
+    return Message(
+        topic,
+        record.body,
+        queue_id=int(queue_id),
+        properties=properties,
+        flag=record.flag,
+        sys_flag=record.sys_flag & ~_HOST_FLAGS,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+        wait_store_msg_ok=False,
+    )
+
+
+def _rewritten(message: Message, topic: str, queue_id: int, properties: dict[str, str]) -> Message:
+    return Message(
+        topic,
+        message.body,
+        queue_id=queue_id,
+        properties=properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        wait_store_msg_ok=message.wait_store_msg_ok,
+    )
+
+
+def _illegal(reason: str) -> RequestRefusedError:
+    return RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, {reason}")

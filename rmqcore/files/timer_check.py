@@ -1,0 +1,134 @@
+"""``config/timercheck``: how far timer messages are delivered.
+
+The first 56 bytes are RocketMQ's; a broker of RocketMQ that opens the store goes on from them.
+Behind them stands what rmqcore knows beyond that. When the two contradict each other RocketMQ has
+written last, and is believed. Byte for byte: docs/format/timercheck.md.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmqcore.clock import wall_clock_ms
+
+NAME: Final = "timercheck"
+_SIZE: Final = 4096
+#: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset, masterTimerQueueOffset, DataVersion
+_JAVA: Final = struct.Struct(">7q")
+_OWN_AT: Final = 64
+_OWN: Final = struct.Struct(">8s4qI")
+_MAGIC: Final = b"RMQCTIME"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerProgress:
+    """Which records of ``rmq_sys_wheel_timer`` are delivered.
+
+    Those below ``read_offset`` that come before (``due_ms``, ``due_offset``) in the order of
+    delivery are; all others are not.
+
+    Attributes:
+        first_pending: queue offset of the first record that is not delivered.
+        read_offset: queue offset of the first record that was not read.
+        due_ms: when the next record is due, Unix time.
+        due_offset: its queue offset, among those that are due at the same time.
+    """
+
+    first_pending: int
+    read_offset: int
+    due_ms: int
+    due_offset: int
+
+
+class TimerCheck:
+    """The file.
+
+    Threads: one caller at a time.
+    Durability: disk when `store` returns; a power cut leaves the former file or the new one.
+    Source: RocketMQ store/timer/TimerCheckpoint.java.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Name the file in a store's ``config`` folder; nothing is opened."""
+        self.path = directory / NAME
+
+    def load(self) -> TimerProgress | None:
+        """Read it; None when it is missing, or too short to be one.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(raw) < _JAVA.size:
+            return None
+        read_time_ms, _, queue_offset, master_offset, *_ = _JAVA.unpack_from(raw)
+        own = _own(raw)
+        if own is not None and (read_time_ms, queue_offset, master_offset) == (
+            0,
+            own.first_pending,
+            own.first_pending,
+        ):
+            return own
+        if min(read_time_ms, queue_offset, master_offset) < 0:
+            return None
+        # RocketMQ has delivered every slot before its read time, of what it had put into the wheel
+        return TimerProgress(0, min(queue_offset, master_offset), read_time_ms + 1, 0)
+
+    def store(self, progress: TimerProgress) -> None:
+        """Replace it.
+
+        Raises:
+            OSError: it cannot be written; the former one is still in place.
+        """
+        first = progress.first_pending
+        raw = bytearray(_SIZE)
+        _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, wall_clock_ms(), 1)
+        fields = (progress.first_pending, progress.read_offset)
+        numbers = struct.pack(">4q", *fields, progress.due_ms, progress.due_offset)
+        raw[_OWN_AT : _OWN_AT + _OWN.size] = (
+            _MAGIC + numbers + struct.pack(">I", zlib.crc32(_MAGIC + numbers))
+        )
+        temporary = self.path.with_name(NAME + ".tmp")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def forget_wheel(self, root: Path) -> None:
+        """Remove RocketMQ's wheel and its log, which this file's content makes superfluous.
+
+        They name records that are delivered here without them; a broker of RocketMQ rebuilds both
+        from ``rmq_sys_wheel_timer``.
+
+        Args:
+            root: the store's directory.
+        """
+        (root / "timerwheel").unlink(missing_ok=True)
+        for file in sorted((root / "timerlog").glob("[0-9]*")):
+            file.unlink(missing_ok=True)
+
+
+def _own(raw: bytes) -> TimerProgress | None:
+    """What stands behind RocketMQ's part; None when it is not ours, or damaged."""
+    if len(raw) < _OWN_AT + _OWN.size:
+        return None
+    magic, first, read, due_ms, due_offset, crc = _OWN.unpack_from(raw, _OWN_AT)
+    sound = zlib.crc32(raw[_OWN_AT : _OWN_AT + _OWN.size - 4]) == crc
+    if magic != _MAGIC or not sound or min(first, read, due_offset) < 0:
+        return None
+    return TimerProgress(first, read, due_ms, due_offset)

@@ -1,0 +1,235 @@
+"""Messages with a time: they come at it and not before, once, whatever restarts lie between."""
+
+import asyncio
+import base64
+import struct
+
+import pytest
+from broker.conftest import records
+
+from rmqcore.broker.topics import TIMER_TOPIC
+from rmqcore.clock import wall_clock_ms
+from rmqcore.files.timer_check import TimerCheck, TimerProgress
+from rmqcore.remoting import RequestCode, ResponseCode
+
+
+async def pulled(peer, topic="T", offset=0):
+    return records((await peer.pull(topic, offset=offset)).body)
+
+
+async def wait_for(peer, topic, count, timeout_s=6):
+    async with asyncio.timeout(timeout_s):
+        while len(found := await pulled(peer, topic)) < count:
+            await asyncio.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize("ask", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_a_message_comes_at_its_time_with_all_that_it_had(with_broker, ask):
+    async def scenario(_, peer):
+        await peer.send("T", b"plain")
+        asked_ms = wall_clock_ms()
+        wanted = {
+            "TIMER_DELIVER_MS": asked_ms + 730,
+            "TIMER_DELAY_MS": 730,
+            "TIMER_DELAY_SEC": 1,
+        }[ask]
+        properties = {ask: str(wanted), "TAGS": "a", "KEYS": "k", "UNIQ_KEY": "U" * 32}
+        sent = await peer.send("T", b"timed", queue_id=0, properties=properties)
+        due_ms = asked_ms + (1000 if ask == "TIMER_DELAY_SEC" else 730)
+        _, message = await wait_for(peer, "T", 2)
+        assert due_ms <= message.store_timestamp_ms < due_ms + 400
+        assert (message.body, message.tags, message.keys) == (b"timed", "a", ("k",))
+        kept = message.properties
+        slot = int(kept["TIMER_OUT_MS"])
+        assert slot % 1000 == 0
+        assert due_ms - 1050 <= slot <= due_ms + 50
+        assert (kept["REAL_TOPIC"], kept["REAL_QID"]) == ("T", "0")
+        assert int(kept["TIMER_DEQUEUE_MS"]) >= due_ms
+        assert int(kept["TIMER_ENQUEUE_MS"]) % 1000 == 0
+        assert kept[ask] == str(wanted)
+        (stored,) = await pulled(peer, TIMER_TOPIC)
+        assert sent.ext_fields["msgId"] == stored.message_id
+        assert (sent.ext_fields["queueId"], sent.ext_fields["queueOffset"]) == ("0", "0")
+        handle = base64.urlsafe_b64decode(sent.ext_fields["recallHandle"]).decode()
+        assert handle == f"v1 T broker-a {slot + 1} {'U' * 32}"
+
+    with_broker(scenario)
+
+
+def test_a_time_on_the_second_belongs_to_the_second_before(with_broker):
+    async def scenario(_, peer):
+        due_ms = (wall_clock_ms() // 1000 + 100) * 1000
+        for wanted in (due_ms, due_ms + 1):
+            await peer.send("T", b"x", properties={"TIMER_DELIVER_MS": str(wanted)})
+        slots = [m.properties["TIMER_OUT_MS"] for m in await pulled(peer, TIMER_TOPIC)]
+        assert slots == [str(due_ms - 1000), str(due_ms)]
+
+    with_broker(scenario)
+
+
+def test_they_come_in_the_order_of_their_times(with_broker):
+    async def scenario(_, peer):
+        now_ms = wall_clock_ms()
+        for delay_ms in (900, 300, 600):
+            deliver = {"TIMER_DELIVER_MS": str(now_ms + delay_ms)}
+            await peer.send("T", b"%d" % delay_ms, properties=deliver)
+        found = await wait_for(peer, "T", 3)
+        assert [m.body for m in found] == [b"300", b"600", b"900"]
+        for message in found:
+            assert message.store_timestamp_ms >= now_ms + int(message.body)
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("properties", "settings", "code"),
+    [
+        ({"TIMER_DELIVER_MS": "soon"}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": "259201"}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": "11"}, {"timerMaxDelaySec": 10}, ResponseCode.MESSAGE_ILLEGAL),
+        (
+            {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "U"},
+            {},
+            ResponseCode.MESSAGE_ILLEGAL,
+        ),
+        ({"TIMER_DELAY_SEC": "1"}, {"timerWheelEnable": "false"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused(with_broker, properties, settings, code):
+    async def scenario(broker, peer):
+        answer = await peer.send("T", b"x", properties=properties)
+        assert answer.code == code
+        assert "timer message" in answer.remark
+        assert broker.store.max_phy_offset == 0
+
+    with_broker(scenario, **settings)
+
+
+def test_a_time_that_is_over_is_no_reason_to_wait(with_broker):
+    async def scenario(_, peer):
+        sent = await peer.send("T", b"x", properties={"TIMER_DELIVER_MS": "1000"})
+        assert "recallHandle" not in sent.ext_fields
+        assert [m.body for m in await pulled(peer)] == [b"x"]
+
+    with_broker(scenario)
+
+
+def test_a_delay_level_counts_more_than_a_time(with_broker):
+    async def scenario(_, peer):
+        properties = {"DELAY": "1", "TIMER_DELAY_SEC": "100"}
+        await peer.send("T", b"x", properties=properties)
+        (message,) = await wait_for(peer, "T", 1)
+        assert message.body == b"x"
+
+    with_broker(scenario)
+
+
+def test_a_marker_takes_its_message_back_and_recall_itself_is_off(with_broker):
+    async def scenario(_, peer):
+        due_ms = (wall_clock_ms() // 1000 + 2) * 1000
+        target = {"TIMER_DELIVER_MS": str(due_ms - 300), "UNIQ_KEY": "GONE"}
+        await peer.send("T", b"gone", properties=target)
+        other = {"TIMER_DELIVER_MS": str(due_ms - 200), "UNIQ_KEY": "KEPT"}
+        await peer.send("T", b"kept", properties=other)
+        marker = {
+            "TIMER_DELIVER_MS": str(due_ms - 999),
+            "UNIQ_KEY": "GONE",
+            "TIMER_DEL_UNIQKEY": "GONE",
+        }
+        await peer.send("T", b"0", properties=marker)
+        assert [m.body for m in await wait_for(peer, "T", 1)] == [b"kept"]
+        recall = {"topic": "T", "recallHandle": "x", "producerGroup": "PG"}
+        answer = await peer.ask(RequestCode.RECALL_MESSAGE, recall)
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+    with_broker(scenario)
+
+
+def test_what_was_delivered_does_not_come_again_after_a_restart_and_what_waits_does(with_broker):
+    async def first(_, peer):
+        now_ms = wall_clock_ms()
+        for body, delay_ms in ((b"late", 2500), (b"soon", 100), (b"overdue", 1200)):
+            deliver = {"TIMER_DELIVER_MS": str(now_ms + delay_ms)}
+            await peer.send("T", body, properties=deliver)
+        await wait_for(peer, "T", 1)
+
+    async def again(_, peer):
+        found = await wait_for(peer, "T", 3)
+        assert [m.body for m in found] == [b"soon", b"overdue", b"late"]
+        await asyncio.sleep(0.3)
+        assert len(await pulled(peer)) == 3
+
+    async def once_more(_, peer):
+        await asyncio.sleep(0.3)
+        assert len(await pulled(peer)) == 3
+
+    with_broker(first)
+    with_broker(again)
+    with_broker(once_more)
+
+
+def test_what_java_wrote_last_is_believed_and_its_wheel_goes(with_broker, tmp_path):
+    config = tmp_path / "store" / "config"
+
+    async def first(_, peer):
+        now_ms = wall_clock_ms()
+        for body, delay_ms in ((b"a", 50), (b"b", 100), (b"c", 4000)):
+            deliver = {"TIMER_DELIVER_MS": str(now_ms + delay_ms)}
+            await peer.send("T", body, properties=deliver)
+        await wait_for(peer, "T", 2)
+
+    with_broker(first)
+    raw = bytearray((config / "timercheck").read_bytes())
+    # the wheel has all three records and has delivered every second up to now
+    struct.pack_into(">4q", raw, 0, wall_clock_ms() // 1000 * 1000 + 1000, 0, 3, 3)
+    (config / "timercheck").write_bytes(raw)
+    (tmp_path / "store" / "timerlog").mkdir()
+    for name in ("timerwheel", "timerlog/00000000000000000000"):
+        (tmp_path / "store" / name).write_bytes(b"java's")
+
+    async def again(_, peer):
+        found = await wait_for(peer, "T", 3)
+        assert [m.body for m in found] == [b"a", b"b", b"c"]
+
+    with_broker(again)
+    assert not (tmp_path / "store" / "timerwheel").exists()
+    assert list((tmp_path / "store" / "timerlog").iterdir()) == []
+
+
+def test_java_is_told_the_first_message_that_waits(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        for delay_s in (0, 100, 0):
+            deliver = str(wall_clock_ms() + delay_s * 1000 + 50)
+            await peer.send("T", b"x", properties={"TIMER_DELIVER_MS": deliver})
+        await wait_for(peer, "T", 2)
+
+    with_broker(scenario)
+    check = TimerCheck(tmp_path / "store" / "config")
+    assert struct.unpack_from(">4q", check.path.read_bytes()) == (0, 0, 1, 1)
+    progress = check.load()
+    assert (progress.first_pending, progress.read_offset, progress.due_offset) == (1, 3, 1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 4096, b"\x00" * 40])
+def test_a_progress_file_that_cannot_be_one_says_nothing(tmp_path, damage):
+    check = TimerCheck(tmp_path)
+    assert check.load() is None
+    check.store(TimerProgress(5, 9, 1000, 7))
+    assert check.load() == TimerProgress(5, 9, 1000, 7)
+    check.path.write_bytes(damage)
+    assert check.load() is None
+
+
+def test_runtime_information_counts_what_waits(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"x", properties={"TIMER_DELAY_SEC": "100"})
+        async with asyncio.timeout(5):
+            while True:
+                answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+                if b'"timerCongestNum":"1"' in answer.body:
+                    break
+        assert b'"timerOffsetBehind":"0"' in answer.body
+        assert b'"timerReadBehind":"0"' in answer.body
+
+    with_broker(scenario)
