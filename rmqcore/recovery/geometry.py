@@ -15,6 +15,7 @@ from rmqcore.files.store_dir import StoreDir
 _QUEUES_LOOKED_AT = 64
 _ENTRIES_A_SLOT = 4
 _SLOTS_CHECKED = 4096
+_CHAINS_CHECKED = 64
 _FIRST_BYTES = 4096
 
 
@@ -145,11 +146,14 @@ def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
         entries = _ENTRIES_A_SLOT * slots
     if slots < 1 or entries < 2 or index_file_size(slots, entries) != length:
         raise _unknown_geometry(directory, length)
+    fitting = unfitting = 0
     for path in directory.iterdir():
         if path.name.isdigit() and path.stat().st_size == length:
-            if not _chains_fit(path, slots, entries):
-                raise _unknown_geometry(directory, length)
-            break
+            good, bad = _chains_that_fit(path, slots, entries)
+            fitting, unfitting = fitting + good, unfitting + bad
+    # a slot may have rotted; by chance next to none fits
+    if unfitting > fitting:
+        raise _unknown_geometry(directory, length)
     return {"max_hash_slot_num": slots, "max_index_num": entries}
 
 
@@ -162,22 +166,20 @@ def _unknown_geometry(directory: Path, length: int) -> ConfigError:
     )
 
 
-def _chains_fit(path: Path, slots: int, entries: int) -> bool:
-    """True when used slots lead to entries whose hash belongs to them."""
+def _chains_that_fit(path: Path, slots: int, entries: int) -> tuple[int, int]:
+    """How many of some used slots lead to an entry whose hash belongs to them, and how many not."""
     with path.open("rb") as stream:
         head = stream.read(HEADER_SIZE + INDEX_SLOT_SIZE * min(slots, _SLOTS_CHECKED))
-        used = 0
+        good = bad = 0
         for slot in range(min(slots, _SLOTS_CHECKED)):
             at = HEADER_SIZE + INDEX_SLOT_SIZE * slot
             number = int.from_bytes(head[at : at + INDEX_SLOT_SIZE], "big")
             if not number:
                 continue
-            if number >= entries:
-                return False
             stream.seek(HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * number)
-            if int.from_bytes(stream.read(4), "big") % slots != slot:
-                return False
-            used += 1
-            if used >= 64:
+            entry_hash = int.from_bytes(stream.read(4), "big")
+            fits = number < entries and entry_hash % slots == slot
+            good, bad = good + fits, bad + (not fits)
+            if good + bad >= _CHAINS_CHECKED:
                 break
-    return True
+    return good, bad
