@@ -27,6 +27,7 @@ class KnownEnds:
         deleted: topics that were deleted; their queues have no end any more.
         log: the log; a machine that lost its power may have shortened it.
         queues: the consume queues, loaded.
+        clean_shutdown: the store was closed.
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class KnownEnds:
         deleted: DeletedTopics,
         log: CommitLog,
         queues: ConsumeQueueStore,
+        *,
+        clean_shutdown: bool,
     ) -> None:
+        self._clean_shutdown = clean_shutdown
         self._mark = mark
         self._deleted = deleted
         self._log = log
@@ -52,6 +56,10 @@ class KnownEnds:
         except CorruptRecordError:
             return False
         return message is not None and message.store_timestamp_ms == mark.first_timestamp_ms
+
+    def closed_at(self, log_end: int) -> bool:
+        """True when the log ended here when the store was closed: it has lost nothing since."""
+        return self._clean_shutdown and self.of_this_log and log_end == self._mark.log_end
 
     def lacking(self) -> dict[QueueKey, int]:
         """The end of each queue that has fewer units than it had."""

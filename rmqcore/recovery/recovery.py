@@ -170,7 +170,13 @@ class Recovery:
             batch.index_tags = tags
 
     def _known_ends(self) -> KnownEnds:
-        return KnownEnds(self._mark, self._deleted, self._log, self._queues)
+        return KnownEnds(
+            self._mark,
+            self._deleted,
+            self._log,
+            self._queues,
+            clean_shutdown=self._clean_shutdown,
+        )
 
     def _tell_queues(self, done: int, total: int) -> None:
         if self._progress is not None and (done == total or done % 256 == 0):
@@ -286,7 +292,7 @@ class Recovery:
         ]
         known = self._queues.end_phy_offset()
         raising = self._config.on_corruption is OnCorruption.RAISE
-        if self._all_there and known > end and raising:
+        if self._all_there and known > end and raising and not ends.closed_at(end):
             raise CorruptStoreError(
                 self._log.queue.directory,
                 end,

@@ -368,3 +368,51 @@ def test_a_refused_opening_leaves_the_abort_marker_as_it_was(written, clean):
     with pytest.raises(CorruptStoreError):
         rmqcore.open_store(written)
     assert (written / "abort").exists() is not clean
+
+
+@pytest.mark.parametrize("garbage", ["unit", "noise"])
+def test_garbage_behind_a_queues_end_is_cleared(written, garbage):
+    """The log ends where it did at close, so it is the queue that is wrong."""
+    with rmqcore.open_store(written, mode="r") as store:
+        end, last = store.max_phy_offset, store.max_queue_offset(*LAST.split("/")[:1], 0)
+    file = queue_files(written)[last * 20 // 200]
+    unit = (end + 500).to_bytes(8, "big") + (150).to_bytes(4, "big") + bytes(8)
+    overwrite(file, last * 20 % 200, unit if garbage == "unit" else b"\x01" * 20)
+    with rmqcore.open_store(written) as store:
+        assert numbers_in(store) == list(range(COUNT))
+        assert store.max_queue_offset("T0", 0) == last
+        check_against_log(store)
+        put(store, COUNT)
+        check_against_log(store)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_index_of_unusual_sizes_with_a_flipped_slot_is_derived_again(store_path, number):
+    sizes = SETTINGS | {"max_hash_slot_num": 25, "max_index_num": 100}
+    with rmqcore.open_store(store_path, **sizes) as store:
+        for each in range(COUNT):
+            put(store, each)
+    before = [file.read_bytes() for file in index_files(store_path)]
+    file, data = index_files(store_path)[number], before[number]
+    at = next(at for at in range(40, 140, 4) if any(data[at : at + 4]))
+    overwrite(file, at, bytes([data[at] ^ 0x40]))
+    with rmqcore.open_store(store_path) as store:
+        assert store.config.max_index_num == 100
+        assert len(store.query_message("T0", "k0").messages) == 1
+    assert [file.read_bytes() for file in index_files(store_path)] == before
+
+
+def test_a_refused_opening_loses_no_queue(written):
+    """What it has dropped is derived again by the opening that is not refused."""
+    offset, _ = damage(written, "a body", COUNT - 5)
+    queue_files(written)[1].unlink()
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError):
+            rmqcore.open_store(written)
+    with rmqcore.open_store(written, on_corruption="skip", open_check_bytes=0) as store:
+        assert [at for at, _ in store.recovery_report.damaged] == [offset]
+        found = []
+        for topic, queue_id in store.queues():
+            result = store.get_message(topic, queue_id, 0, max_messages=1000)
+            found += [int(bytes(m.body).split()[0]) for m in result.messages]
+        assert sorted(found) == [n for n in range(COUNT) if n != COUNT - 5]
