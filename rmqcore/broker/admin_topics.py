@@ -12,6 +12,7 @@ from rmqcore.broker.bodies import QueueKey, java_body, objects_in, queue_key, re
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
+from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import (
     Connection,
@@ -105,13 +106,16 @@ class AdminTopics:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
     def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """215: forget a topic, its retry topics' sense, and what groups have consumed of it."""
+        """215: delete a topic: its queues, and what groups have consumed of it."""
         name = request.text("topic")
         if self._topics.is_system(name):
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-        self._store.consumer_offsets.remove(topic=name)
         self._topics.remove(name)
+        try:
+            self._store.delete_topic(name)
+        except MessageIllegalError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         return success()
 
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

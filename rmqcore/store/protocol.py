@@ -223,6 +223,15 @@ class MessageStore(Protocol):
         """Physical offset behind the last byte of the log."""
         ...
 
+    # ---- topics
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic for good: its queues, its configuration, what groups have consumed of it.
+
+        False when there was none.
+        """
+        ...
+
     # ---- what it says of itself
 
     def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
