@@ -24,6 +24,7 @@ from rmqcore.broker.managers import Managers
 from rmqcore.broker.pull import PullMessages
 from rmqcore.broker.query import QueryMessages
 from rmqcore.broker.registration import Registration
+from rmqcore.broker.reply import ReplyMessages
 from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig
@@ -158,10 +159,12 @@ class Broker:
         """Everything that answers requests."""
         store, config = of.store, of.config
         half_message = of.transactions.half_message
+        send = SendMessages(
+            store, config, of.topics, of.groups, of.locks, of.arrived, half_message, of.timer
+        )
         return (
-            SendMessages(
-                store, config, of.topics, of.groups, of.locks, of.arrived, half_message, of.timer
-            ),
+            send,
+            ReplyMessages(config, of.topics, of.producers, send.send),
             PullMessages(store, config, of.topics, of.groups, of.consumers, of.offsets, of.hold),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
             of.locks,

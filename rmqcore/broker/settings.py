@@ -90,6 +90,8 @@ class BrokerConfig:
     timer_max_delay_sec: int = setting(3 * 86_400, "timerMaxDelaySec", least=1, dynamic=True)
     #: whether consumers may filter by SQL92 expressions.
     enable_property_filter: bool = setting(False, "enablePropertyFilter", dynamic=True)
+    #: whether replies are stored, besides being passed on.
+    store_reply_message_enable: bool = setting(True, "storeReplyMessageEnable", dynamic=True)
     #: the region that answers name.
     region_id: str = setting("DefaultRegion", "regionId")
     #: milliseconds between two registrations with the name servers; 10 to 60 seconds count.
