@@ -1,0 +1,64 @@
+"""Our client works with a broker and a name server of Apache RocketMQ as it does with ours."""
+
+import pytest
+from client.conftest import run  # noqa: F401 - a fixture
+from client.test_admin import (  # noqa: F401 - the same tests, another broker
+    test_a_group_is_created_watched_reset_and_deleted,
+    test_a_topic_is_created_measured_and_deleted,
+    test_brokers_tell_their_settings_and_figures,
+    test_messages_are_found_by_id_and_key,
+)
+from client.test_produce_and_consume import (  # noqa: F401 - the same tests, another broker
+    test_a_batch_lies_in_one_queue,
+    test_a_delayed_message_comes_later,
+    test_a_group_goes_on_where_it_has_stopped,
+    test_a_message_arrives_with_all_that_was_sent,
+    test_a_topic_that_comes_later_is_consumed_whole,
+    test_broadcasting_gives_everybody_all,
+    test_in_order_one_message_of_a_queue_at_a_time,
+    test_oneway_and_compressed_bodies_arrive,
+    test_start_says_where_a_new_group_begins,
+    test_tags_choose,
+    test_two_consumers_share_the_queues,
+    test_what_is_given_back_comes_again_and_dies_at_last,
+    test_what_is_wrong_is_said,
+    test_what_was_not_settled_comes_again,
+)
+from client.test_request_and_transaction import (  # noqa: F401 - the same tests, another broker
+    test_a_request_gets_the_consumers_reply,
+    test_a_request_that_nobody_answers_ends_in_time,
+    test_only_a_commit_lets_consumers_have_the_message,
+)
+
+from interop.cluster import CLUSTER, asker, java_broker, java_name_server, until
+from interop.peer import missing
+from rmqcore.remoting import RemotingError, RequestCode, ResponseCode
+from rmqcore.testing import RunningBroker, rocketmq_topic  # noqa: F401 - a fixture
+
+RELEASE = "5.5.0"
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+
+@pytest.fixture(scope="module")
+def rocketmq_broker(tmp_path_factory):
+    """A broker and a name server of RocketMQ, under the names of our fixture."""
+    home = tmp_path_factory.mktemp("java")
+    with (
+        java_name_server(RELEASE, home / "namesrv") as namesrv,
+        java_broker(RELEASE, home / "broker", namesrv, "broker-a") as (_, address),
+    ):
+        ask = asker(namesrv)
+
+        def registered():
+            try:
+                answer = ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CLUSTER})
+            except RemotingError:
+                return False
+            return answer.code == ResponseCode.SUCCESS
+
+        until(registered, "the broker has registered")
+        yield RunningBroker(namesrv, address, home / "broker" / "store")
