@@ -5,6 +5,7 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -105,17 +106,17 @@ class AdminTopics:
             remark = f"topic {name}: perm {topic.perm} is no sum of 1, 2, 4 and 8"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
-    def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """215: delete a topic: its queues, and what groups have consumed of it."""
+    async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """215: delete a topic with its queues, and what groups have consumed of it."""
         name = request.text("topic")
         if self._topics.is_system(name):
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-        self._topics.remove(name)
         try:
-            self._store.delete_topic(name)
+            await asyncio.to_thread(self._store.delete_topic, name)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self._topics.removed()
         return success()
 
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

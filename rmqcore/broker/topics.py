@@ -94,12 +94,9 @@ class Topics:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         self._on_change()
 
-    def remove(self, topic: str) -> bool:
-        """Forget a topic; returns whether it was there."""
-        removed = self.table.remove(topic)
-        if removed:
-            self._on_change()
-        return removed
+    def removed(self) -> None:
+        """Tell the name servers that the store has one topic less."""
+        self._on_change()
 
     def check_sendable(self, topic: str) -> None:
         """Refuse what no client may send to.

@@ -1,0 +1,97 @@
+"""What an administrator asks and changes, over the wire."""
+
+import json
+
+from broker.conftest import records
+
+from rmqcore.java.json import parse_java_json
+from rmqcore.remoting import RequestCode, ResponseCode
+
+
+async def create(peer, topic, queues=2):
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": queues,
+        "writeQueueNums": queues,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+    }
+    return await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+def test_a_topic_that_is_deleted_and_made_again_begins_anew(with_broker):
+    async def scenario(broker, peer):
+        assert (await create(peer, "T")).code == ResponseCode.SUCCESS
+        for number in range(3):
+            await peer.send("T", b"old %d" % number)
+        deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        assert deleted.code == ResponseCode.SUCCESS
+        assert (await peer.pull("T")).code == ResponseCode.TOPIC_NOT_EXIST
+        await create(peer, "T")
+        sent = await peer.send("T", b"new")
+        assert sent.ext_fields["queueOffset"] == "0"
+        assert [m.body for m in records((await peer.pull("T")).body)] == [b"new"]
+
+    with_broker(scenario)
+
+    async def again(_, peer):
+        assert [m.body for m in records((await peer.pull("T")).body)] == [b"new"]
+
+    with_broker(again)
+
+
+def test_a_system_topic_can_neither_be_changed_nor_deleted(with_broker):
+    async def scenario(_, peer):
+        assert (await create(peer, "TBW102")).code == ResponseCode.INVALID_PARAMETER
+        deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TBW102"})
+        assert deleted.code == ResponseCode.INVALID_PARAMETER
+
+    with_broker(scenario)
+
+
+def test_statistics_of_a_topic_are_keyed_by_queues(with_broker):
+    async def scenario(_, peer):
+        await create(peer, "T")
+        await peer.send("T", b"x", queue_id=1)
+        stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+        table = parse_java_json(stats.body.decode())["offsetTable"]
+        offsets = {json.loads(key)["queueId"]: entry["maxOffset"] for key, entry in table.items()}
+        assert offsets == {0: 0, 1: 1}
+
+    with_broker(scenario)
+
+
+def test_a_group_that_is_set_back_is_told_so_by_its_next_pull(with_broker):
+    async def scenario(_, peer):
+        for number in range(5):
+            await peer.send("T", b"%d" % number)
+        commit = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 5}
+        await peer.pull("T")
+        assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        reset = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
+        answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert answer.code == ResponseCode.SUCCESS
+        moved = await peer.pull("T", offset=5)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+        assert (await peer.pull("T", offset=0)).code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
+
+
+def test_settings_that_may_not_change_are_refused_and_nothing_changes(with_broker):
+    async def scenario(broker, peer):
+        body = b"enablePropertyFilter=true\nlistenPort=1\n"
+        refused = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert not broker.config.enable_property_filter
+        taken = await peer.ask(
+            RequestCode.UPDATE_BROKER_CONFIG, body=b"enablePropertyFilter=true\n"
+        )
+        assert taken.code == ResponseCode.SUCCESS
+        assert broker.config.enable_property_filter
+        shown = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+        assert b"enablePropertyFilter=true" in shown.body
+
+    with_broker(scenario)
