@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from rmqcore.broker.access import is_secret
 from rmqcore.broker.bodies import java_body, read_object
 from rmqcore.broker.clients import Client, Consumers
 from rmqcore.broker.settings import BrokerConfig
@@ -84,10 +85,11 @@ class AdminBroker:
         return success()
 
     def get(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """26: the settings, as a properties text."""
+        """26: the settings, as a properties text; secrets are left out."""
         lines = dict(parse_properties(self._store.broker_conf()))
         lines.update(self._config().as_properties())
-        text = "".join(format_property(name, lines[name]) + "\n" for name in sorted(lines))
+        told = [name for name in sorted(lines) if not is_secret(name)]
+        text = "".join(format_property(name, lines[name]) + "\n" for name in told)
         version = java_body(self._topics.table.data_version.to_java()).decode()
         return success({"version": version}, text.encode())
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from rmqcore.broker.access import topic_lookup
 from rmqcore.broker.admin_broker import AdminBroker
 from rmqcore.broker.admin_groups import AdminGroups
 from rmqcore.broker.admin_offsets import AdminOffsets
@@ -31,10 +32,13 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.config import load_config, parse_broker_conf
 from rmqcore.errors import StoreError
 from rmqcore.remoting import (
+    AccessGate,
+    Account,
     ConnectionSettings,
     RemotingClient,
     RemotingServer,
     ServerSettings,
+    admin_of,
 )
 from rmqcore.store.message_store import DefaultMessageStore
 
@@ -60,13 +64,18 @@ class Broker:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], properties: Mapping[str, object] | Path | None = None
+        self,
+        path: str | os.PathLike[str],
+        properties: Mapping[str, object] | Path | None = None,
+        *,
+        accounts: Mapping[str, Account] | None = None,
     ) -> None:
         """Prepare a broker; `start` opens the store and the port.
 
         Args:
             path: the store's directory; a new one takes RocketMQ's file sizes.
             properties: RocketMQ's names, or a `Path` to a ``broker.conf``.
+            accounts: who is served, see `load_accounts`; None serves everybody.
 
         Raises:
             ConfigError: a setting is not what it should be.
@@ -77,6 +86,7 @@ class Broker:
         self._properties = dict(properties or {})
         self.config = BrokerConfig.from_properties(self._properties)
         self.path = Path(path)
+        self._accounts = accounts
         self.store: DefaultMessageStore | None = None
         self._server: RemotingServer | None = None
         self._registration: Registration | None = None
@@ -123,7 +133,8 @@ class Broker:
 
     async def _serve(self, store: DefaultMessageStore) -> None:
         loop = asyncio.get_running_loop()
-        self._outside = RemotingClient()
+        admin = admin_of(self._accounts or {})
+        self._outside = RemotingClient(sign=admin.signer.sign if admin else None)
         self._registration = Registration(self._settings, store.topics, self._outside)
         managers = Managers.of(
             store,
@@ -135,8 +146,15 @@ class Broker:
         self._managers = managers
         idle_s = self.config.server_channel_max_idle_time_seconds
         settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=idle_s))
+        gate = None
+        if self._accounts is not None:
+            gate = AccessGate(self._accounts, topic_lookup(store))
         self._server = RemotingServer(
-            self._host, self.config.listen_port, settings=settings, on_close=managers.forget
+            self._host,
+            self.config.listen_port,
+            settings=settings,
+            gate=gate,
+            on_close=managers.forget,
         )
         for part in self._requests(managers):
             part.register(self._server)

@@ -18,7 +18,7 @@ from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_s
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
-from rmqcore.remoting import run
+from rmqcore.remoting import AccessGate, Account, admin_of, load_accounts, run
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
@@ -26,7 +26,15 @@ BROKER_PORT = 10911
 Host = Annotated[str, typer.Option("--host", help="the address to listen on")]
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="listen on an address that others reach, without a password"),
+    typer.Option("--insecure", help="listen on an address that others reach, without accounts"),
+]
+Auth = Annotated[
+    Path | None,
+    typer.Option(
+        "--auth",
+        help="serve only signed requests of the accounts in this file, JSON under the names of "
+        "plain_acl.yml",
+    ),
 ]
 
 
@@ -51,6 +59,7 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", help="port of the broker; 0: any that is free")
     ] = None,
+    auth: Auth = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
 ) -> None:
@@ -61,16 +70,18 @@ def serve(
     """
     began = time.monotonic()
     properties = _properties(config, settings)
-    _check_host(host, insecure)
+    accounts = _accounts(auth, host, insecure=insecure, registers=True)
     kept = store / "config" / "namesrv" / "kvConfig.json"
-    name_server = NameServer(host, namesrv_port, NamesrvConfig(kv_config_path=str(kept)))
+    name_server = NameServer(
+        host, namesrv_port, NamesrvConfig(kv_config_path=str(kept)), gate=_gate(accounts)
+    )
 
     async def start() -> tuple[list[Server], dict[str, object]]:
         await name_server.start()
         own = f"{host}:{name_server.port}"
         others = str(properties.get("namesrvAddr") or "")
         properties["namesrvAddr"] = ";".join(filter(None, [own, others]))
-        broker = Broker(store, _placed(properties, host, port))
+        broker = Broker(store, _placed(properties, host, port), accounts=accounts)
         try:
             await broker.start()
         except BaseException:
@@ -91,6 +102,7 @@ def broker(
     port: Annotated[
         int | None, typer.Option("--port", help="the port, instead of listenPort")
     ] = None,
+    auth: Auth = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,10 +110,10 @@ def broker(
     began = time.monotonic()
     properties = _properties(config, settings)
     listens_on = host or str(properties.get("brokerIP1") or "127.0.0.1")
-    _check_host(listens_on, insecure)
+    accounts = _accounts(auth, listens_on, insecure=insecure, registers=True)
 
     async def start() -> tuple[list[Server], dict[str, object]]:
-        served = Broker(store, _placed(properties, listens_on, port))
+        served = Broker(store, _placed(properties, listens_on, port), accounts=accounts)
         await served.start()
         return [served], {"broker": served.address}
 
@@ -114,16 +126,17 @@ def namesrv(
     ] = None,
     config: ConfigFile = None,
     host: Host = "127.0.0.1",
+    auth: Auth = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve as a name server that RocketMQ's brokers register with."""
     began = time.monotonic()
-    _check_host(host, insecure)
+    accounts = _accounts(auth, host, insecure=insecure, registers=False)
     loaded = NamesrvConfig.from_properties(parse_broker_conf(config) if config else {})
 
     async def start() -> tuple[list[Server], dict[str, object]]:
-        served = NameServer(host, port, loaded)
+        served = NameServer(host, port, loaded, gate=_gate(accounts))
         await served.start()
         return [served], {"namesrv": f"{host}:{served.port}"}
 
@@ -142,20 +155,32 @@ def _placed(properties: dict[str, object], host: str, port: int | None) -> dict[
     return placed
 
 
-def _check_host(host: str, insecure: bool) -> None:
-    """Refuse an address that other machines reach, unless it was asked for.
+def _accounts(
+    auth: Path | None, host: str, *, insecure: bool, registers: bool
+) -> dict[str, Account] | None:
+    """Who is served; None: everybody, on an address that nobody else reaches or by request.
 
     Raises:
-        ConfigError: it is one, or no address.
+        ConfigError: the address or the file is not what it should be.
     """
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError as error:
         raise ConfigError("host", host, "an IP address of this machine") from error
-    if not address.is_loopback and not insecure:
-        raise ConfigError(
-            "host", host, "a loopback address; others reach this one, so say --insecure too"
-        )
+    if not address.is_loopback and not insecure and auth is None:
+        rule = "a loopback address; others reach this one, so give --auth, or say --insecure"
+        raise ConfigError("host", host, rule)
+    if auth is None:
+        return None
+    accounts = load_accounts(auth)
+    if registers and admin_of(accounts) is None:
+        rule = "a file with an administrator, in whose name the broker registers"
+        raise ConfigError("auth", str(auth), rule)
+    return accounts
+
+
+def _gate(accounts: dict[str, Account] | None) -> AccessGate | None:
+    return None if accounts is None else AccessGate(accounts)
 
 
 async def _until_signal(

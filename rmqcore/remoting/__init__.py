@@ -3,7 +3,8 @@
 What others use: `RemotingCommand` with `success` and `failure`, the numbers `RequestCode`,
 `ResponseCode`, `LanguageCode`; `RemotingServer`, `RemotingClient` and the `Connection` that a
 processor gets, with their `ServerSettings`, `ClientSettings`, `ConnectionSettings`, `FrameLimits`;
-`AclSigner` and `signature_is_right`; `run` and `new_event_loop`; the errors below `RemotingError`.
+`AclSigner` and `signature_is_right`; `load_accounts` and the `AccessGate` over them; `run` and
+`new_event_loop`; the errors below `RemotingError`.
 
     async def main() -> None:
         def route(connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -27,6 +28,7 @@ a task, so it must not block. `connection.invoke` and `connection.notify` ask th
 takes what it is sent. `command.parts` holds buffers that follow `body` without being copied.
 """
 
+from rmqcore.remoting.accounts import Account, Permission, admin_of, load_accounts
 from rmqcore.remoting.acl import AclSigner, signature, signature_is_right
 from rmqcore.remoting.client import ClientSettings, RemotingClient, split_address
 from rmqcore.remoting.codec import FrameDecoder, FrameLimits, encode_command
@@ -43,9 +45,12 @@ from rmqcore.remoting.errors import (
     RequestRefusedError,
 )
 from rmqcore.remoting.loop import new_event_loop, run
+from rmqcore.remoting.permissions import AccessGate
 from rmqcore.remoting.server import RemotingServer, ServerSettings, TlsMode
 
 __all__ = [
+    "AccessGate",
+    "Account",
     "AclSigner",
     "ClientSettings",
     "Connection",
@@ -56,6 +61,7 @@ __all__ = [
     "FrameTooLargeError",
     "Gate",
     "LanguageCode",
+    "Permission",
     "Processor",
     "RemotingClient",
     "RemotingClosedError",
@@ -69,8 +75,10 @@ __all__ = [
     "ResponseCode",
     "ServerSettings",
     "TlsMode",
+    "admin_of",
     "encode_command",
     "failure",
+    "load_accounts",
     "new_event_loop",
     "run",
     "signature",

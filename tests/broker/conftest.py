@@ -21,10 +21,14 @@ class Peer:
         self.client = RemotingClient()
 
     async def ask(self, code, fields=None, body=b"", timeout_ms=10_000):
-        command = RemotingCommand(
+        command = self.command(code, fields, body)
+        return await self.client.invoke(self.broker.address, command, timeout_ms)
+
+    @staticmethod
+    def command(code, fields=None, body=b""):
+        return RemotingCommand(
             code, {name: str(value) for name, value in (fields or {}).items()}, body
         )
-        return await self.client.invoke(self.broker.address, command, timeout_ms)
 
     async def send(self, topic, body, *, queue_id=0, code=RequestCode.SEND_MESSAGE_V2, **more):
         properties = more.pop("properties", {})

@@ -1,0 +1,37 @@
+"""Whose messages a request is about, and what of the settings nobody is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from rmqcore.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmqcore.errors import CorruptStoreError
+from rmqcore.store.protocol import MessageStore
+
+#: in parts of RocketMQ's names, and of those of its plug-ins
+_SECRET: Final = re.compile(
+    "secret|passw|credential|access_?key|token|authentication_?user|private_?key", re.IGNORECASE
+)
+
+
+def topic_lookup(store: MessageStore) -> Callable[[int], str | None]:
+    """Tell the topic of the message at a physical offset, as its producer named it."""
+
+    def topic_at(phy_offset: int) -> str | None:
+        try:
+            found = store.message_at(phy_offset) if phy_offset >= 0 else None
+        except CorruptStoreError:
+            return None
+        if found is None:
+            return None
+        waits = found.topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)
+        return found.properties.get("REAL_TOPIC", found.topic) if waits else found.topic
+
+    return topic_at
+
+
+def is_secret(name: str) -> bool:
+    """Tell whether a setting is one that nobody is told."""
+    return _SECRET.search(name) is not None

@@ -1,0 +1,351 @@
+"""What each request needs, and the gate that refuses those who have not got it.
+
+Every request code that may pass is in `RULES`; any other is refused, whoever sends it. There are no
+addresses from which requests pass unsigned. A refusal says the same of an unknown account, a wrong
+signature and a wrong address, and nothing of what there is on the server.
+
+Source: PlainAccessValidator, PlainPermissionManager; DefaultAuthorizationContextBuilder of 5.x.
+
+Floor: beside; imports only the room, `errors` and `java`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from rmqcore.java.json import parse_java_json
+from rmqcore.remoting.accounts import Account, Permission
+from rmqcore.remoting.acl import ACCESS_KEY, signature_is_right
+from rmqcore.remoting.codes import RequestCode, ResponseCode
+from rmqcore.remoting.command import RemotingCommand, failure
+from rmqcore.remoting.connection import Connection
+from rmqcore.remoting.errors import RequestRefusedError
+
+PUB, SUB = Permission.PUB, Permission.SUB
+
+_RETRY_PREFIX = "%RETRY%"
+_GROUP_PREFIXES = (_RETRY_PREFIX, "%DLQ%")
+#: topics in which the broker keeps what was sent to others; a default does not open them
+_SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_")
+_UNSIGNED = "no permission: the request needs the AccessKey and the Signature of an account"
+_NOT_ALLOWED = "no permission: the request is for administrators"
+
+#: The topic of the message at a physical offset, as its producer named it; None: there is none.
+TopicAt: TypeAlias = Callable[[int], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One permission that a request needs: for a group where one is named, else for a topic."""
+
+    permission: Permission
+    topic: str = ""
+    group: str = ""
+
+    def is_met_by(self, account: Account) -> bool:
+        """Tell whether an account has it."""
+        if self.group:
+            return bool(account.groups.get(self.group, account.default_group) & self.permission)
+        granted = account.topics.get(self.topic)
+        if granted is None:
+            hidden = self.topic.lower().startswith(_SYSTEM_PREFIXES) and self.permission == SUB
+            granted = Permission.DENY if hidden else account.default_topic
+        return bool(granted & self.permission)
+
+    def __str__(self) -> str:
+        kind, name = ("group", self.group) if self.group else ("topic", self.topic)
+        return f"{self.permission.name} on the {kind} {name[:255]}"
+
+
+#: What a request needs; None: to be an administrator.
+Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[Need]] | None
+
+
+class AccessGate:
+    """Lets the requests of accounts pass that may send them; see `RemotingServer`.
+
+    Args:
+        accounts: by access key.
+        topic_at: tells the topic of a stored message; for requests that name an offset only.
+    """
+
+    def __init__(self, accounts: Mapping[str, Account], topic_at: TopicAt | None = None) -> None:
+        self._accounts = accounts
+        self._topic_at = topic_at or _nothing_at
+        self._decoy = secrets.token_hex(16)
+
+    def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """Return the refusal of a request; None lets it pass."""
+        account = self._accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
+        # an unknown account takes as long to be refused as a wrong signature
+        right = signature_is_right(request, account.secret_key if account else self._decoy)
+        if account is None or not right or not account.may_come_from(connection.remote_address):
+            return _refusal(_UNSIGNED)
+        if request.code not in RULES:
+            return _refusal(_NOT_ALLOWED)
+        if account.admin:
+            return None
+        rule = RULES[request.code]
+        if rule is None:
+            return _refusal(_NOT_ALLOWED)
+        for need in rule(request, self._topic_at):
+            if not need.is_met_by(account):
+                return _refusal(f"no permission: {need} is needed")
+        return None
+
+
+def _refusal(remark: str) -> RemotingCommand:
+    return failure(ResponseCode.NO_PERMISSION, remark)
+
+
+def _nothing_at(_: int) -> str | None:
+    return None
+
+
+# ---- the needs of requests --------------------------------------------------------------------
+
+
+def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[Need]:
+    """A topic's permission; retry and dead-letter topics belong to their group."""
+    prefix = next((each for each in _GROUP_PREFIXES if topic.startswith(each)), None)
+    if prefix is None:
+        yield Need(permission, topic=topic)
+        return
+    name = _named(topic.removeprefix(prefix))
+    rest = name.removeprefix(group)
+    if group and prefix == _RETRY_PREFIX and rest != name and rest[:1] in ("_", "+"):
+        # the retry topic of one topic, of a group that pops
+        yield Need(SUB, group=group)
+        yield Need(SUB, topic=rest[1:])
+    else:
+        yield Need(SUB, group=name)
+
+
+def _of_group(request: RemotingCommand, name: str = "consumerGroup") -> Need:
+    return Need(SUB, group=_named(request.text(name)))
+
+
+def _named(name: object) -> str:
+    """A name that can be looked up; an empty one would mean no need at all."""
+    if not isinstance(name, str) or not name:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "a topic or group has no name")
+    return name
+
+
+def _signed(_: RemotingCommand, __: TopicAt) -> Iterable[Need]:
+    """Any account may."""
+    return ()
+
+
+def _publish(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    """Whichever of its two names the topic comes under, or both."""
+    given = [request.ext_fields[name] for name in ("topic", "b") if name in request.ext_fields]
+    for topic in given or [request.text("topic")]:
+        yield from _of_topic(_named(topic), PUB)
+
+
+def _read_topic(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    yield from _of_topic(_named(request.text("topic")), SUB)
+
+
+def _consume(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    group = _of_group(request)
+    yield group
+    yield from _of_topic(_named(request.text("topic")), SUB, group.group)
+
+
+def _group_only(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    yield _of_group(request)
+
+
+def _leave(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    if request.ext_fields.get("consumerGroup"):
+        yield _of_group(request)
+
+
+def _view(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+    topic = topic_at(request.number("offset"))
+    if topic is not None:
+        yield from _of_topic(topic, SUB)
+
+
+def _send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+    group = _of_group(request, "group")
+    yield group
+    topic = topic_at(request.number("offset"))
+    if topic is not None:
+        yield from _of_topic(topic, SUB, group.group)
+
+
+def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+    topic = topic_at(request.number("commitLogOffset"))
+    if topic is not None:
+        yield from _of_topic(topic, PUB)
+
+
+# ---- those that have their names in the body
+
+
+def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    for entry in _objects(_body(request), "consumerDataSet"):
+        group = _named(entry.get("groupName"))
+        yield Need(SUB, group=group)
+        for wanted in _objects(entry, "subscriptionDataSet"):
+            yield from _of_topic(_named(wanted.get("topic")), SUB, group)
+
+
+def _lock(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    body = _body(request)
+    yield Need(SUB, group=_named(body.get("consumerGroup")))
+    for queue in _objects(body, "mqSet"):
+        yield from _of_topic(_named(queue.get("topic")), SUB)
+
+
+def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    body = _body(request)
+    group = _named(body.get("consumerGroup"))
+    yield Need(SUB, group=group)
+    yield from _of_topic(_named(body.get("topic")), SUB, group)
+
+
+def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    body = _body(request)
+    group, wanted = _named(body.get("group")), body.get("subscriptionData")
+    yield Need(SUB, group=group)
+    if isinstance(wanted, dict):
+        yield from _of_topic(_named(wanted.get("topic")), SUB, group)
+
+
+def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+    for ack in _objects(_body(request), "acks"):
+        group = _named(ack.get("c"))
+        yield Need(SUB, group=group)
+        yield from _of_topic(_named(ack.get("t")), SUB, group)
+
+
+def _body(request: RemotingCommand) -> Mapping[str, Any]:
+    try:
+        value = parse_java_json(bytes(request.body).decode()) if request.body else {}
+    except (UnicodeDecodeError, ValueError) as error:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "the body is no JSON") from error
+    if not isinstance(value, dict):
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "the body is no JSON object")
+    return value
+
+
+def _objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    entries = body.get(name) or []
+    return [each for each in entries if isinstance(each, dict)] if type(entries) is list else []
+
+
+#: What every request needs that may pass at all, at brokers and name servers.
+RULES: Mapping[int, Rule] = {
+    # producers
+    RequestCode.SEND_MESSAGE: _publish,
+    RequestCode.SEND_MESSAGE_V2: _publish,
+    RequestCode.SEND_BATCH_MESSAGE: _publish,
+    RequestCode.SEND_REPLY_MESSAGE: _publish,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _publish,
+    RequestCode.RECALL_MESSAGE: _publish,
+    RequestCode.END_TRANSACTION: _end_transaction,
+    # consumers
+    RequestCode.PULL_MESSAGE: _consume,
+    RequestCode.LITE_PULL_MESSAGE: _consume,
+    RequestCode.POP_MESSAGE: _consume,
+    RequestCode.PEEK_MESSAGE: _consume,
+    RequestCode.ACK_MESSAGE: _consume,
+    RequestCode.BATCH_ACK_MESSAGE: _acks,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _consume,
+    RequestCode.NOTIFICATION: _consume,
+    RequestCode.POLLING_INFO: _consume,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
+    RequestCode.QUERY_CONSUMER_OFFSET: _consume,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _consume,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _group_only,
+    RequestCode.LOCK_BATCH_MQ: _lock,
+    RequestCode.UNLOCK_BATCH_MQ: _lock,
+    RequestCode.CHECK_CLIENT_CONFIG: _check_client,
+    # both
+    RequestCode.HEART_BEAT: _heart_beat,
+    RequestCode.UNREGISTER_CLIENT: _leave,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _signed,
+    # reading beside consuming
+    RequestCode.QUERY_MESSAGE: _read_topic,
+    RequestCode.VIEW_MESSAGE_BY_ID: _view,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _read_topic,
+    RequestCode.GET_MAX_OFFSET: _read_topic,
+    RequestCode.GET_MIN_OFFSET: _read_topic,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _read_topic,
+    # of administrators, topics
+    RequestCode.UPDATE_AND_CREATE_TOPIC: None,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: None,
+    RequestCode.GET_ALL_TOPIC_CONFIG: None,
+    RequestCode.GET_TOPIC_CONFIG: None,
+    RequestCode.GET_TOPIC_STATS_INFO: None,
+    RequestCode.DELETE_TOPIC_IN_BROKER: None,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: None,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: None,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: None,
+    RequestCode.QUERY_CONSUME_QUEUE: None,
+    # of administrators, groups, offsets, clients
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: None,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: None,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: None,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: None,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: None,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: None,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: None,
+    RequestCode.GET_ALL_PRODUCER_INFO: None,
+    RequestCode.GET_CONSUME_STATS: None,
+    RequestCode.GET_BROKER_CONSUME_STATS: None,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: None,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: None,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: None,
+    RequestCode.GET_ALL_DELAY_OFFSET: None,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: None,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: None,
+    RequestCode.CLONE_GROUP_OFFSET: None,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: None,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: None,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: None,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: None,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: None,
+    # of administrators, the broker
+    RequestCode.UPDATE_BROKER_CONFIG: None,
+    RequestCode.GET_BROKER_CONFIG: None,
+    RequestCode.GET_BROKER_RUNTIME_INFO: None,
+    RequestCode.VIEW_BROKER_STATS_DATA: None,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: None,
+    RequestCode.CLEAN_UNUSED_TOPIC: None,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: None,
+    RequestCode.GET_TIMER_CHECK_POINT: None,
+    RequestCode.GET_TIMER_METRICS: None,
+    RequestCode.GET_BROKER_HA_STATUS: None,
+    # of administrators and brokers, the name server
+    RequestCode.REGISTER_BROKER: None,
+    RequestCode.UNREGISTER_BROKER: None,
+    RequestCode.QUERY_DATA_VERSION: None,
+    RequestCode.BROKER_HEARTBEAT: None,
+    RequestCode.GET_BROKER_MEMBER_GROUP: None,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: None,
+    RequestCode.GET_BROKER_CLUSTER_INFO: None,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: None,
+    RequestCode.GET_TOPICS_BY_CLUSTER: None,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: None,
+    RequestCode.GET_UNIT_TOPIC_LIST: None,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: None,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: None,
+    RequestCode.PUT_KV_CONFIG: None,
+    RequestCode.GET_KV_CONFIG: None,
+    RequestCode.DELETE_KV_CONFIG: None,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: None,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: None,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: None,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: None,
+    RequestCode.UPDATE_NAMESRV_CONFIG: None,
+    RequestCode.GET_NAMESRV_CONFIG: None,
+}

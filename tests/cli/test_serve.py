@@ -1,0 +1,31 @@
+"""`rmqcore serve`: where it listens, and for whom."""
+
+import json
+
+import pytest
+
+USER = {"accessKey": "producer", "secretKey": "secret-1"}
+
+
+@pytest.mark.parametrize("command", [["serve", "STORE"], ["broker", "STORE"], ["namesrv"]])
+def test_an_address_that_others_reach_takes_accounts_or_a_word(rmqcore, tmp_path, command):
+    words = [tmp_path / "store" if word == "STORE" else word for word in command]
+    done = rmqcore(*words, "--host", "0.0.0.0")
+    assert done.exit_code != 0
+    assert "--auth" in done.stderr
+    assert "--insecure" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_broker_needs_an_administrator_to_register(rmqcore, tmp_path):
+    accounts = tmp_path / "acl.json"
+    accounts.write_text(json.dumps({"accounts": [USER]}), "utf-8")
+    done = rmqcore("serve", tmp_path / "store", "--auth", accounts)
+    assert done.exit_code != 0
+    assert "administrator" in done.stderr
+
+
+def test_a_file_of_accounts_that_is_not_there_is_said(rmqcore, tmp_path):
+    done = rmqcore("serve", tmp_path / "store", "--auth", tmp_path / "none.json")
+    assert done.exit_code != 0
+    assert "none.json" in done.stderr
