@@ -123,7 +123,7 @@ class ConsumeQueueStore:
 
         Readers see none of that before it is shown.
         """
-        queues = [queue.followed() for queue in self]
+        queues = [queue.followed() for queue in self if not self._is_removed(queue)]
         for topic, queue_id, directory, kind in self._queue_directories():
             if (topic, queue_id) not in self._queues:
                 queue = self._make(topic, queue_id, directory, kind)
@@ -134,14 +134,23 @@ class ConsumeQueueStore:
     def followed_one(self, topic: str, queue_id: int) -> StoredQueue | None:
         """As `followed`, of one queue; None when there is no such."""
         queue = self._queues.get((topic, queue_id))
-        if queue is not None:
+        if queue is not None and not self._is_removed(queue):
             return queue.followed()
+        queue = None
         for root, kind in self._roots():
             directory = root / topic / str(queue_id)
             if "/" not in topic and directory.is_dir():
                 queue = self._make(topic, queue_id, directory, kind)
                 queue.load()
         return queue
+
+    def _is_removed(self, queue: StoredQueue) -> bool:
+        """Forget a queue whose last file is gone: its topic was deleted, and perhaps made again."""
+        last = queue.queue.last
+        if last is None or not last.removed:
+            return False
+        self._queues.pop((queue.topic, queue.queue_id), None)
+        return True
 
     def show(self, queue: StoredQueue) -> None:
         """Let readers see a queue as it has been followed."""

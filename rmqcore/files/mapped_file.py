@@ -513,6 +513,12 @@ class MappedFile:
                 return self.size
             raise
 
+    @property
+    def removed(self) -> bool:
+        """True when somebody has removed the file, or put another in its place."""
+        handle = self._handle
+        return not self.path.exists() if handle is None else os.fstat(handle.fd).st_nlink == 0
+
     # ---- positions
 
     @property

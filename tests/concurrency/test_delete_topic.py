@@ -1,0 +1,63 @@
+"""A topic is deleted while messages are put to it."""
+
+import threading
+import time
+
+import pytest
+
+import rmqcore
+from rmqcore.doctor import verify
+from rmqcore.rebuild import rebuild_consume_queues
+
+
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_delete_topic_beside_puts(store_path, how):
+    acknowledged, stop = [], threading.Event()
+    store = rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 20, flush_disk_type=how)
+
+    def put(topic):
+        while not stop.is_set():
+            receipt = store.put(topic, b"x")
+            acknowledged.append((topic, receipt.queue_offset, receipt.phy_offset))
+
+    threads = [threading.Thread(target=put, args=(topic,)) for topic in ("T", "T", "U")]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        time.sleep(0.02)
+        assert store.delete_topic("T")
+    time.sleep(0.02)
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    def found(opened):
+        return [(m.queue_offset, m.phy_offset) for m in opened.messages("T", 0)]
+
+    kept = found(store)
+    put_to_it = sorted(place for topic, *place in acknowledged if topic == "T")
+    assert [offset for offset, _ in kept] == list(range(len(kept)))
+    assert {list(each)[1] for each in kept} == {
+        phy_offset for _, phy_offset in put_to_it if kept and phy_offset >= kept[0][1]
+    }
+    store.close()
+    assert verify(store_path).clean
+    rebuild_consume_queues(store_path)
+    with rmqcore.open_store(store_path) as again:
+        assert found(again) == kept
+
+
+def test_a_reader_sees_that_a_topic_was_deleted_and_made_again(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for number in range(5):
+            store.put("T", b"old %d" % number)
+        store.flush()
+        with rmqcore.open_store(store_path, mode="r") as reader:
+            assert len(reader.get_message("T", 0, 0).messages) == 5
+            store.delete_topic("T")
+            assert reader.get_message("T", 0, 0).messages == []
+            assert reader.max_queue_offset("T", 0) == 0
+            store.put("T", b"new")
+            store.flush()
+            assert [m.body for m in reader.get_message("T", 0, 0).messages] == [b"new"]
+            assert reader.max_queue_offset("T", 0) == 1
