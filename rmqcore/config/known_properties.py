@@ -10,6 +10,8 @@ NamesrvConfig, AuthConfig (setters); TieredMessageStoreConfig; MixAll.java, obje
 
 from __future__ import annotations
 
+from functools import cache
+
 AUTH = """
     aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider
@@ -216,9 +218,11 @@ EXAMPLES_ONLY = """
     abortFile storeCheckpoint storePathConsumeQueue storePathIndex
 """
 
-KNOWN_PROPERTIES: frozenset[str] = frozenset(
-    name
-    for names in (
+
+@cache
+def known_properties() -> frozenset[str]:
+    """Every name; most stores are opened without a need for the many of them."""
+    blocks = (
         AUTH,
         BROKER,
         BROKER_IDENTITY,
@@ -230,5 +234,4 @@ KNOWN_PROPERTIES: frozenset[str] = frozenset(
         FIELDS_ONLY,
         EXAMPLES_ONLY,
     )
-    for name in names.split()
-)
+    return frozenset(name for names in blocks for name in names.split())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rmqcore._index import index_file_size
+from rmqcore.config.known_properties import known_properties
 from rmqcore.config.setting import checked_value, parse_delay_levels, parse_delete_when, setting
 from rmqcore.errors import ConfigError
 
@@ -425,14 +426,7 @@ GEOMETRY: Final = (
 
 def is_known(name: str) -> bool:
     """Whether a setting of this class, or a property of RocketMQ, has this name."""
-    return name in SETTINGS or name in _BY_JAVA_NAME or name in _rocketmqs()
-
-
-def _rocketmqs() -> frozenset[str]:
-    """RocketMQ's names; most stores are opened without a need for the many of them."""
-    from rmqcore.config.known_properties import KNOWN_PROPERTIES  # noqa: PLC0415 - as said
-
-    return KNOWN_PROPERTIES
+    return name in SETTINGS or name in _BY_JAVA_NAME or name in known_properties()
 
 
 def resolve(properties: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, object]]:
@@ -525,6 +519,6 @@ def suggestion(name: str) -> str:
     """The nearest right name, as the end of a sentence."""
     import difflib  # noqa: PLC0415 - for a mistake only
 
-    right = {known.lower(): known for known in (*_rocketmqs(), *SETTINGS)}
+    right = {known.lower(): known for known in (*known_properties(), *SETTINGS)}
     near = difflib.get_close_matches(str(name).lower(), right, n=1, cutoff=0.4)
     return f"; did you mean {right[near[0]]}?" if near else ""

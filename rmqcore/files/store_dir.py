@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rmqcore.errors import NO_ROOM, DiskFullError, StoreLockedError, StoreNotFoundError
+from rmqcore.files.lock_owner import command_of, lock_owner
 
 LOCK_TEXT = b"lock"
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
@@ -150,9 +151,6 @@ class StoreDir:
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
         except (BlockingIOError, PermissionError):
-            # only here: a store that is opened needs none of it
-            from rmqcore.files.lock_owner import command_of, lock_owner  # noqa: PLC0415
-
             owner = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))[4]
             os.close(fd)
             if owner <= 0:
