@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class BesideThread:
@@ -13,25 +13,34 @@ class BesideThread:
     """
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._running: Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
         """Begin a piece of work; what was begun before is waited for."""
         self.wait()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "rmqcore-beside")
-        self._running = self._pool.submit(work)
+        self._thread = threading.Thread(target=self._run, args=(work,), name="rmqcore-beside")
+        self._thread.start()
 
     def wait(self) -> None:
         """Return when the work is done; raises what it raised."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()
+        self._join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def end(self) -> None:
         """Wait, and let the thread go; what the work raised and nobody waited for is dropped."""
-        self._running = None
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._join()
+        self._error = None
+
+    def _join(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            self._error = error

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
+from rmqcore.files.config_tables import ConfigTable
 from rmqcore.services.service import ServiceThread
 
 #: seconds between two looks at what has changed, as in RocketMQ's broker
 SAVE_INTERVAL_S: Final = 5.0
 _log = logging.getLogger("rmqcore")
-
-
-class SavedTable(Protocol):
-    """A table that writes itself when it has changed."""
-
-    def persist(self) -> bool:
-        """Write the file when the table has changed."""
-        ...
 
 
 class SaveTablesService(ServiceThread):
@@ -29,7 +22,7 @@ class SaveTablesService(ServiceThread):
 
     def __init__(
         self,
-        *tables: SavedTable,
+        *tables: ConfigTable,
         on_error: Callable[[BaseException], None],
         interval_s: float = SAVE_INTERVAL_S,
     ) -> None:

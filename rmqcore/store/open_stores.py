@@ -7,28 +7,13 @@ import logging
 import os
 import warnings
 import weakref
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
 _log = logging.getLogger("rmqcore")
 
 
-class OpenStore(Protocol):
-    """What of a store is needed here."""
-
-    path: Path
-
-    def close(self) -> None:
-        """Write everything through to the disk and let the store go."""
-        ...
-
-    def after_fork_in_child(self) -> None:
-        """Refuse everything from now on."""
-        ...
-
-
 #: every store that is open for writing in this process
-OPEN_STORES: Final[weakref.WeakSet[OpenStore]] = weakref.WeakSet()
+OPEN_STORES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def _close_open_stores() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -68,6 +67,8 @@ class TopicDeletion:
         if topic == SCHEDULE_TOPIC:
             raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
         had_queues = self._delete_queues(topic)
+        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
+
         shutil.rmtree(self._directory.consume_queue_ext / topic, ignore_errors=True)
         known = self.topics.remove(topic)
         self.consumer_offsets.remove(topic=topic)

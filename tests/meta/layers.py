@@ -80,7 +80,7 @@ OPTIONAL = {
     "zstandard",
 }
 #: Also: what is too heavy for a process that puts, gets and queries, and does without it.
-HEAVY = {"asyncio", "difflib", "numpy"}
+HEAVY = {"asyncio", "difflib", "numpy", "shutil"}
 
 CYTHON_IMPORT = re.compile(
     r"^(?P<indent>[ \t]*)(?:from[ \t]+(?P<source>[\w.]+)[ \t]+c?import[ \t]+"

@@ -17,6 +17,7 @@ HEAVY = {
     "numpy",
     "random",
     "rmqcore.scan",
+    "shutil",
     "socket",
     "ssl",
     "subprocess",
