@@ -14,7 +14,7 @@ from rmqcore._index import index_hash
 from rmqcore.errors import CorruptIndexError, DiskFullError
 from rmqcore.files.index_file import IndexFile, file_name_at
 from rmqcore.files.store_dir import make_directory, sync_directory
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._key_query import may_hold_hits
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class IndexService:
     ) -> None:
         self.directory = directory
         self.files: list[IndexFile] = []
-        self._change = Turn()
+        self._change = ReentrantLock()
         self.resume_offset = -1
         self.resume_keys = 0
         self._hash_slot_num = hash_slot_num
@@ -98,7 +98,7 @@ class IndexService:
         self._writable = writable
         self._dirty: set[IndexFile] = set()
         self._unsynced: set[Path] = set()
-        self._dirty_lock = Turn()
+        self._dirty_lock = ReentrantLock()
         self._sync_failure: OSError | None = None
 
     # ---- opening

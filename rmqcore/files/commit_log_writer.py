@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import StoreNotWritableError
-from rmqcore.native.base._turn import Turn, turns_held
+from rmqcore.native.base._lock import ReentrantLock, locks_held
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,13 +74,13 @@ class CommitLogWriter:
         self.log = log
         self.tail = tail
         self.flushed_offset = 0
-        self.flush_lock = Turn()
+        self.flush_lock = ReentrantLock()
         self._queue = log.queue
         self._source = source
         self._pool = pool
         self._large_folios = large_folios
-        self._rolling = Turn()
-        self._roll_lock = Turn()
+        self._rolling = ReentrantLock()
+        self._roll_lock = ReentrantLock()
         self._attached: MappedFile | None = None
         self._ended = False
 
@@ -139,7 +139,7 @@ class CommitLogWriter:
             StoreNotWritableError: another thread is rolling, and this one must not wait: it is in a
                 signal handler or a finalizer that runs inside the store.
         """
-        with self._rolling.within(0.0 if turns_held() else ROLL_TIMEOUT_S) as mine:
+        with self._rolling.within(0.0 if locks_held() else ROLL_TIMEOUT_S) as mine:
             if not mine or self._rolling.depth > 1:
                 raise StoreNotWritableError(
                     "the log is just going on to its next file, and this put, which comes from a "

@@ -16,7 +16,7 @@ from rmqcore.arguments import whole_number
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 
 TOPIC_NAME_MAX: Final = 127
 DERIVED_TOPIC_NAME_MAX: Final = 255
@@ -171,8 +171,8 @@ class ConfigTable:
         """
         self.data_version = DataVersion()
         self._clock = clock
-        self._lock = Turn()
-        self._persist_lock = Turn()
+        self._lock = ReentrantLock()
+        self._persist_lock = ReentrantLock()
         self._changed = False
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))

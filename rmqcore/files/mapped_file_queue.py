@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import make_directory, sync_directory
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,7 @@ class MappedFileQueue:
         self.writable = writable
         self.files: list[MappedFile] = []
         self._by_start: tuple[list[int], list[MappedFile]] = ([], [])
-        self._change = Turn()
+        self._change = ReentrantLock()
         self.open_files = open_files
         self._sync_names = sync_names
         self.unsynced = False

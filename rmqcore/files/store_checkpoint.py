@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_dir import room_at, sync_directory
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
 #: what to do about a checkpoint that says what cannot be
@@ -52,7 +52,7 @@ class StoreCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = Turn()
+        self._lock = ReentrantLock()
         self.physic_msg_timestamp_ms = 0
         self.logics_msg_timestamp_ms = 0
         self.index_msg_timestamp_ms = 0

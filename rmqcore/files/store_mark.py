@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 
 if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
@@ -45,7 +45,7 @@ class StoreMark:
     def __init__(self, directory: StoreDir) -> None:
         self._commit_log = directory.commit_log
         self._file = ConfigFile(directory.config / MARK_NAME, _decoded)
-        self._lock = Turn()
+        self._lock = ReentrantLock()
         self._stored = ""
         self.log_end = 0
         self.first_offset = 0

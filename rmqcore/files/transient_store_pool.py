@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._mapped import MappedRegion
-from rmqcore.native.base._turn import Turn
 
 _log = logging.getLogger("rmqcore")
 
@@ -18,7 +18,7 @@ class TransientStorePool:
     """
 
     def __init__(self, count: int, buffer_size: int) -> None:
-        self._lock = Turn()
+        self._lock = ReentrantLock()
         self._free = [MappedRegion(None, buffer_size) for _ in range(count)]
         refused = sum(1 for buffer in self._free if buffer.lock_memory())
         if refused:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.mapped_file_queue import MappedFileQueue
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class UnitFile(UnitQueue):
         #: bytes written since the last flush
         self.unsynced_bytes = 0
         self._dirty: set[MappedFile] = set()
-        self._dirty_lock = Turn()
+        self._dirty_lock = ReentrantLock()
 
     def _show(self) -> None:
         """Say to readers, as ``min_offset`` and ``max_offset``, which messages there are."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.service import ServiceThread
 
 _log = logging.getLogger("rmqcore")
@@ -57,7 +57,7 @@ class AllocateMappedFileService(ServiceThread):
         self._locked: list[MappedFile] = []
         self._ready: dict[int, MappedFile] = {}
         self._wanted: dict[int, Path] = {}
-        self._making = Turn()
+        self._making = ReentrantLock()
         self._newest = -1
 
     def prepare(self, path: Path, offset: int) -> None:

@@ -12,8 +12,8 @@ from rmqcore.config import StoreConfig
 from rmqcore.errors import DiskFullError, StoreClosedError
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._mapped import STORE_PAGE_SIZE
-from rmqcore.native.base._turn import Turn
 from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.services.event_loop import running_loop
 from rmqcore.services.service import ServiceThread
@@ -94,7 +94,7 @@ class GroupCommitService(ServiceThread):
         self._report = on_error
         #: where callers wait
         self.group = CommitGroup(self._lead)
-        self._waiting = Turn()
+        self._waiting = ReentrantLock()
         self._soon = False
         self._coroutines: dict[asyncio.AbstractEventLoop, _Coroutines] = {}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreNotWritableError
 from rmqcore.files.commit_log import CommitLog, View
 from rmqcore.files.log_walker import walk_file
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.derive.dispatch import CommitLogDispatcher
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.service import ServiceThread
@@ -77,7 +77,7 @@ class ReputMessageService(ServiceThread):
         self._on_progress = on_progress
         self._on_refused = on_refused
         self._refused = False
-        self._turn = Turn()
+        self._lock = ReentrantLock()
         self._failure: BaseException | None = None
 
     @property
@@ -100,8 +100,8 @@ class ReputMessageService(ServiceThread):
         end = self._confirm_offset()
         if self.offset >= end:
             return
-        with self._turn.within(_LONGEST_S if wait else 0.0) as mine:
-            if not mine or self._turn.depth > 1:
+        with self._lock.within(_LONGEST_S if wait else 0.0) as mine:
+            if not mine or self._lock.depth > 1:
                 return
             if self._failure is not None:
                 raise self._failure
@@ -130,8 +130,8 @@ class ReputMessageService(ServiceThread):
             StoreNotWritableError: the caller is inside of a dispatch itself, in a signal handler
                 or a finalizer.
         """
-        with self._turn.within(_LONGEST_S) as mine:
-            if not mine or self._turn.depth > 1:
+        with self._lock.within(_LONGEST_S) as mine:
+            if not mine or self._lock.depth > 1:
                 raise StoreNotWritableError("a dispatch that was interrupted is still at work")
             stop = end()
             try:

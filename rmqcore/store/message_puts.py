@@ -18,7 +18,7 @@ from rmqcore.errors import (
     StoreNotWritableError,
 )
 from rmqcore.files.commit_log_writer import CommitLogWriter
-from rmqcore.native.base._turn import Turn
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.native.format._receipt import PutMessageResult
@@ -79,7 +79,7 @@ class MessagePuts(MessagePutter):
     _flush_policy: FlushPolicy
     _group_commit: GroupCommitService
     _stats: StoreStatsService
-    _unwaited: Turn
+    _unwaited: ReentrantLock
 
     def _check_open(self) -> None:
         raise NotImplementedError

@@ -32,8 +32,8 @@ from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
+from rmqcore.native.base._lock import ReentrantLock, locks_held
 from rmqcore.native.base._published import PublishedOffset
-from rmqcore.native.base._turn import Turn, turns_held
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
@@ -98,8 +98,8 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
         self._was_clean = False
         self._forked = False
         self.unwaited_end = 0
-        self._unwaited = Turn()
-        self._closing = Turn()
+        self._unwaited = ReentrantLock()
+        self._closing = ReentrantLock()
         self._closer = 0
         self._clock_ms = clock_ms
         self._directory = StoreDir(self.path, config.store_path_commit_log)
@@ -388,7 +388,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
 
         It must wait for nobody: who has what it waits for may wait for what this thread has.
         """
-        return turns_held() > (self._closer == threading.get_ident())
+        return locks_held() > (self._closer == threading.get_ident())
 
     def _see_new(self) -> None:
         if self._closed or self._forked:
@@ -520,7 +520,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
             self._closed = True
             OPEN_STORES.discard(self)
             return
-        if turns_held():
+        if locks_held():
             threading.Thread(target=self.close, name="CloseStore").start()
             return
         if not self._closed:

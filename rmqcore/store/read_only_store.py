@@ -19,8 +19,8 @@ from rmqcore.files.log_walker import good_record_at, view_of, walk_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._published import PublishedOffset
-from rmqcore.native.base._turn import Turn
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.geometry import fitted_config
@@ -86,7 +86,7 @@ class ReadOnlyMessageStore(MessageReads):
         self._directory = directory
         self._asked = config
         self._opened = self._closed = False
-        self._following = Turn()
+        self._following = ReentrantLock()
         self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
         self._open()

@@ -3,7 +3,7 @@ from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t
 
 from rmqcore.native.log._log_end cimport pthread_mutex_t
-from rmqcore.native.base._turn cimport Turn
+from rmqcore.native.base._lock cimport ReentrantLock
 
 
 # What a caller that waits is doing, or is to do.
@@ -30,7 +30,7 @@ cdef struct Callers:
 
 # The mutex protects everything but `flushed`, which only the leader moves.
 cdef class CommitGroup:
-    cdef Turn turn  # of the leader: what it calls may wait again
+    cdef ReentrantLock lead_lock  # held by the leader, whose signal handlers may put again
     cdef object lead
     cdef int64_t flushed
     cdef pthread_mutex_t mutex

@@ -22,7 +22,7 @@ from rmqcore.native.base._published cimport observe_word, publish_word
 from rmqcore.native.log._log_end cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from rmqcore.native.base._turn cimport PyThread_acquire_lock_timed, Turn, monotonic_s
+from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed, ReentrantLock, monotonic_s
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -49,7 +49,7 @@ cdef class CommitGroup:
     """
 
     def __cinit__(self, lead):
-        self.turn = Turn()
+        self.lead_lock = ReentrantLock()
         self.lead = lead
         if pthread_mutex_init(&self.mutex, NULL) != 0:
             raise MemoryError
@@ -77,7 +77,7 @@ cdef class CommitGroup:
         cdef Caller* me
         cdef Role role
         while observe_word(&self.flushed) < offset:
-            if self.turn.held() or self.enter():
+            if self.lead_lock.held() or self.enter():
                 self.flush(offset)
                 continue
             me = self.new_caller(offset)
@@ -95,17 +95,17 @@ cdef class CommitGroup:
 
     cdef int flush(self, int64_t offset) except -1:
         """Lead, or flush once more inside of that."""
-        cdef bint inside = self.turn.held()
+        cdef bint inside = self.lead_lock.held()
         cdef double began = monotonic_s()
         cdef double seconds = 0
         cdef int64_t reached
-        self.turn.take()
+        self.lead_lock.try_acquire()
         try:
             reached = self.lead(offset)
             publish_word(&self.flushed, max(reached, self.flushed))
             seconds = monotonic_s() - began
         finally:
-            self.turn.give_back()
+            self.lead_lock.release()
             if not inside:
                 self.end(seconds)
         return 0

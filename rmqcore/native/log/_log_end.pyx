@@ -9,7 +9,7 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
-from rmqcore.native.base._turn cimport PyThread_acquire_lock_timed
+from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed
 from rmqcore.native.format._bytes cimport publish_i32, store_i32
 from rmqcore.native.format._layout cimport BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK
 

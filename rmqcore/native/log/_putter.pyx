@@ -12,7 +12,7 @@ from rmqcore.native.format._message cimport Message
 from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.format._record cimport RecordFields
 from rmqcore.native.log._tail cimport LogTail
-from rmqcore.native.base._turn cimport monotonic_s
+from rmqcore.native.base._lock cimport monotonic_s
 
 from rmqcore.arguments import keys_of
 from rmqcore.status import Durability

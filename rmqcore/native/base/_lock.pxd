@@ -1,4 +1,4 @@
-# Turns, for the leaf whose callers take them without the interpreter.
+# The reentrant lock, for native code that acquires it without a Python call.
 from cpython.pythread cimport PyThread_type_lock
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -13,11 +13,11 @@ cdef inline double monotonic_s() noexcept nogil:
     return now.tv_sec + now.tv_nsec * 1e-9
 
 
-cdef class Turn:
+cdef class ReentrantLock:
     cdef PyThread_type_lock lock
     cdef long owner
     cdef readonly int depth
-    cdef void taken(self) noexcept
+    cdef void note_acquired(self) noexcept
     cdef bint held(self) noexcept
-    cdef bint take(self) noexcept
-    cdef void give_back(self) noexcept
+    cdef bint try_acquire(self) noexcept
+    cdef void release(self) noexcept

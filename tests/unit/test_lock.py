@@ -1,4 +1,4 @@
-"""The lock that no signal can leave behind."""
+"""The lock that a signal cannot leave locked."""
 
 import signal
 import threading
@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from rmqcore.native.base._turn import Turn, turns_held
+from rmqcore.native.base._lock import ReentrantLock, locks_held
 
 
 def test_one_at_a_time():
-    turn, inside, most = Turn(), [], []
+    lock, inside, most = ReentrantLock(), [], []
 
     def work():
         for _ in range(200):
-            with turn.within() as mine:
+            with lock.within() as mine:
                 assert mine
                 inside.append(1)
                 most.append(len(inside))
@@ -29,24 +29,24 @@ def test_one_at_a_time():
 
 
 def test_the_same_thread_gets_it_again():
-    turn = Turn()
-    assert (turn.depth, turns_held()) == (0, 0)
-    with turn.within() as outer, turn.within(0) as inner:
+    lock = ReentrantLock()
+    assert (lock.depth, locks_held()) == (0, 0)
+    with lock.within() as outer, lock.within(0) as inner:
         assert outer
         assert inner
-        assert (turn.depth, turns_held()) == (2, 2)
-    assert (turn.depth, turns_held()) == (0, 0)
+        assert (lock.depth, locks_held()) == (2, 2)
+    assert (lock.depth, locks_held()) == (0, 0)
 
 
 def test_time_runs_out():
-    turn, told = Turn(), []
+    lock, told = ReentrantLock(), []
 
     def wait(seconds):
         began = time.monotonic()
-        with turn.within(seconds) as mine:
+        with lock.within(seconds) as mine:
             told.append((mine, time.monotonic() - began))
 
-    with turn.within():
+    with lock.within():
         for seconds in (0.0, 0.05, -1):
             thread = threading.Thread(target=wait, args=(seconds,))
             thread.start()
@@ -58,10 +58,10 @@ def test_time_runs_out():
 
 
 def test_what_a_signal_handler_raises_ends_the_wait():
-    turn, ready, done = Turn(), threading.Event(), threading.Event()
+    lock, ready, done = ReentrantLock(), threading.Event(), threading.Event()
 
     def hold():
-        with turn.within():
+        with lock.within():
             ready.set()
             done.wait(10)
 
@@ -74,29 +74,29 @@ def test_what_a_signal_handler_raises_ends_the_wait():
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(KeyboardInterrupt), turn.within():
+        with pytest.raises(KeyboardInterrupt), lock.within():
             pytest.fail("it was taken")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         done.set()
         thread.join()
-    with turn.within(0) as mine:
+    with lock.within(0) as mine:
         assert mine
 
 
 def test_an_error_inside_gives_it_back():
-    turn = Turn()
-    with pytest.raises(ValueError, match="inside"), turn.within():
+    lock = ReentrantLock()
+    with pytest.raises(ValueError, match="inside"), lock.within():
         raise ValueError("inside")
-    with turn.within(0) as mine:
+    with lock.within(0) as mine:
         assert mine
 
 
 def test_an_attempt_that_is_let_go_gives_it_back():
-    turn = Turn()
-    attempt = turn.within()
+    lock = ReentrantLock()
+    attempt = lock.within()
     assert attempt.__enter__()
-    assert (turn.depth, turns_held()) == (1, 1)
+    assert (lock.depth, locks_held()) == (1, 1)
     del attempt
-    assert (turn.depth, turns_held()) == (0, 0)
+    assert (lock.depth, locks_held()) == (0, 0)
