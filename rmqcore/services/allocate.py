@@ -88,7 +88,7 @@ class AllocateMappedFileService(ServiceThread):
             for older in [start for start in self._ready if start < offset]:
                 del self._ready[older]
             if offset not in self._ready:
-                self._ready[offset] = self._make(path, offset)
+                self._ready[offset] = self._made(path, offset)
             file = self._ready[offset]
         if self.running:
             following = offset + self._file_size
@@ -96,6 +96,14 @@ class AllocateMappedFileService(ServiceThread):
             if self._locked:
                 self.wakeup()
         return file
+
+    def _made(self, path: Path, offset: int) -> MappedFile:
+        try:
+            return self._make(path, offset)
+        except DiskFullError:
+            # one behind it would stand behind a hole
+            self._wanted.clear()
+            raise
 
     def run_once(self) -> None:
         """Let go of full files, and make every file that was asked for."""
@@ -146,8 +154,9 @@ class AllocateMappedFileService(ServiceThread):
         stopped = super().stop(timeout_s)
         with self._making.within():
             self._wanted.clear()
-            for offset, file in self._ready.items():
+            # the newest first: a kill in between leaves no hole in front of one
+            for offset in sorted(self._ready, reverse=True):
                 if offset > self._newest:
-                    file.destroy()
+                    self._ready[offset].destroy()
             self._ready.clear()
         return stopped

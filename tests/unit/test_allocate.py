@@ -57,6 +57,38 @@ def test_what_was_not_used_is_removed(service):
     assert sorted(path.name for path in service.path_of(0).parent.iterdir()) == [f"{0:020d}"]
 
 
+def test_a_kill_while_unused_files_are_removed_leaves_no_hole(service, monkeypatch):
+    removed, destroy = [], MappedFile.destroy
+
+    def noting(file):
+        removed.append(file.file_from_offset)
+        destroy(file)
+
+    monkeypatch.setattr(MappedFile, "destroy", noting)
+    service.start()
+    service.take(service.path_of(0), 0)
+    wait_for(lambda: service.path_of(2 * SIZE).exists())
+    assert service.stop()
+    assert removed == [2 * SIZE, SIZE]
+
+
+def test_no_file_is_made_behind_one_that_has_no_room(service, monkeypatch):
+    make = service._make
+
+    def full(path, offset):
+        if offset == SIZE:
+            raise DiskFullError(path, "No space left on device")
+        return make(path, offset)
+
+    monkeypatch.setattr(service, "_make", full)
+    service.take(service.path_of(0), 0)
+    service.prepare(service.path_of(SIZE), SIZE)
+    with pytest.raises(DiskFullError):
+        service.take(service.path_of(SIZE), SIZE)
+    service.run_once()
+    assert not service.path_of(2 * SIZE).exists()
+
+
 def test_a_caller_that_was_interrupted_gets_the_same_file_again(service):
     taken = service.take(service.path_of(0), 0)
     assert service.take(service.path_of(0), 0) is taken
