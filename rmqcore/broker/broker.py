@@ -28,7 +28,7 @@ from rmqcore.broker.registration import Registration
 from rmqcore.broker.reply import ReplyMessages
 from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
-from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.settings import BrokerConfig, broker_property
 from rmqcore.config import load_config, parse_broker_conf
 from rmqcore.errors import StoreError
 from rmqcore.remoting import (
@@ -205,7 +205,12 @@ class Broker:
         Raises:
             ConfigError: one of them may not change, or is not what it should be.
         """
-        self.config = self.config.changed(properties)
+        mine = {name: value for name, value in properties.items() if broker_property(name)}
+        changed = self.config.changed(mine)
+        others = {name: value for name, value in properties.items() if name not in mine}
+        if others and self.store is not None:
+            self.store.change_settings(**others)
+        self.config = changed
         self._topics_changed()
 
     def _topics_changed(self) -> None:

@@ -136,7 +136,7 @@ class BrokerConfig:
         """
         values: dict[str, Any] = {}
         for name, value in properties.items():
-            own = _BY_JAVA_NAME.get(name)
+            own = broker_property(name)
             if own is None or not _SETTINGS[own].metadata["dynamic"]:
                 raise ConfigError(name, value, "a setting that can change while the broker runs")
             values[own] = checked_value(_SETTINGS[own], value)

@@ -209,42 +209,22 @@ class _Coroutines:
 
 
 class FlushRealTimeService(ServiceThread):
-    """Flushes the log every so often under ASYNC_FLUSH.
-
-    Args:
-        least_pages: flush only when so many 4 KiB pages are pending ...
-        thorough_interval_ms: ... or so long after the last flush.
+    """Flushes the log every so often under ASYNC_FLUSH, when enough pages of 4 KiB are pending.
 
     Source: RocketMQ store/CommitLog.java, FlushRealTimeService.
     """
 
-    def __init__(
-        self,
-        flusher: LogFlusher,
-        *,
-        interval_ms: int,
-        least_pages: int,
-        thorough_interval_ms: int,
-        on_error: OnError,
-    ) -> None:
-        super().__init__("FlushRealTimeService", interval_ms / 1000, on_error)
+    def __init__(self, flusher: LogFlusher, config: StoreConfig, on_error: OnError) -> None:
+        super().__init__("FlushRealTimeService", 0, on_error)
         self._flusher = flusher
-        self._least_bytes = least_pages * STORE_PAGE_SIZE
-        self._thorough_s = thorough_interval_ms / 1000
         self._last = time.monotonic()
+        self.configure(config)
 
-    @classmethod
-    def of(
-        cls, flusher: LogFlusher, config: StoreConfig, on_error: OnError
-    ) -> FlushRealTimeService:
-        """The service with a store's settings."""
-        return cls(
-            flusher,
-            interval_ms=config.flush_interval_commit_log_ms,
-            least_pages=config.flush_commit_log_least_pages,
-            thorough_interval_ms=config.flush_commit_log_thorough_interval_ms,
-            on_error=on_error,
-        )
+    def configure(self, config: StoreConfig) -> None:
+        """Take a store's settings, now and whenever they change."""
+        self.interval_s = config.flush_interval_commit_log_ms / 1000
+        self._least_bytes = config.flush_commit_log_least_pages * STORE_PAGE_SIZE
+        self._thorough_s = config.flush_commit_log_thorough_interval_ms / 1000
 
     def run_once(self) -> None:
         """Flush when enough is pending or enough time has passed."""
@@ -261,9 +241,14 @@ class CommitRealTimeService(ServiceThread):
     Source: RocketMQ store/CommitLog.java, CommitRealTimeService.
     """
 
-    def __init__(self, log: CommitLogWriter, *, interval_ms: int, on_error: OnError) -> None:
-        super().__init__("CommitRealTimeService", interval_ms / 1000, on_error)
+    def __init__(self, log: CommitLogWriter, config: StoreConfig, on_error: OnError) -> None:
+        super().__init__("CommitRealTimeService", 0, on_error)
         self._log = log
+        self.configure(config)
+
+    def configure(self, config: StoreConfig) -> None:
+        """Take a store's settings, now and whenever they change."""
+        self.interval_s = config.commit_interval_commit_log_ms / 1000
 
     def run_once(self) -> None:
         """Commit what is there."""
@@ -290,7 +275,7 @@ class FlushConsumeQueueService(ServiceThread):
     """Flushes consume queues every so often, the index more seldom, and writes the checkpoint.
 
     An index file's changes lie all over it, so it goes to the disk when it is full, when the
-    store is closed, and after ``thorough_interval_ms``. ``on_flushed`` is called when the consume
+    store is closed, and after its thorough interval. ``on_flushed`` is called when the consume
     queues are on the disk.
 
     Source: RocketMQ store/DefaultMessageStore.java, FlushConsumeQueueService.
@@ -302,20 +287,24 @@ class FlushConsumeQueueService(ServiceThread):
         queues: DerivedQueues,
         index: Derived | None,
         checkpoint: StoreCheckpoint,
+        config: StoreConfig,
         *,
-        interval_ms: int,
-        thorough_interval_ms: int,
         on_flushed: Callable[[], None],
         on_error: OnError,
     ) -> None:
-        super().__init__("FlushConsumeQueueService", interval_ms / 1000, on_error)
+        super().__init__("FlushConsumeQueueService", 0, on_error)
         self._on_flushed = on_flushed
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
-        self._thorough_s = thorough_interval_ms / 1000
         self._last_thorough = time.monotonic()
         self._written: tuple[int, int, int] | None = None
+        self.configure(config)
+
+    def configure(self, config: StoreConfig) -> None:
+        """Take a store's settings, now and whenever they change."""
+        self.interval_s = config.flush_interval_consume_queue_ms / 1000
+        self._thorough_s = config.flush_consume_queue_thorough_interval_ms / 1000
 
     def run_once(self) -> None:
         """Flush, the index too when its interval has passed."""

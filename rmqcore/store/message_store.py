@@ -58,6 +58,7 @@ from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.store.delivery_of_store import delivery_of
 from rmqcore.store.general_reads import GeneralReads
+from rmqcore.store.live_settings import LiveSettings
 from rmqcore.store.message_reads import MessageReads
 from rmqcore.store.open_stores import OPEN_STORES
 from rmqcore.store.retention_of_store import retention_of
@@ -70,7 +71,7 @@ _PREPARE_AT = 4
 _STRETCH_UNITS = 1 << 13
 
 
-class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
+class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
     """A store that is open for writing; made by `rmqcore.open_store`.
 
     - One handle at a time: the lock excludes other processes, Java brokers and other handles.
@@ -258,22 +259,21 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
         if self._waits:
             self._flusher.on_flushed = self._reput.wakeup
         self._flush_queues = self._queue_flush_service()
+        flush_log = FlushRealTimeService(self._flusher, config, self._service_failed)
+        self._timed = (flush_log, self._flush_queues)
         self._services: list[ServiceThread] = [
             SampleStatsService(self._stats, self._clock_ms, self._service_failed),
             self._allocate,
             self._group_commit,
             self._flush_queues,
-            FlushRealTimeService.of(self._flusher, config, self._service_failed),
+            flush_log,
             self._reput,
             SaveTablesService(self.topics, self.consumer_offsets, on_error=self._service_failed),
         ]
         if self._flush_policy.through_pool:
-            interval_ms = config.commit_interval_commit_log_ms
-            self._services.append(
-                CommitRealTimeService(
-                    self._log_writer, interval_ms=interval_ms, on_error=self._service_failed
-                )
-            )
+            commit = CommitRealTimeService(self._log_writer, config, self._service_failed)
+            self._timed = (*self._timed, commit)
+            self._services.append(commit)
         self._log_writer.attach()
         self._retention = retention_of(
             self,
@@ -303,8 +303,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion):
             self.consume_queues,
             self.index,
             self._checkpoint,
-            interval_ms=config.flush_interval_consume_queue_ms,
-            thorough_interval_ms=config.flush_consume_queue_thorough_interval_ms,
+            config,
             on_flushed=self._marker.queues_flushed,
             on_error=self._service_failed,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
@@ -223,7 +223,11 @@ class MessageStore(Protocol):
         """Physical offset behind the last byte of the log."""
         ...
 
-    # ---- topics
+    # ---- settings and topics
+
+    def change_settings(self, **settings: Any) -> None:
+        """Change settings that may change while the store is open: all that are given, or none."""
+        ...
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic for good: its queues, its configuration, what groups have consumed of it.

@@ -95,3 +95,16 @@ def test_settings_that_may_not_change_are_refused_and_nothing_changes(with_broke
         assert b"enablePropertyFilter=true" in shown.body
 
     with_broker(scenario)
+
+
+def test_a_setting_of_the_store_changes_while_it_is_served(with_broker):
+    async def scenario(broker, peer):
+        body = b"fileReservedTime=7\nenablePropertyFilter=true\n"
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        assert broker.store.config.file_reserved_time_hours == 7
+        body = b"enablePropertyFilter=false\nmappedFileSizeCommitLog=4096\n"
+        refused = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert broker.config.enable_property_filter
+
+    with_broker(scenario)

@@ -14,7 +14,7 @@ cdef class LogTail(LogEnd):
     cdef RecordEncoder encoder
     cdef bytes store_host
     cdef bytes born_host
-    cdef readonly int64_t max_message_size
+    cdef public int64_t max_message_size
     cdef readonly bint append_crc
     cdef readonly bint multi_dispatch
     cdef public object durability

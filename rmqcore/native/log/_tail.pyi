@@ -14,6 +14,7 @@ REFUSED: Final[int]
 @final
 class LogTail(LogEnd):
     durability: Durability
+    max_message_size: int
     def __new__(
         cls,
         store_host: str,
@@ -22,8 +23,6 @@ class LogTail(LogEnd):
         append_crc: bool = False,
         multi_dispatch: bool = False,
     ) -> Self: ...
-    @property
-    def max_message_size(self) -> int: ...
     @property
     def append_crc(self) -> bool: ...
     @property
