@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli import check, offsets, put, query, read, rebuild, serve, stat, transfer
+from rmqcore.cli import (
+    admin,
+    check,
+    offsets,
+    produce,
+    put,
+    query,
+    read,
+    rebuild,
+    serve,
+    stat,
+    transfer,
+)
 from rmqcore.cli.demo import command as demo
 from rmqcore.cli.failures import EXIT_CODES, Application, ExitCode, StoreCommand
 from rmqcore.version import __version__
@@ -34,6 +46,8 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "serve": serve.serve,
     "broker": serve.broker,
     "namesrv": serve.namesrv,
+    "produce": produce.produce,
+    "consume": produce.consume,
     "put": put.put,
     "cat": read.cat,
     "tail": read.tail,
@@ -66,6 +80,7 @@ for _name, _function in _COMMANDS.items():
     app.command(_name, cls=StoreCommand, epilog=EXIT_CODES)(_function)
 
 app.add_typer(rebuild.app, name="rebuild")
+app.add_typer(admin.app, name="admin")
 if find_spec("cronsim"):
     from rmqcore.cli.metaq import app as metaq
 

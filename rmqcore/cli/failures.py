@@ -25,6 +25,7 @@ from rmqcore.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
+from rmqcore.remoting.errors import RemotingError
 
 
 class ExitCode(IntEnum):
@@ -46,8 +47,8 @@ _CLICK_ERROR: Any = next(
 )
 EXIT_CODES = (
     "Exit codes: 0 done; 1 done, and there are findings (or nothing was found); 2 wrong usage or "
-    "input; 3 the store refuses (missing, locked, read-only); 4 damaged data; 5 the system refuses "
-    "(disk, permission); 130 interrupted; 141 the reader closed the pipe."
+    "input; 3 the store, or a broker, refuses (missing, locked, read-only); 4 damaged data; 5 the "
+    "system refuses (disk, permission, network); 130 interrupted; 141 the reader closed the pipe."
 )
 
 
@@ -69,6 +70,8 @@ class InputError(RmqCoreError, ValueError):
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code that an error ends a command with."""
+    if isinstance(error, RemotingError):
+        return ExitCode.SYSTEM if isinstance(error, OSError) else ExitCode.STORE
     if isinstance(error, RmqCoreError) and not isinstance(error, StoreError):
         return ExitCode.USAGE
     if isinstance(error, CorruptStoreError):

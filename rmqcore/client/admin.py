@@ -17,6 +17,7 @@ from rmqcore.client.instance import AUTO_CREATE_TOPIC, ClientInstance
 from rmqcore.client.received import RETRY_PREFIX, ReceivedMessage, decode_messages
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.route import MASTER_ID, TopicRoute, objects, parse_addresses, parse_object
+from rmqcore.errors import ArgumentError
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.java.properties import format_property, parse_properties
 from rmqcore.remoting import AclSigner, RemotingCommand, RequestCode, ResponseCode
@@ -93,7 +94,7 @@ class Admin:
             tls: trust for TLS; None connects without.
 
         Raises:
-            ValueError: an address is not host:port.
+            ArgumentError: an address is not host:port.
         """
         self._instance = ClientInstance(
             "admin", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms
@@ -407,13 +408,21 @@ class Admin:
         """The message that a broker's id names (33).
 
         Raises:
-            ValueError: it is no such id.
+            ArgumentError: it is no such id.
             RequestRefusedError: there is no such message.
         """
-        address, phy_offset = decode_message_id(offset_message_id)
+        try:
+            address, phy_offset = decode_message_id(offset_message_id)
+        except ValueError as error:
+            raise ArgumentError(
+                "offset_message_id", offset_message_id, "32 or 56 hexadecimal digits"
+            ) from error
         code = RequestCode.VIEW_MESSAGE_BY_ID
         answer = await self._instance.ask(address, code, {"offset": str(phy_offset)})
-        return ReceivedMessage(decode_messages(answer.body)[0])
+        found = decode_messages(answer.body)
+        if not found:
+            raise BadAnswerError(address, "a message without a body")
+        return ReceivedMessage(found[0])
 
     async def messages_by_key(
         self,

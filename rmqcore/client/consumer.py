@@ -84,8 +84,7 @@ class Consumer:
             tls: trust for TLS; None connects without.
 
         Raises:
-            ValueError: an address is not host:port.
-            ArgumentError: another argument is not what it should be.
+            ArgumentError: an address is not host:port, or another argument not what it should be.
         """
         _check(subscriptions, start, mode)
         self.group = group

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from rmqcore.client.errors import BadAnswerError, ClientClosedError, NoRouteError
 from rmqcore.client.route import MASTER_ID, TopicRoute, parse_route
 from rmqcore.client.unique_id import UniqueIds
+from rmqcore.errors import ArgumentError
 from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import (
     AclSigner,
@@ -79,14 +80,16 @@ class ClientInstance:
             beat: what the heart-beats say of this client; None sends none.
 
         Raises:
-            ValueError: an address is not host:port.
+            ArgumentError: an address is not host:port.
         """
         listed = namesrv_addr.split(";") if isinstance(namesrv_addr, str) else namesrv_addr
         self.name_servers = [each.strip() for each in listed if each.strip()]
-        if not self.name_servers:
-            raise ValueError("namesrv_addr: at least one host:port is needed")
-        for address in self.name_servers:
-            split_address(address)
+        try:
+            hosts = [split_address(address) for address in self.name_servers]
+        except ValueError:
+            hosts = []
+        if not hosts:
+            raise ArgumentError("namesrv_addr", namesrv_addr, "host:port, with ; between several")
         host = _own_host(self.name_servers[0])
         self.client_id = f"{host}@{os.getpid()}#{time.monotonic_ns()}#{next(_NUMBERS)}"
         self.ids = UniqueIds(host)

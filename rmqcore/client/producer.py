@@ -93,7 +93,7 @@ class Producer:
             tls: trust for TLS; None connects without.
 
         Raises:
-            ValueError: an address is not host:port.
+            ArgumentError: an address is not host:port.
         """
         self.group = group
         self._retries = retries
@@ -427,7 +427,11 @@ class Producer:
     # ---- transactions -----------------------------------------------------------------------
 
     async def _end_transaction(self, result: SendResult, state: TransactionState) -> None:
-        _, phy_offset = decode_message_id(result.offset_message_id)
+        address = self._instance.address_of(result.broker_name)
+        try:
+            _, phy_offset = decode_message_id(result.offset_message_id)
+        except ValueError as error:
+            raise BadAnswerError(address, f"msgId={result.offset_message_id!r}") from error
         fields = {
             "topic": result.topic,
             "producerGroup": self.group,
@@ -439,7 +443,6 @@ class Producer:
             "transactionId": result.message_id,
             "bname": result.broker_name,
         }
-        address = self._instance.address_of(result.broker_name)
         await self._instance.tell(address, RequestCode.END_TRANSACTION, fields)
 
     async def _check(self, connection: Connection, request: RemotingCommand) -> None:

@@ -1,0 +1,111 @@
+"""`produce`, `consume` and `admin` against a broker."""
+
+import pytest
+
+from rmqcore.cli.failures import ExitCode
+from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
+
+
+@pytest.fixture
+def remote(rmqcore, rocketmq_broker):  # noqa: F811 - the fixture
+    """Run a command with the name server behind it."""
+
+    def run(*words, stdin=None):
+        return rmqcore(*words, "-n", rocketmq_broker.namesrv_addr, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture
+def topic(remote, rocketmq_topic):  # noqa: F811 - the fixture
+    """A topic with one queue, three messages in it."""
+    assert remote("admin", "updateTopic", "-t", rocketmq_topic, "-q", 1).exit_code == 0
+    sent = remote("produce", rocketmq_topic, "a", "b", "--tags", "x", "--key", "k", "--json")
+    assert [line["queue_offset"] for line in sent.json_lines] == [0, 1]
+    assert remote("produce", rocketmq_topic, "--property", "p=1", stdin="c\n").exit_code == 0
+    return rocketmq_topic
+
+
+def test_what_was_produced_is_consumed(remote, topic):
+    group = "G1-" + topic[-12:]
+    words = ("consume", topic, "-g", group, "--start", "first")
+    assert remote(*words, "--count", 2).stdout == "a\nb\n"
+    (last,) = remote(*words, "--idle", 1, "--json").json_lines
+    assert last["body"] == "c"
+    assert last["properties"]["p"] == "1"
+    nothing = remote(*words, "--idle", 0.2)
+    assert (nothing.exit_code, nothing.stdout) == (ExitCode.FINDINGS, "")
+    tagged = remote("consume", topic, "-g", group + "t", "--tags", "x", "--start", 0, "--count", 2)
+    assert tagged.stdout == "a\nb\n"
+
+
+def test_topics_are_listed_and_measured(remote, topic):
+    assert topic in remote("admin", "topicList").stdout.splitlines()
+    (row,) = remote("admin", "topicStatus", "-t", topic, "--json").json
+    assert (row["topic"], row["queue_id"], row["max_offset"]) == (topic, 0, 3)
+    (route,) = remote("admin", "topicRoute", "-t", topic, "--json").json
+    assert (route["broker_name"], route["read_queues"]) == ("broker-a", 1)
+    assert "max offset" in remote("admin", "topicStatus", "-t", topic).stdout
+    assert remote("admin", "deleteTopic", "-t", topic).exit_code == 0
+    gone = remote("admin", "topicRoute", "-t", topic)
+    assert gone.exit_code == ExitCode.STORE
+    assert topic in gone.stderr
+
+
+def test_groups_are_followed_and_reset(remote, topic):
+    group = "G2-" + topic[-12:]
+    assert remote("admin", "updateSubGroup", "-g", group).exit_code == 0
+    remote("consume", topic, "-g", group, "--start", "first", "--count", 2)
+    words = ("admin", "consumerProgress", "-g", group, "-t", topic, "--json")
+    (row,) = remote(*words).json
+    assert (row["consumer_offset"], row["broker_offset"], row["lag"]) == (2, 3, 1)
+    (reset,) = remote(
+        "admin", "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "--json"
+    ).json
+    assert reset["offset"] == 0
+    assert remote("admin", "consumerConnection", "-g", group).exit_code == ExitCode.FINDINGS
+    assert remote("admin", "deleteSubGroup", "-g", group).exit_code == 0
+
+
+def test_messages_are_found(remote, topic):
+    (sent,) = remote("produce", topic, "needle", "--key", "n", "--json").json_lines
+    words = ("admin", "queryMsgById", "-i", sent["offset_message_id"])
+    assert remote(*words).stdout == "needle\n"
+    words = ("admin", "queryMsgByUniqueKey", "-t", topic, "-i", sent["message_id"])
+    assert remote(*words).stdout == "needle\n"
+    assert remote("admin", "queryMsgByKey", "-t", topic, "-k", "n").stdout == "needle\n"
+    none = remote("admin", "queryMsgByKey", "-t", topic, "-k", "none")
+    assert none.exit_code == ExitCode.FINDINGS
+
+
+def test_brokers_are_listed_and_set(remote):
+    (row,) = remote("admin", "clusterList", "--json").json
+    assert (row["cluster"], row["broker_name"], row["broker_id"]) == (
+        "DefaultCluster",
+        "broker-a",
+        0,
+    )
+    address = row["address"]
+    assert "putTps" in remote("admin", "brokerStatus", "-b", address).stdout
+    key = "brokerPermission"
+    for value in ("4", "6"):
+        words = ("admin", "updateBrokerConfig", "-b", address, "-k", key, "-v", value)
+        assert remote(*words).exit_code == 0
+        assert remote("admin", "getBrokerConfig", "-b", address, "--json").json[key] == value
+    wiped = remote("admin", "wipeWritePerm", "-b", "broker-a", "--json").json
+    assert wiped["topics"] > 0
+    assert remote("admin", "addWritePerm", "-b", "broker-a").exit_code == 0
+
+
+def test_what_is_wrong_is_one_line(remote, rmqcore):
+    nobody = rmqcore("produce", "T", "x", "-n", "127.0.0.1:1")
+    assert nobody.exit_code == ExitCode.SYSTEM
+    assert "cannot connect to 127.0.0.1:1" in nobody.stderr
+    assert rmqcore("produce", "T", "x", "-n", "nowhere").exit_code == ExitCode.USAGE
+    alone = remote("produce", "T", "x", "--access-key", "me")
+    assert (alone.exit_code, "belong together" in alone.stderr) == (ExitCode.USAGE, True)
+    assert remote("consume", "T", "--start", "soon").exit_code == ExitCode.USAGE
+    refused = remote("admin", "updateTopic", "-t", "not a topic")
+    assert refused.exit_code == ExitCode.STORE
+    assert "code 29" in refused.stderr
+    assert remote("admin", "queryMsgById", "-i", "zz").exit_code == ExitCode.USAGE
