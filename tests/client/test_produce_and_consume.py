@@ -227,6 +227,27 @@ def test_in_order_one_message_of_a_queue_at_a_time(rocketmq_broker, rocketmq_top
     assert run(scenario()) == [(b"0", 1), (b"1", 0), (b"2", 0)]
 
 
+def test_what_fails_in_order_dies_at_last(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for body in (b"bad", b"good"):
+                await producer.send(rocketmq_topic, body, queue_id=0)
+        group = "CG-order-dead"
+        async with Consumer(
+            namesrv, group, wanted, start="first", orderly=True, reconsume_max=0
+        ) as consumer:
+            await consumer.nack(await consumer.receive(5))
+            (good,) = await receive(consumer, 1)
+        async with Consumer(
+            namesrv, "CG-dead-order", {f"%DLQ%{group}": "*"}, start="first"
+        ) as dead:
+            return good.body, (await receive(dead, 1))[0].body
+
+    assert run(scenario()) == (b"good", b"bad")
+
+
 def test_what_is_given_back_comes_again_and_dies_at_last(rocketmq_broker, rocketmq_topic, run):
     namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
 
