@@ -48,8 +48,8 @@ class CommitLogWriter:
 
     - Offsets below `flushed_offset` are on disk.
     - What is put may be read at once; with a transient pool when it has been committed.
-    - After a failed flush nothing is written any more: `flush` raises, the caller makes the store
-      read-only.
+    - After the first refusal of the disk every later flush raises the same error: pages that a
+      failed write has dropped must not be taken as stored. The caller makes the store read-only.
 
     Args:
         log: the log as it is read, loaded. Without a pool its ``end`` is the tail's.
@@ -75,6 +75,7 @@ class CommitLogWriter:
         self.tail = tail
         self.flushed_offset = 0
         self.flush_lock = ReentrantLock()
+        self._flush_failure: OSError | None = None
         self._queue = log.queue
         self._source = source
         self._pool = pool
@@ -215,9 +216,11 @@ class CommitLogWriter:
             the flushed offset.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk refused, now or before.
         """
         with self.flush_lock.within():
+            if self._flush_failure is not None:
+                raise self._flush_failure
             with self._roll_lock.within():
                 # one step: a put that rolls in between would leave bytes in the buffer of a file
                 # that counts as flushed because the next one is
@@ -227,7 +230,12 @@ class CommitLogWriter:
                     self._commit_buffers(self._pool)
                 files = self._unflushed()
             for file in files:
-                position = file.flush()
+                try:
+                    position = file.flush()
+                except OSError as error:
+                    # before anybody else gets the turn, whom the disk may tell nothing any more
+                    self._flush_failure = error
+                    raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
             return self.flushed_offset
 

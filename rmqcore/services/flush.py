@@ -26,16 +26,11 @@ OnError = Callable[[BaseException], None]
 
 
 class LogFlusher:
-    """Flushes the log and then advances the checkpoint's time, never the other way round.
-
-    - After the first refusal of the disk every later flush raises the same error: pages that a
-      failed write has dropped must not be taken as stored.
-    """
+    """Flushes the log and then advances the checkpoint's time, never the other way round."""
 
     def __init__(self, log: CommitLogWriter, checkpoint: StoreCheckpoint) -> None:
         self._log = log
         self._checkpoint = checkpoint
-        self._failure: OSError | None = None
         #: called when more is on the disk
         self.on_flushed: Callable[[], None] | None = None
 
@@ -45,14 +40,8 @@ class LogFlusher:
         Raises:
             OSError: the disk refused, now or before.
         """
-        if self._failure is not None:
-            raise self._failure
         timestamp_ms = self._log.tail.last_store_timestamp_ms
-        try:
-            flushed = self._log.flush()
-        except OSError as error:
-            self._failure = error
-            raise
+        flushed = self._log.flush()
         checkpoint = self._checkpoint
         checkpoint.physic_msg_timestamp_ms = later_of(
             checkpoint.physic_msg_timestamp_ms, timestamp_ms

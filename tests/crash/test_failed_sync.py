@@ -201,6 +201,42 @@ def test_every_waiter_hears_of_it(store_path, disk):
         assert set(acknowledged) <= set(numbers_in(store))
 
 
+def test_who_flushes_next_while_a_refusal_is_on_its_way_hears_of_it(store_path, disk, monkeypatch):
+    store = rmqcore.open_store(store_path, **SETTINGS, flush_interval_commit_log_ms=3_600_000)
+    put(store, 0)
+    disk.broken = True
+    flush, refused = type(store._log_writer).flush, threading.Event()
+    second = []
+
+    def flush_again():
+        refused.wait(10)
+        try:
+            second.append(put(store, 1, durability="disk"))
+        except (PutMessageError, StoreNotWritableError) as error:
+            second.append(error)
+
+    def flushing(writer):
+        try:
+            return flush(writer)
+        except OSError:
+            if not refused.is_set():
+                # nobody has heard of the refusal yet; the disk tells of it only once
+                disk.broken = False
+                refused.set()
+                other.join(10)
+            raise
+
+    other = threading.Thread(target=flush_again)
+    monkeypatch.setattr(type(store._log_writer), "flush", flushing)
+    other.start()
+    with pytest.raises(OSError, match="Input/output error"):
+        store.flush()
+    other.join()
+    assert isinstance(second[0], PutMessageError), second
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+
+
 def test_a_coroutine_that_waits_hears_of_it(store_path, disk):
     async def main():
         store = rmqcore.open_store(store_path, flush_disk_type="SYNC_FLUSH", **SETTINGS)
