@@ -22,6 +22,7 @@ from rmqcore.broker.admin_topics import AdminTopics
 from rmqcore.broker.client_requests import ClientRequests
 from rmqcore.broker.clients import expired
 from rmqcore.broker.managers import Managers
+from rmqcore.broker.pop import PopMessages
 from rmqcore.broker.pull import PullMessages
 from rmqcore.broker.query import QueryMessages
 from rmqcore.broker.registration import Registration
@@ -144,6 +145,7 @@ class Broker:
             groups_changed=self._saving.set,
         )
         self._managers = managers
+        await asyncio.to_thread(managers.checkpoints.load)
         idle_s = self.config.server_channel_max_idle_time_seconds
         settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=idle_s))
         gate = None
@@ -169,6 +171,7 @@ class Broker:
             loop.create_task(self._scan(managers)),
             loop.create_task(managers.transactions.run()),
             loop.create_task(managers.timer.run()),
+            loop.create_task(managers.pop_acks.run()),
             loop.create_task(self._save(managers)),
         ]
         await self._registration.start()
@@ -185,6 +188,10 @@ class Broker:
             ReplyMessages(config, of.topics, of.producers, send.send),
             PullMessages(store, config, of.topics, of.groups, of.consumers, of.offsets, of.hold),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
+            PopMessages(
+                store, config, of.topics, of.groups, of.offsets, of.pop_hold, of.checkpoints
+            ),
+            of.pop_acks,
             of.locks,
             of.offsets,
             of.transactions,
@@ -236,7 +243,8 @@ class Broker:
                 async with asyncio.timeout(interval_s):
                     await self._saving.wait()
             except TimeoutError:
-                await self._persist(store.consumer_offsets.persist)
+                managers.checkpoints.commit()
+                await self._persist(managers.persist_offsets)
             self._saving.clear()
             await self._persist(store.topics.persist)
             await self._persist(groups.persist)

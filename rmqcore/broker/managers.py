@@ -11,6 +11,9 @@ from rmqcore.broker.clients import Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import PullHold
 from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.pop_acks import PopAcks
+from rmqcore.broker.pop_checkpoints import Checkpoints
+from rmqcore.broker.pop_hold import PopHold
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import TIMER_TOPIC, Topics
@@ -40,6 +43,9 @@ class Managers:
     producers: Producers = field(default_factory=Producers)
     locks: QueueLocks = field(default_factory=QueueLocks)
     hold: PullHold = field(default_factory=PullHold)
+    pop_hold: PopHold = field(default_factory=PopHold)
+    checkpoints: Checkpoints = field(init=False)
+    pop_acks: PopAcks = field(init=False)
     offsets: Offsets = field(init=False)
     transactions: Transactions = field(init=False)
     timer: TimerMessages = field(init=False)
@@ -50,7 +56,11 @@ class Managers:
         self.transactions = Transactions(
             self.store, self.config, self.topics, self.producers, self.arrived
         )
-        self.timer = TimerMessages(self.store, self.config, self.folder, self.arrived)
+        self.timer = TimerMessages(self.store, self.config, self.folder, self._timer_arrived)
+        self.checkpoints = Checkpoints(self.store, self.config)
+        self.pop_acks = PopAcks(
+            self.store, self.config, self.topics, self.checkpoints, self.arrived
+        )
 
     @classmethod
     def of(
@@ -86,13 +96,30 @@ class Managers:
     def arrived(self, topic: str, queue_id: int) -> None:
         """Tell who waits for messages that a queue has some."""
         self.hold.arrived(topic, queue_id)
+        self.pop_hold.arrived(topic, queue_id)
         if topic == TIMER_TOPIC:
             self.timer.wake()
+
+    def _timer_arrived(self, topic: str, queue_id: int) -> None:
+        """As `arrived`; checkpoints of a broker of RocketMQ come out of the timer, too."""
+        if topic == self.checkpoints.topic:
+            self.checkpoints.read_back(queue_id)
+        self.arrived(topic, queue_id)
 
     def arrived_in(self, queues: Iterable[tuple[str, int]]) -> None:
         """As `arrived`, for several queues."""
         for topic, queue_id in queues:
             self.arrived(topic, queue_id)
+
+    def persist_offsets(self) -> bool:
+        """Write the consumer offsets, after the checkpoints that they rely on; True when written.
+
+        Raises:
+            OSError, StoreError: they cannot be written.
+        """
+        if self.store.consumer_offsets.changed and len(self.checkpoints):
+            self.store.flush()
+        return self.store.consumer_offsets.persist()
 
     def finish(self) -> None:
         """Keep what is reached; the last call, before the store is closed.
@@ -101,6 +128,8 @@ class Managers:
             OSError, StoreError: it cannot be written.
         """
         self.timer.finish()
+        self.checkpoints.commit()
+        self.store.flush()
 
     def forget(self, connection: Connection) -> None:
         """Let the clients of a connection go that was closed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore.broker.sql92 import Condition
+from rmqcore.message import MessageExt
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
 
@@ -24,6 +25,7 @@ class Matched:
 
     Attributes:
         parts: the records that match.
+        messages: the same, decoded.
     """
 
     status: GetMessageStatus
@@ -31,6 +33,7 @@ class Matched:
     min_queue_offset: int
     max_queue_offset: int
     parts: list[memoryview] = field(default_factory=list)
+    messages: list[MessageExt] = field(default_factory=list)
 
     def slices(self) -> list[memoryview]:
         """The records' bytes."""
@@ -91,6 +94,7 @@ def get_matching(
                     return found
                 found.status = GetMessageStatus.FOUND
                 found.parts.append(record)
+                found.messages.append(message)
                 size += len(record)
         scanned += len(result)
         scanned_bytes += result.buffer_total_size

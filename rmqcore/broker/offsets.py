@@ -55,11 +55,12 @@ class Offsets:
             return success({"offset": str(stored)})
         if not request.boolean("setZeroIfNotFound", True):
             return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
-        if self._is_young(topic, queue_id):
+        if self.is_young(topic, queue_id):
             return success({"offset": "0"})
         return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
+    def is_young(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a new group reads a queue from its first message, whatever it asked for."""
         if self._store.min_queue_offset(topic, queue_id) > 0:
             return False
         first = self._store.get_message(topic, queue_id, 0, max_messages=1).messages

@@ -1,0 +1,478 @@
+"""POP: messages of any queue of a topic, for a time; who gets them need not share the queues.
+
+Source: RocketMQ broker/processor/PopMessageProcessor.java, NotificationProcessor.java,
+PeekMessageProcessor.java, PollingInfoProcessor.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqcore._codec import encode_record
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.matching import Matched, get_matching
+from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.pop_checkpoints import Checkpoints
+from rmqcore.broker.pop_hold import HeldPop, PopHold
+from rmqcore.broker.pop_receipts import (
+    COUNT_MAX,
+    NORMAL,
+    RETRY,
+    REVIVE_QUEUES,
+    Checkpoint,
+    Receipt,
+    retry_topic_of,
+)
+from rmqcore.broker.settings import READ, BrokerConfig
+from rmqcore.broker.subscription import Subscription
+from rmqcore.broker.topics import Topics
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import CorruptStoreError
+from rmqcore.message import GetMessageResult, Message, MessageExt
+from rmqcore.native.format._numbers import SysFlag
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+)
+from rmqcore.remoting.command import Buffer
+from rmqcore.status import GetMessageStatus
+from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_LATE_MS: Final = 500
+#: an answer that nothing has come leaves so much earlier than the client gives up
+_BEFORE_TIMEOUT_MS: Final = 50
+_RETRY_FIRST_PERCENT: Final = 20
+_NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
+_FOUND: Final = "FOUND"
+_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """The header of a POP, a peek or a notification."""
+
+    group: str
+    topic: str
+    queue_id: int
+    count: int
+    invisible_ms: int
+    poll_ms: int
+    born_ms: int
+    from_last: bool
+    subscription: Subscription
+    ordered: bool
+
+    @classmethod
+    def of(cls, request: RemotingCommand) -> PopRequest:
+        """Read a header.
+
+        Raises:
+            RequestRefusedError: a field is missing or no number; answers with code 1.
+        """
+        topic, fields = request.text("topic"), request.ext_fields
+        return cls(
+            request.text("consumerGroup"),
+            topic,
+            request.number("queueId"),
+            request.number("maxMsgNums", 1),
+            max(0, min(_INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
+            request.number("pollTime", 0),
+            request.number("bornTime", 0) or wall_clock_ms(),
+            request.number("initMode", 0) == 1,
+            Subscription.of(topic, fields.get("exp"), fields.get("expType")),
+            request.boolean("order"),
+        )
+
+    @property
+    def left_s(self) -> float:
+        """For how long it may wait from now on, seconds."""
+        return (self.born_ms + self.poll_ms - _BEFORE_TIMEOUT_MS - wall_clock_ms()) / 1000
+
+
+@dataclass(slots=True)
+class _Popped:
+    """What one pop collects."""
+
+    pop_time_ms: int
+    revive_queue: int
+    left: int
+    left_bytes: int
+    starts: list[str] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
+    parts: list[Buffer] = field(default_factory=list)
+    rest: int = 0
+
+
+class PopMessages:
+    """Requests 200050, 200052, 200054 and 200055.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        topics, groups, offsets, hold, checkpoints: the broker's.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        hold: PopHold,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._hold = hold
+        self._checkpoints = checkpoints
+        self._turn = 0
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.POP_MESSAGE, self.pop)
+        server.register(RequestCode.PEEK_MESSAGE, self.peek)
+        server.register(RequestCode.NOTIFICATION, self.notification)
+        server.register(RequestCode.POLLING_INFO, self.polling_info)
+
+    # ---- 200050
+
+    def pop(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """200050: hand messages out, or wait for some."""
+        try:
+            wanted = PopRequest.of(request)
+            self._check(wanted)
+        except RequestRefusedError as error:
+            return _empty(error.code, error.remark)
+        return self._pop_or_wait(connection, request, wanted, arrived=True)
+
+    def _pop_or_wait(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        answer = self._popped(wanted)
+        if answer is not None:
+            return answer
+        if not arrived or wanted.poll_ms <= 0:
+            return _empty(ResponseCode.POLLING_TIMEOUT, _NOTHING)
+
+        def wake(again: bool) -> None:
+            if connection.closed:
+                return
+            later = self._pop_or_wait(connection, request, wanted, arrived=again)
+            if later is not None:
+                connection.answer(request, later)
+
+        key = (wanted.topic, wanted.group, wanted.queue_id)
+        if self._hold.hold(HeldPop(key, wake), wanted.left_s):
+            return None
+        return _empty(ResponseCode.POLLING_FULL, _NOTHING)
+
+    def _check(self, wanted: PopRequest) -> None:
+        config = self._config()
+        if wall_clock_ms() - wanted.born_ms - wanted.poll_ms > _LATE_MS:
+            raise RequestRefusedError(ResponseCode.POLLING_TIMEOUT, "the request came too late")
+        _check_readable(config.broker_permission, f"the broker[{config.broker_ip1}]")
+        if wanted.count > COUNT_MAX:
+            remark = f"the pop message's num is greater than {COUNT_MAX}"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if not config.timer_wheel_enable:
+            remark = "pop message is forbidden because timerWheelEnable is false"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        topic = self._topics.expect(wanted.topic)
+        _check_readable(topic.perm, f"the topic[{wanted.topic}]")
+        if wanted.queue_id >= topic.read_queue_nums:
+            remark = (
+                f"queueId[{wanted.queue_id}] is illegal, topic:[{wanted.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            )
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        group = self._groups.expect(wanted.group)
+        if not group.get("consumeEnable", True):
+            remark = f"subscription group no permission, {wanted.group}"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        wanted.subscription.check_allowed(config)
+        if wanted.ordered:
+            remark = "messages are not popped in order here; consume them by pulls"
+            raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _popped(self, wanted: PopRequest) -> RemotingCommand | None:
+        """What is there now, handed out; None when nothing is."""
+        self._turn += 1
+        found = _Popped(
+            wall_clock_ms(),
+            self._turn % REVIVE_QUEUES,
+            max(1, wanted.count),
+            self._config().max_transfer_bytes_on_message_in_memory,
+        )
+        retry_first = random.randrange(100) < _RETRY_FIRST_PERCENT  # noqa: S311 - spreads load
+        if retry_first:
+            self._take_retries(wanted, found)
+        for queue_id in self._queues(wanted):
+            self._take(wanted, found, wanted.topic, queue_id, NORMAL)
+        if not retry_first:
+            self._take_retries(wanted, found)
+        if not found.starts:
+            return None
+        fields = {
+            "popTime": str(found.pop_time_ms),
+            "invisibleTime": str(wanted.invisible_ms),
+            "reviveQid": str(found.revive_queue),
+            "restNum": str(found.rest),
+            "startOffsetInfo": ";".join(found.starts),
+            "msgOffsetInfo": ";".join(found.offsets),
+        }
+        if found.rest:
+            self._hold.wake_one((wanted.topic, wanted.group, wanted.queue_id))
+        answer = RemotingCommand(ResponseCode.SUCCESS, fields, b"", _FOUND)
+        answer.parts = found.parts
+        return answer
+
+    def _queues(self, wanted: PopRequest) -> list[int]:
+        """The queues that a request asks for, from any of them downwards."""
+        if wanted.queue_id >= 0:
+            return [wanted.queue_id]
+        count = self._topics.expect(wanted.topic).read_queue_nums
+        first = random.randrange(max(1, count))  # noqa: S311 - spreads load
+        return [(first - n) % count for n in range(count)]
+
+    def _take_retries(self, wanted: PopRequest, found: _Popped) -> None:
+        topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
+        if topic is not None and topic.topic_name != wanted.topic:
+            for queue_id in range(topic.read_queue_nums):
+                self._take(wanted, found, topic.topic_name, queue_id, RETRY)
+
+    def _take(
+        self, wanted: PopRequest, found: _Popped, topic: str, queue_id: int, flag: int
+    ) -> None:
+        """Hand out what a queue has; the group's offset moves on with it."""
+        start = self._position(wanted, topic, queue_id, flag)
+        following = start
+        if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
+            try:
+                result = self._get(wanted, found, topic, queue_id, start, flag)
+                messages = result.messages
+            except CorruptStoreError:
+                logger.exception("queue %d of %s cannot be popped", queue_id, topic)
+                return
+            following = result.next_queue_offset
+            if result.status is GetMessageStatus.FOUND:
+                checkpoint = Checkpoint(
+                    topic,
+                    wanted.group,
+                    queue_id,
+                    start,
+                    found.pop_time_ms,
+                    wanted.invisible_ms,
+                    [message.queue_offset for message in messages],
+                    found.revive_queue,
+                )
+                self._checkpoints.add(checkpoint)
+                self._add(found, checkpoint, flag, result, wanted.topic)
+            if following != start:
+                self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
+        found.rest += max(0, self._store.max_queue_offset(topic, queue_id) - following)
+
+    def _get(
+        self,
+        wanted: PopRequest,
+        found: _Popped,
+        topic: str,
+        queue_id: int,
+        start: int,
+        flag: int,
+    ) -> GetMessageResult | Matched:
+        count, most = found.left, max(1, found.left_bytes)
+        if wanted.subscription.by_tags or flag == RETRY:
+            tags = None if flag == RETRY else wanted.subscription.tags
+            return self._store.get_message(
+                topic, queue_id, start, max_messages=count, max_bytes=most, tags=tags
+            )
+        return get_matching(
+            self._store,
+            topic,
+            queue_id,
+            start,
+            wanted.subscription.condition,
+            max_messages=count,
+            max_bytes=most,
+        )
+
+    def _add(
+        self,
+        found: _Popped,
+        checkpoint: Checkpoint,
+        flag: int,
+        result: GetMessageResult | Matched,
+        topic: str,
+    ) -> None:
+        """Put what a queue gave into the answer."""
+        offsets = ",".join(str(message.queue_offset) for message in result.messages)
+        place = f"{flag} {checkpoint.queue_id}"
+        found.starts.append(f"{place} {checkpoint.start_offset}")
+        found.offsets.append(f"{place} {offsets}")
+        if flag == NORMAL:
+            records: list[Buffer] = list(result.slices())
+        else:
+            name = self._config().broker_name
+            records = [_as_of(topic, each, checkpoint, flag, name) for each in result.messages]
+        found.parts.extend(records)
+        found.left -= len(records)
+        found.left_bytes -= sum(map(len, records))
+
+    def _position(self, wanted: PopRequest, topic: str, queue_id: int, flag: int) -> int:
+        """Where the next pop of a queue begins; a new group's place is kept at once."""
+        self._offsets.resets.pop((wanted.group, topic, queue_id), None)
+        least = self._store.min_queue_offset(topic, queue_id)
+        most = self._store.max_queue_offset(topic, queue_id)
+        stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
+        if stored is not None and stored >= 0:
+            return max(least, min(stored, most))
+        start = least
+        if wanted.from_last and flag == NORMAL and not self._offsets.is_young(topic, queue_id):
+            start = max(least, most - 1)
+        self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
+        return start
+
+    # ---- 200052
+
+    def peek(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200052: what the next pop would hand out, which stays where it is."""
+        try:
+            wanted = PopRequest.of(request)
+            self._check(wanted)
+        except RequestRefusedError as error:
+            return _empty(error.code, error.remark)
+        left, parts, rest = max(1, wanted.count), list[Buffer](), 0
+        places = [(wanted.topic, queue_id) for queue_id in self._queues(wanted)]
+        for topic, queue_id in [*places, *self._retry_places(wanted)]:
+            start = self._peeked_position(wanted, topic, queue_id)
+            count = 0
+            if left > 0:
+                result = self._store.get_message(topic, queue_id, start, max_messages=left)
+                count = len(result)
+                parts.extend(result.slices())
+            left -= count
+            rest += max(0, self._store.max_queue_offset(topic, queue_id) - start - count)
+        code = ResponseCode.SUCCESS if parts else ResponseCode.PULL_NOT_FOUND
+        answer = _empty(code, _FOUND if parts else _NOTHING)
+        answer.ext_fields["restNum"] = str(rest)
+        answer.parts = parts
+        return answer
+
+    def _retry_places(self, wanted: PopRequest) -> list[tuple[str, int]]:
+        topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
+        if topic is None or topic.topic_name == wanted.topic:
+            return []
+        return [(topic.topic_name, queue_id) for queue_id in range(topic.read_queue_nums)]
+
+    def _peeked_position(self, wanted: PopRequest, topic: str, queue_id: int) -> int:
+        stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
+        return max(self._store.min_queue_offset(topic, queue_id), stored or 0)
+
+    # ---- 200054, 200055
+
+    def notification(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """200054: tell whether there is something to pop, now or within a time."""
+        wanted = PopRequest.of(request)
+        self._check(wanted)
+        return self._notified(connection, request, wanted, arrived=True)
+
+    def _notified(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        if self._has_some(wanted):
+            return _notice(has_some=True)
+        if not arrived or wanted.poll_ms <= 0:
+            return _notice()
+
+        def wake(again: bool) -> None:
+            if connection.closed:
+                return
+            later = self._notified(connection, request, wanted, arrived=again)
+            if later is not None:
+                connection.answer(request, later)
+
+        key = (wanted.topic, wanted.group, wanted.queue_id)
+        if self._hold.hold(HeldPop(key, wake), wanted.left_s):
+            return None
+        return _notice(full=True)
+
+    def _has_some(self, wanted: PopRequest) -> bool:
+        places = [(wanted.topic, queue_id) for queue_id in self._queues(wanted)]
+        return any(
+            self._peeked_position(wanted, *place) < self._store.max_queue_offset(*place)
+            for place in [*places, *self._retry_places(wanted)]
+        )
+
+    def polling_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200055: how many POPs wait for exactly this."""
+        wanted = PopRequest.of(request)
+        self._check(wanted)
+        waiting = self._hold.waiting((wanted.topic, wanted.group, wanted.queue_id))
+        return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(waiting)})
+
+
+def _as_of(
+    topic: str, stored: MessageExt, checkpoint: Checkpoint, flag: int, broker_name: str
+) -> bytes:
+    """A message that comes again as one of its topic, with its receipt among the properties."""
+    receipt = Receipt(
+        checkpoint.start_offset,
+        checkpoint.pop_time_ms,
+        checkpoint.invisible_ms,
+        checkpoint.revive_queue,
+        flag,
+        broker_name,
+        stored.queue_id,
+        stored.queue_offset,
+    )
+    message = Message(
+        topic,
+        stored.body,
+        queue_id=stored.queue_id,
+        properties={**stored.properties, "POP_CK": str(receipt)},
+        flag=stored.flag,
+        sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
+        born_timestamp_ms=stored.born_timestamp_ms,
+        born_host=stored.born_host,
+        store_host=stored.store_host,
+        reconsume_times=stored.reconsume_times,
+    )
+    return encode_record(
+        message,
+        queue_offset=stored.queue_offset,
+        phy_offset=stored.phy_offset,
+        store_timestamp_ms=stored.store_timestamp_ms,
+    )
+
+
+def _check_readable(permission: int, what: str) -> None:
+    if not permission & READ:
+        remark = f"{what} pop message is forbidden"
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _empty(code: int, remark: str) -> RemotingCommand:
+    """An answer without messages; clients want the numbers all the same."""
+    fields = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")
+    return RemotingCommand(code, fields, b"", remark)
+
+
+def _notice(*, has_some: bool = False, full: bool = False) -> RemotingCommand:
+    fields = {"hasMsg": str(has_some).lower(), "pollingFull": str(full).lower()}
+    return RemotingCommand(ResponseCode.SUCCESS, fields)

@@ -1,0 +1,271 @@
+"""What becomes of messages that were popped: acknowledged, kept longer, or handed out again.
+
+Source: RocketMQ broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java,
+PopReviveService.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from rmqcore.broker.bodies import objects_in, read_object
+from rmqcore.broker.pop_checkpoints import Checkpoints
+from rmqcore.broker.pop_receipts import (
+    NORMAL,
+    ORDERED,
+    Checkpoint,
+    CheckpointKey,
+    Receipt,
+    retry_topic_of,
+)
+from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import Topics
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.message import Message, MessageExt
+from rmqcore.native.format._numbers import SysFlag
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_REVIVED_AT_ONCE: Final = 64
+_PAUSE_S: Final = 0.5
+_LONG_NAMES: Final = {
+    "c": "consumerGroup",
+    "t": "topic",
+    "r": "retry",
+    "so": "startOffset",
+    "q": "queueId",
+    "rq": "reviveQueueId",
+    "pt": "popTime",
+    "it": "invisibleTime",
+    "b": "bitSet",
+}
+#: properties that speak of a stay in the broker that is over
+_DROPPED: Final = ("DELAY", "POP_CK")
+
+
+class PopAcks:
+    """Requests 200051, 200151 and 200053, and messages that come again.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        topics, checkpoints: the broker's.
+        arrived: called after each put with (topic, queue id), on the event loop.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        checkpoints: Checkpoints,
+        arrived: Callable[[str, int], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._checkpoints = checkpoints
+        self._arrived = arrived
+        self._sooner = asyncio.Event()
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.ACK_MESSAGE, self.acknowledge)
+        server.register(RequestCode.BATCH_ACK_MESSAGE, self.acknowledge_many)
+        server.register(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time)
+
+    # ---- 200051, 200151
+
+    def acknowledge(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200051: a message is done with; a receipt that says nothing any more changes nothing."""
+        receipt = Receipt.parse(request.text("extraInfo"))
+        topic, queue_id, offset = self._place(request)
+        if offset > self._store.max_queue_offset(topic, queue_id):
+            return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
+        key = (topic, request.text("consumerGroup"), queue_id)
+        self._close((*key, receipt.start_offset, receipt.pop_time_ms), [offset])
+        return success()
+
+    def _place(self, request: RemotingCommand) -> tuple[str, int, int]:
+        topic = self._topics.expect(request.text("topic"))
+        queue_id, offset = request.number("queueId"), request.number("offset")
+        if not 0 <= queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            remark = f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}]"
+            raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if offset < self._store.min_queue_offset(topic.topic_name, queue_id):
+            remark = f"offset {offset} of queue {queue_id} is gone"
+            raise RequestRefusedError(ResponseCode.NO_MESSAGE, remark)
+        return topic.topic_name, queue_id, offset
+
+    def _close(self, key: CheckpointKey, offsets: list[int]) -> None:
+        try:
+            self._checkpoints.acknowledge(key, offsets)
+        except StoreError as error:
+            logger.warning("an acknowledgement cannot be stored: %s", error)
+            raise RequestRefusedError(
+                ResponseCode.SYSTEM_ERROR, "the acknowledgement cannot be stored now"
+            ) from error
+
+    def acknowledge_many(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200151: several messages are done with, of several checkpoints."""
+        body = read_object(request)
+        entries = objects_in(body, "acks")
+        if not entries:
+            return failure(ResponseCode.NO_MESSAGE, "no acks are named")
+        for entry in entries:
+            fields = {_LONG_NAMES.get(name, name): value for name, value in entry.items()}
+            try:
+                key, offsets = _many(fields)
+            except (ValueError, TypeError, KeyError):
+                continue
+            self._close(key, offsets)
+        return success()
+
+    # ---- 200053
+
+    def change_invisible_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200053: hand a message out again at another time than was agreed."""
+        receipt = Receipt.parse(request.text("extraInfo"))
+        topic, queue_id, offset = self._place(request)
+        if offset >= self._store.max_queue_offset(topic, queue_id):
+            return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
+        group, invisible_ms = request.text("consumerGroup"), request.number("invisibleTime")
+        key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
+        pop_time_ms = wall_clock_ms()
+        known = self._checkpoints.find(key)
+        if receipt.revive_queue != ORDERED and known is not None and offset in known.open_offsets:
+            again = Checkpoint(
+                topic,
+                group,
+                queue_id,
+                offset,
+                pop_time_ms,
+                max(0, invisible_ms),
+                [offset],
+                known.revive_queue,
+                request.boolean("suspend"),
+            )
+            try:
+                pop_time_ms = self._checkpoints.add(again).pop_time_ms
+            except StoreError as error:
+                remark = "the new time cannot be stored now"
+                raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+            self._close(key, [offset])
+            self._sooner.set()
+        fields = {
+            "popTime": str(pop_time_ms),
+            "invisibleTime": str(invisible_ms),
+            "reviveQid": str(receipt.revive_queue),
+        }
+        return success(fields)
+
+    # ---- what comes again
+
+    async def run(self) -> None:
+        """Hand out again what was not acknowledged in time, until cancelled."""
+        while True:
+            self._sooner.clear()
+            try:
+                left = self._revive_due()
+            except (StoreError, OSError):
+                logger.exception("messages that come again wait: the store does not take them now")
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if left:
+                await asyncio.sleep(0)
+                continue
+            due_ms = self._checkpoints.next_due_ms()
+            wait_s = 1.0 if due_ms is None else (due_ms - wall_clock_ms()) / 1000
+            try:
+                async with asyncio.timeout(min(1.0, max(0.0, wait_s))):
+                    await self._sooner.wait()
+            except TimeoutError:
+                continue
+
+    def _revive_due(self) -> bool:
+        """Hand a bounded number out again; tells whether more are due."""
+        now_ms = wall_clock_ms()
+        for _ in range(_REVIVED_AT_ONCE):
+            checkpoint = self._checkpoints.due(now_ms)
+            if checkpoint is None:
+                return False
+            for offset in list(checkpoint.open_offsets):
+                self._revive(checkpoint, offset)
+                self._checkpoints.acknowledge(checkpoint.key, [offset])
+        return True
+
+    def _revive(self, checkpoint: Checkpoint, offset: int) -> None:
+        """Put one message into the retry topic; one that is gone is logged and passed over."""
+        try:
+            found = self._store.get_message(
+                checkpoint.topic, checkpoint.queue_id, offset, max_messages=1
+            ).messages
+            if not found or found[0].queue_offset != offset:
+                logger.error("offset %d of %s is gone, and not revived", offset, checkpoint.topic)
+                return
+            message = self._again(found[0], checkpoint)
+            receipt = self._store.put_message(message)
+        except (MessageIllegalError, CorruptStoreError) as error:
+            logger.error(  # noqa: TRY400 - the text says it all
+                "offset %d of %s cannot be revived: %s", offset, checkpoint.topic, error
+            )
+            return
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        self._arrived(message.topic, message.queue_id)
+
+    def _again(self, stored: MessageExt, checkpoint: Checkpoint) -> Message:
+        """What is stored for a message that nobody acknowledged."""
+        group, name = checkpoint.group, retry_topic_of(checkpoint.group, checkpoint.topic)
+        if self._topics.get(name) is None:
+            self._topics.for_group(name)
+            self._store.consumer_offsets.commit(name, group, 0, 0)
+        properties = {k: v for k, v in stored.properties.items() if k not in _DROPPED}
+        properties["ORIGIN_GROUP"] = group
+        properties.setdefault("1ST_POP_TIME", str(checkpoint.pop_time_ms))
+        return Message(
+            name,
+            stored.body,
+            properties=properties,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
+            born_timestamp_ms=stored.born_timestamp_ms,
+            born_host=self._config().address,
+            reconsume_times=stored.reconsume_times + (not checkpoint.suspended),
+            wait_store_msg_ok=False,
+        )
+
+
+def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int]]:
+    """One entry of a batch of acknowledgements: its checkpoint and its offsets.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none.
+    """
+    group, topic = str(fields["consumerGroup"]), str(fields["topic"])
+    if str(fields.get("retry", NORMAL)) != str(NORMAL):
+        topic = retry_topic_of(group, topic)
+    start = int(fields["startOffset"])
+    key = (topic, group, int(fields["queueId"]), start, int(fields["popTime"]))
+    try:
+        bits = int.from_bytes(base64.b64decode(fields["bitSet"], validate=True)[:64], "little")
+    except binascii.Error as error:
+        raise ValueError("no base64") from error
+    return key, [start + n for n in range(bits.bit_length()) if bits >> n & 1]

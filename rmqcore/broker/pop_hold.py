@@ -1,0 +1,107 @@
+"""POPs that found nothing and wait: for a message of their topic, or for one that comes again.
+
+Source: RocketMQ broker/longpolling/PopLongPollingService.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from rmqcore.broker.pop_receipts import retry_topic_of
+
+#: any queue of a topic
+ANY_QUEUE: Final = -1
+_OF_ONE_KEY_MAX: Final = 1024
+_MAX: Final = 100_000
+
+#: topic, group, queue id or `ANY_QUEUE`
+HoldKey: TypeAlias = tuple[str, str, int]
+
+
+@dataclass(slots=True, eq=False)
+class HeldPop:
+    """One request that waits.
+
+    Attributes:
+        key: what it waits for.
+        wake: answers it, or holds it again; called once, on the event loop, with whether something
+            has come.
+    """
+
+    key: HoldKey
+    wake: Callable[[bool], None]
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class PopHold:
+    """The POPs that wait. One of them is woken for each message, that which waits longest."""
+
+    def __init__(self) -> None:
+        self._held: dict[HoldKey, dict[HeldPop, None]] = {}
+        #: by topic, and by retry topic: the keys that an arrival there concerns
+        self._keys: dict[str, dict[HoldKey, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def waiting(self, key: HoldKey) -> int:
+        """How many wait for exactly this."""
+        return len(self._held.get(key, ()))
+
+    def hold(self, pop: HeldPop, timeout_s: float) -> bool:
+        """Let a request wait for an arrival, or until its time is over; False: too many wait."""
+        held = self._held.get(pop.key, {})
+        if len(held) >= _OF_ONE_KEY_MAX or self._count >= _MAX:
+            return False
+        if not held:
+            self._held[pop.key] = held
+            topic, group, _ = pop.key
+            for each in {topic, retry_topic_of(group, topic)}:
+                self._keys.setdefault(each, {})[pop.key] = None
+        held[pop] = None
+        self._count += 1
+        loop = asyncio.get_running_loop()
+        pop.timer = loop.call_later(max(0.0, timeout_s), self._expire, pop)
+        return True
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Wake one request of each group that waits for messages of a queue."""
+        if topic not in self._keys:
+            return
+        for key in list(self._keys[topic]):
+            if key[2] in (ANY_QUEUE, queue_id) or key[0] != topic:
+                self.wake_one(key)
+
+    def wake_one(self, key: HoldKey) -> None:
+        """Wake the request that waits longest for something."""
+        for pop in self._held.get(key, ()):
+            self._take(pop)
+            pop.wake(True)
+            return
+
+    def _expire(self, pop: HeldPop) -> None:
+        if self._take(pop):
+            pop.wake(False)
+
+    def _take(self, pop: HeldPop) -> bool:
+        held = self._held.get(pop.key)
+        if held is None or pop not in held:
+            return False
+        del held[pop]
+        self._count -= 1
+        if pop.timer is not None:
+            pop.timer.cancel()
+        if not held:
+            del self._held[pop.key]
+            topic, group, _ = pop.key
+            for each in {topic, retry_topic_of(group, topic)}:
+                keys = self._keys.get(each)
+                if keys is not None:
+                    keys.pop(pop.key, None)
+                    if not keys:
+                        del self._keys[each]
+        return True

@@ -1,0 +1,357 @@
+"""POP: handed out once at a time, again when nobody acknowledges it, whatever restarts between."""
+
+import asyncio
+import base64
+import time
+
+import pytest
+from broker.conftest import records
+
+from rmqcore.broker.pop_receipts import Receipt
+from rmqcore.clock import wall_clock_ms
+from rmqcore.java.json import format_java_json
+from rmqcore.remoting import RequestCode, RequestRefusedError, ResponseCode
+
+
+async def pop(peer, *, queue_id=-1, count=32, invisible_ms=60_000, poll_ms=0, **more):
+    fields = {
+        "consumerGroup": "CG",
+        "topic": "T",
+        "queueId": queue_id,
+        "maxMsgNums": count,
+        "invisibleTime": invisible_ms,
+        "pollTime": poll_ms,
+        "bornTime": wall_clock_ms(),
+        "initMode": 0,
+        "order": "false",
+        **more,
+    }
+    return await peer.ask(RequestCode.POP_MESSAGE, fields)
+
+
+def handed_out(answer):
+    """The messages of an answer with their receipts, as a client makes them."""
+    fields, found = answer.ext_fields, []
+    starts = {}
+    for entry in fields.get("startOffsetInfo", "").split(";"):
+        if entry:
+            flag, queue_id, start = entry.split(" ")
+            assert (flag, queue_id) not in starts
+            starts[flag, queue_id] = start
+    messages = records(answer.body)
+    for entry in fields.get("msgOffsetInfo", "").split(";"):
+        if entry:
+            flag, queue_id, offsets = entry.split(" ")
+            for offset in offsets.split(","):
+                message = messages[len(found)]
+                assert (message.queue_id, message.queue_offset) == (int(queue_id), int(offset))
+                receipt = message.properties.get("POP_CK") or (
+                    f"{starts[flag, queue_id]} {fields['popTime']} {fields['invisibleTime']} "
+                    f"{fields['reviveQid']} {flag} broker-a {queue_id} {offset}"
+                )
+                found.append((message, receipt))
+    assert len(found) == len(messages)
+    return found
+
+
+def naming(message, receipt):
+    """The fields by which an acknowledgement names a message."""
+    retry = receipt.split(" ")[4] != "0"
+    return {
+        "consumerGroup": "CG",
+        "topic": "%RETRY%CG_T" if retry else "T",
+        "queueId": message.queue_id,
+        "offset": message.queue_offset,
+        "extraInfo": receipt,
+    }
+
+
+async def acknowledge(peer, message, receipt, **more):
+    return await peer.ask(RequestCode.ACK_MESSAGE, {**naming(message, receipt), **more})
+
+
+async def send_many(peer, count, queues=4):
+    for number in range(count):
+        sent = await peer.send("T", b"%d" % number, queue_id=number % queues)
+        assert sent.code == ResponseCode.SUCCESS
+
+
+async def pop_until(peer, count, timeout_s=5, **more):
+    """Pop until there are so many messages."""
+    found = []
+    async with asyncio.timeout(timeout_s):
+        while len(found) < count:
+            found += handed_out(await pop(peer, poll_ms=1000, **more))
+    return found
+
+
+def test_messages_of_all_queues_are_handed_out_and_the_offsets_move(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 10)
+        answer = await pop(peer)
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
+        found = handed_out(answer)
+        assert sorted(int(m.body) for m, _ in found) == list(range(10))
+        assert answer.ext_fields["restNum"] == "0"
+        assert answer.ext_fields["invisibleTime"] == "60000"
+        assert 0 <= int(answer.ext_fields["reviveQid"]) < 8
+        offsets = broker.store.consumer_offsets
+        assert [offsets.get("T", "CG", q) for q in range(4)] == [3, 3, 2, 2]
+        none = await pop(peer)
+        assert (none.code, none.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+        assert none.ext_fields["restNum"] == "0"
+
+    with_broker(scenario)
+
+
+def test_a_pop_of_one_queue_tells_exactly_what_it_hands_out(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 5, queues=1)
+        first = await pop(peer, queue_id=0, count=2)
+        assert first.ext_fields["startOffsetInfo"] == "0 0 0"
+        assert first.ext_fields["msgOffsetInfo"] == "0 0 0,1"
+        assert first.ext_fields["restNum"] == "3"
+        second = await pop(peer, queue_id=0)
+        assert second.ext_fields["startOffsetInfo"] == "0 0 2"
+        assert second.ext_fields["msgOffsetInfo"] == "0 0 2,3,4"
+
+    with_broker(scenario)
+
+
+def test_only_what_the_expression_wants_is_handed_out(with_broker):
+    async def scenario(broker, peer):
+        for tag in "abca":
+            await peer.send("T", tag.encode(), properties={"TAGS": tag, "n": tag})
+        answer = await pop(peer, queue_id=0, exp="a || c", expType="TAG")
+        assert answer.ext_fields["msgOffsetInfo"] == "0 0 0,2,3"
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 4
+        sql = await pop(peer, queue_id=0, consumerGroup="G2", exp="n = 'b'", expType="SQL92")
+        assert sql.ext_fields["msgOffsetInfo"] == "0 0 1"
+        wrong = await pop(peer, exp="n LIKE 'b'", expType="SQL92")
+        assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    with_broker(scenario, enablePropertyFilter="true")
+
+
+def test_what_is_acknowledged_does_not_come_again_and_what_is_not_does(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 4, queues=1)
+        began_ms = wall_clock_ms()
+        found = handed_out(await pop(peer, invisible_ms=700))
+        for message, receipt in found[:3]:
+            assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        ((message, receipt),) = await pop_until(peer, 1)
+        assert wall_clock_ms() - began_ms >= 700
+        assert (message.body, message.topic, message.reconsume_times) == (b"3", "T", 1)
+        assert message.properties["ORIGIN_GROUP"] == "CG"
+        assert int(message.properties["1ST_POP_TIME"]) >= began_ms
+        assert receipt.split(" ")[4] == "1"
+        assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        assert (await pop(peer, poll_ms=1200)).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)
+
+
+def test_a_message_that_fails_again_goes_to_the_same_retry_topic(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 1)
+        await pop(peer, invisible_ms=100)
+        await pop_until(peer, 1, invisible_ms=100)
+        ((message, _),) = await pop_until(peer, 1)
+        assert message.reconsume_times == 2
+        assert broker.store.max_queue_offset("%RETRY%CG_T", 0) == 2
+        retries = [t for t, _ in broker.store.queues() if t.startswith("%RETRY%")]
+        assert retries == ["%RETRY%CG_T"]
+
+    with_broker(scenario)
+
+
+def test_another_time_may_be_agreed(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        ((message, receipt),) = handed_out(await pop(peer, invisible_ms=60_000))
+        began = time.monotonic()
+        changed = await peer.ask(
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            {**naming(message, receipt), "invisibleTime": 500},
+        )
+        assert changed.code == ResponseCode.SUCCESS
+        assert changed.ext_fields["invisibleTime"] == "500"
+        assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        ((again, _),) = await pop_until(peer, 1)
+        assert 0.5 <= time.monotonic() - began < 3
+        assert (again.body, again.reconsume_times) == (b"0", 1)
+
+    with_broker(scenario)
+
+
+def test_a_batch_of_acknowledgements_names_offsets_by_bits(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 5, queues=1)
+        answer = await pop(peer, queue_id=0, invisible_ms=600)
+        entry = {
+            "c": "CG",
+            "t": "T",
+            "r": "0",
+            "so": 0,
+            "q": 0,
+            "rq": int(answer.ext_fields["reviveQid"]),
+            "pt": int(answer.ext_fields["popTime"]),
+            "it": 600,
+            "b": base64.b64encode(bytes([0b10111])).decode(),
+        }
+        body = {"brokerName": "broker-a", "acks": [{"c": "CG"}, entry]}
+        done = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=format_java_json(body).encode())
+        assert done.code == ResponseCode.SUCCESS
+        ((message, _),) = await pop_until(peer, 1)
+        assert message.body == b"3"
+        none = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=b'{"acks":[]}')
+        assert none.code == ResponseCode.NO_MESSAGE
+
+    with_broker(scenario)
+
+
+def test_what_was_not_acknowledged_comes_again_after_a_restart(with_broker):
+    kept = []
+
+    async def first(_, peer):
+        await send_many(peer, 4, queues=1)
+        found = handed_out(await pop(peer, invisible_ms=2500))
+        assert (await acknowledge(peer, *found[0])).code == ResponseCode.SUCCESS
+        kept.extend(found[1:])
+
+    async def again(_, peer):
+        assert (await acknowledge(peer, *kept[0])).code == ResponseCode.SUCCESS
+        found = await pop_until(peer, 2, timeout_s=10)
+        assert sorted(m.body for m, _ in found) == [b"2", b"3"]
+        for each in found:
+            assert (await acknowledge(peer, *each)).code == ResponseCode.SUCCESS
+
+    async def once_more(broker, peer):
+        assert (await pop(peer, poll_ms=500)).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(first)
+    with_broker(again)
+    with_broker(once_more)
+
+
+def test_a_pop_waits_for_a_message_and_one_pop_gets_it(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        await pop(peer)
+        waiting = [asyncio.ensure_future(pop(peer, poll_ms=3000)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        info = {"consumerGroup": "CG", "topic": "T", "queueId": -1}
+        told = await peer.ask(RequestCode.POLLING_INFO, info)
+        assert told.ext_fields["pollingNum"] == "2"
+        began = time.monotonic()
+        await peer.send("T", b"new", queue_id=2)
+        done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert time.monotonic() - began < 0.5
+        ((message, _),) = handed_out(done.pop().result())
+        assert message.body == b"new"
+        assert (await left.pop()).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)
+
+
+def test_a_pop_that_waits_in_vain_is_told_before_its_client_gives_up(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        await pop(peer)
+        began = time.monotonic()
+        answer = await pop(peer, poll_ms=600)
+        assert answer.code == ResponseCode.POLLING_TIMEOUT
+        assert 0.45 < time.monotonic() - began < 0.6
+
+    with_broker(scenario)
+
+
+def test_a_pop_waits_for_what_comes_again(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        await pop(peer, invisible_ms=400)
+        ((message, _),) = handed_out(await pop(peer, poll_ms=5000))
+        assert (message.body, message.reconsume_times) == (b"0", 1)
+
+    with_broker(scenario)
+
+
+def test_a_notification_tells_of_messages_and_moves_nothing(with_broker):
+    async def scenario(_, peer):
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": -1, "pollTime": 2000}
+        await send_many(peer, 1)
+        told = await peer.ask(RequestCode.NOTIFICATION, fields)
+        assert told.ext_fields["hasMsg"] == "true"
+        peeked = await peer.ask(RequestCode.PEEK_MESSAGE, {**fields, "maxMsgNums": 5})
+        assert [m.body for m in records(peeked.body)] == [b"0"]
+        assert len(handed_out(await pop(peer))) == 1
+        waiting = asyncio.ensure_future(peer.ask(RequestCode.NOTIFICATION, fields))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await peer.send("T", b"new")
+        assert (await waiting).ext_fields["hasMsg"] == "true"
+        await pop(peer)
+        fields["pollTime"] = 200
+        none = await peer.ask(RequestCode.NOTIFICATION, fields)
+        assert none.ext_fields["hasMsg"] == "false"
+
+    with_broker(scenario)
+
+
+def test_a_new_group_begins_where_it_asks(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        answer = await pop(peer, queue_id=0, initMode=1)
+        assert answer.ext_fields["msgOffsetInfo"] == "0 0 0,1,2"
+        reset = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
+        assert (await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+        again = await pop(peer, queue_id=0)
+        assert again.ext_fields["msgOffsetInfo"] == "0 0 0,1,2"
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"bornTime": 1000}, ResponseCode.POLLING_TIMEOUT),
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"order": "true"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    ],
+)
+def test_a_pop_that_cannot_be_is_refused_by_its_code_with_numbers(with_broker, fields, code):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        answer = await pop(peer, **fields)
+        assert answer.code == code
+        assert answer.ext_fields["restNum"] == "0"
+        assert answer.remark
+
+    with_broker(scenario)
+
+
+def test_an_acknowledgement_is_checked(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        ((message, receipt),) = handed_out(await pop(peer))
+        for wrong, code in (
+            ({"topic": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"queueId": 9}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"offset": 7}, ResponseCode.NO_MESSAGE),
+            ({"extraInfo": "1 2 3"}, ResponseCode.SYSTEM_ERROR),
+            ({"extraInfo": receipt.replace(" 60000 ", " x ")}, ResponseCode.SYSTEM_ERROR),
+            ({"extraInfo": "0 1 60000 2 0 broker-a 0 0"}, ResponseCode.SUCCESS),
+        ):
+            assert (await acknowledge(peer, message, receipt, **wrong)).code == code
+
+    with_broker(scenario)
+
+
+def test_a_receipt_is_read_as_it_is_written():
+    text = "1 1795315955368 20000 2 0 broker-a 0 2"
+    assert str(Receipt.parse(text)) == text
+    with pytest.raises(RequestRefusedError):
+        Receipt.parse(text + " 1")
