@@ -19,6 +19,7 @@ from rmqcore.broker.admin_broker import AdminBroker
 from rmqcore.broker.admin_groups import AdminGroups
 from rmqcore.broker.admin_offsets import AdminOffsets
 from rmqcore.broker.admin_topics import AdminTopics
+from rmqcore.broker.assignment import Assignment
 from rmqcore.broker.client_requests import ClientRequests
 from rmqcore.broker.clients import expired
 from rmqcore.broker.managers import Managers
@@ -158,7 +159,7 @@ class Broker:
             gate=gate,
             on_close=managers.forget,
         )
-        for part in self._requests(managers):
+        for part in self._requests(managers, self._outside):
             part.register(self._server)
         await self._server.start()
 
@@ -176,7 +177,7 @@ class Broker:
         ]
         await self._registration.start()
 
-    def _requests(self, of: Managers) -> tuple[Requests, ...]:
+    def _requests(self, of: Managers, outside: RemotingClient) -> tuple[Requests, ...]:
         """Everything that answers requests."""
         store, config = of.store, of.config
         half_message = of.transactions.half_message
@@ -192,6 +193,7 @@ class Broker:
                 store, config, of.topics, of.groups, of.offsets, of.pop_hold, of.checkpoints
             ),
             of.pop_acks,
+            Assignment(config, of.topics, of.groups, of.consumers, outside, of.folder),
             of.locks,
             of.offsets,
             of.transactions,

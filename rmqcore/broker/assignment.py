@@ -1,0 +1,252 @@
+"""Which client of a group gets which queues, when clients leave that to the broker; and how.
+
+Source: RocketMQ broker/processor/QueryAssignmentProcessor.java,
+broker/loadbalance/MessageRequestModeManager.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rmqcore.broker.bodies import java_body, objects_in, read_object
+from rmqcore.broker.clients import Consumers
+from rmqcore.broker.groups import Groups
+from rmqcore.broker.pop_hold import ANY_QUEUE
+from rmqcore.broker.settings import READ, BrokerConfig
+from rmqcore.broker.topics import RETRY_PREFIX, Topics
+from rmqcore.files.config_file import ConfigFile
+from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.remoting import (
+    Connection,
+    RemotingClient,
+    RemotingCommand,
+    RemotingError,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    success,
+)
+
+logger = logging.getLogger(__name__)
+
+_NAME: Final = "messageRequestMode.json"
+_MAP: Final = "messageRequestModeMap"
+_ROUTE_KEPT_S: Final = 30.0
+_ROUTE_TIMEOUT_MS: Final = 3000
+_ROUTES_MAX: Final = 10_000
+_QUEUES_MAX: Final = 65_536
+PULL: Final = "PULL"
+POP: Final = "POP"
+
+Modes = dict[str, dict[str, dict[str, Any]]]
+
+
+class Queue(NamedTuple):
+    """A queue of a broker; sorted as every client sorts them."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class Assignment:
+    """Requests 400, 401 and 402.
+
+    Args:
+        config: the broker's settings at this moment.
+        topics, groups, consumers: the broker's.
+        client: asks the name servers.
+        folder: the store's ``config`` folder.
+
+    Raises:
+        CorruptConfigFileError: the modes cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        consumers: Consumers,
+        client: RemotingClient,
+        folder: Path,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._client = client
+        self._file = ConfigFile(folder / _NAME, _modes_in)
+        self._modes = self._file.load() or {}
+        self._writing = asyncio.Lock()
+        #: by topic: when it was asked for, and its queues
+        self._routes: dict[str, tuple[float, list[Queue]]] = {}
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.QUERY_ASSIGNMENT, self.assign)
+        server.register(RequestCode.SET_MESSAGE_REQUEST_MODE, self.set_mode)
+        server.register(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.list_modes)
+
+    # ---- 401, 402
+
+    async def set_mode(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """401: let a group pull a topic, or pop it."""
+        body = read_object(request)
+        topic, group = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
+        mode, share = body.get("mode", PULL), body.get("popShareQueueNum", 0)
+        if topic.startswith(RETRY_PREFIX):
+            remark = "retry topic is not allowed to set mode"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        self._topics.expect(topic)
+        self._groups.expect(group)
+        if mode not in (PULL, POP) or type(share) is not int:
+            remark = "mode is PULL or POP, popShareQueueNum a number"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        fields = {"consumerGroup": group, "mode": mode, "popShareQueueNum": share, "topic": topic}
+        async with self._writing:
+            changed = {name: dict(groups) for name, groups in self._modes.items()}
+            changed.setdefault(topic, {})[group] = fields
+            await asyncio.to_thread(self._file.store, format_java_json({_MAP: changed}))
+            self._modes = changed
+        return success()
+
+    def list_modes(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """402: which groups pull and which pop, as it stands in the file."""
+        return success(body=java_body({_MAP: self._modes}))
+
+    def _mode(self, topic: str, group: str) -> tuple[str, int]:
+        """How a group gets a topic, and with how many others a client shares its queues."""
+        fields = self._modes.get(topic, {}).get(group, {})
+        if topic.startswith(RETRY_PREFIX):
+            return PULL, 0
+        return str(fields.get("mode", PULL)), int(fields.get("popShareQueueNum", -1))
+
+    # ---- 400
+
+    async def assign(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """400: the queues of one client; an empty object changes nothing for it."""
+        body = read_object(request)
+        topic, name = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
+        client_id, strategy = str(body.get("clientId", "")), str(body.get("strategyName", "AVG"))
+        queues = sorted(await self._route(topic))
+        share_out = _STRATEGIES.get(strategy)
+        group = self._consumers.find(name)
+        if not queues or share_out is None:
+            return success(body=b"{}")
+        mode, share = self._mode(topic, name)
+        if body.get("messageModel") == "BROADCASTING":
+            mine = queues
+        elif group is None or client_id not in group.client_ids:
+            return success(body=b"{}")
+        elif mode == POP:
+            mine = _popped_by(queues, group.client_ids, client_id, share, share_out)
+        else:
+            mine = share_out(queues, group.client_ids.index(client_id), len(group.client_ids))
+        assignments = [
+            {
+                "messageQueue": {
+                    "brokerName": queue.broker_name,
+                    "queueId": queue.queue_id,
+                    "topic": queue.topic,
+                },
+                "mode": mode,
+            }
+            for queue in mine
+        ]
+        return success(body=java_body({"messageQueueAssignments": assignments}))
+
+    async def _route(self, topic: str) -> list[Queue]:
+        """The queues of a topic in all brokers, as a name server tells; at worst our own."""
+        now = time.monotonic()
+        asked_at, queues = self._routes.get(topic, (0.0, []))
+        if queues and now - asked_at < _ROUTE_KEPT_S:
+            return queues
+        for address in self._config().name_servers:
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            try:
+                answer = await self._client.invoke(address, command, _ROUTE_TIMEOUT_MS)
+                told = _queues_in(topic, bytes(answer.body)) if answer.code == 0 else []
+            except (RemotingError, ValueError) as error:
+                logger.info("%s tells no route: %s", address, error)
+                continue
+            if told:
+                if len(self._routes) >= _ROUTES_MAX:
+                    self._routes.clear()
+                self._routes[topic] = (now, told)
+                return told
+        own = self._topics.get(topic)
+        if own is None or not own.perm & READ:
+            return []
+        return _queues(topic, self._config().broker_name, own.read_queue_nums)
+
+
+def _modes_in(text: str) -> Modes:
+    """Read the file; raises ValueError when it is damaged."""
+    content = parse_java_json(text)
+    table = content.get(_MAP) if isinstance(content, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError(f"no {_MAP}")  # noqa: TRY004 - the text is wrong, not a type
+    for groups in table.values():
+        for fields in groups.values() if isinstance(groups, dict) else (None,):
+            if not isinstance(fields, dict) or type(fields.get("popShareQueueNum", 0)) is not int:
+                raise ValueError(f"{_MAP} holds what is no mode")
+    return table
+
+
+def _queues_in(topic: str, body: bytes) -> list[Queue]:
+    """The readable queues of a route; raises ValueError when it is none."""
+    route = parse_java_json(body.decode())
+    if not isinstance(route, Mapping):
+        raise ValueError("no route")  # noqa: TRY004 - the text is wrong, not a type
+    found: list[Queue] = []
+    for data in objects_in(route, "queueDatas"):
+        count, perm = data.get("readQueueNums", 0), data.get("perm", 0)
+        if type(count) is int and type(perm) is int and perm & READ:
+            found += _queues(topic, str(data.get("brokerName", "")), count)
+    return found
+
+
+def _queues(topic: str, broker_name: str, count: int) -> list[Queue]:
+    return [Queue(topic, broker_name, n) for n in range(max(0, min(count, _QUEUES_MAX)))]
+
+
+def _on_average(queues: Sequence[Queue], index: int, clients: int) -> list[Queue]:
+    """Neighbours stay together. Source: AllocateMessageQueueAveragely."""
+    each, more = divmod(len(queues), clients)
+    start = index * each + min(index, more)
+    return list(queues[start : start + each + (index < more)])
+
+
+def _by_circle(queues: Sequence[Queue], index: int, clients: int) -> list[Queue]:
+    """One after the other. Source: AllocateMessageQueueAveragelyByCircle."""
+    return list(queues[index::clients])
+
+
+_STRATEGIES: Final = {"AVG": _on_average, "AVG_BY_CIRCLE": _by_circle}
+
+
+def _popped_by(
+    queues: Sequence[Queue],
+    clients: Sequence[str],
+    client_id: str,
+    share: int,
+    share_out: Callable[[Sequence[Queue], int, int], list[Queue]],
+) -> list[Queue]:
+    """The queues that a client pops: all of each broker, or its own and its next neighbours'."""
+    count, index = len(clients), list(clients).index(client_id)
+    if share <= 0 or share >= count - 1:
+        names = sorted({queue.broker_name for queue in queues})
+        return [Queue(queues[0].topic, name, ANY_QUEUE) for name in names]
+    if count > len(queues):
+        return [queues[index % len(queues)]]
+    mine: list[Queue] = []
+    for n in range(share + 1):
+        mine += share_out(queues, (index + n) % count, count)
+    return mine

@@ -1,0 +1,140 @@
+"""Who gets which queues when the broker decides, and by pulls or by POP."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from broker.conftest import Peer
+from namesrv.brokers import register_command
+
+from rmqcore.broker.assignment import Queue, _by_circle, _on_average, _popped_by
+from rmqcore.namesrv import NameServer, NamesrvConfig
+from rmqcore.remoting import RemotingClient, RequestCode, ResponseCode
+
+
+async def ask(peer, code, **body):
+    return await peer.ask(code, body=json.dumps(body).encode())
+
+
+async def assigned(peer, topic="T", client="c1", **more):
+    answer = await ask(
+        peer,
+        RequestCode.QUERY_ASSIGNMENT,
+        **{
+            "clientId": client,
+            "consumerGroup": "CG",
+            "messageModel": "CLUSTERING",
+            "strategyName": "AVG",
+            "topic": topic,
+            **more,
+        },
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    found = json.loads(answer.body)
+    if not found:
+        return None
+    entries = found["messageQueueAssignments"]
+    return [(e["messageQueue"]["queueId"], e["mode"]) for e in entries]
+
+
+async def beat(peer, client):
+    data = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T"}]}
+    answer = await ask(peer, RequestCode.HEART_BEAT, clientID=client, consumerDataSet=[data])
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_clients_share_the_queues_by_pulls_until_they_are_to_pop(with_broker):
+    async def set_and_ask(broker, peer):
+        await peer.send("T", b"x")
+        other = Peer(broker)
+        assert await assigned(peer) is None
+        await beat(peer, "c1")
+        await beat(other, "c2")
+        assert await assigned(peer) == [(0, "PULL"), (1, "PULL")]
+        assert await assigned(peer, client="c2") == [(2, "PULL"), (3, "PULL")]
+        assert await assigned(peer, strategyName="AVG_BY_CIRCLE") == [(0, "PULL"), (2, "PULL")]
+        everything = await assigned(peer, messageModel="BROADCASTING")
+        assert everything == [(n, "PULL") for n in range(4)]
+        assert await assigned(peer, strategyName="MINE") is None
+        assert await assigned(peer, topic="Unknown") is None
+        pop = {"consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 0, "topic": "T"}
+        assert (await ask(peer, RequestCode.SET_MESSAGE_REQUEST_MODE, **pop)).code == 0
+        assert await assigned(peer) == [(-1, "POP")]
+        assert await assigned(peer, topic="%RETRY%CG") == [(0, "PULL")]
+        for wrong, code in (
+            ({"topic": "%RETRY%CG"}, ResponseCode.NO_PERMISSION),
+            ({"topic": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"mode": "PUSH"}, ResponseCode.INVALID_PARAMETER),
+        ):
+            refused = await ask(peer, RequestCode.SET_MESSAGE_REQUEST_MODE, **{**pop, **wrong})
+            assert refused.code == code
+        await other.client.close()
+
+    async def kept(_, peer):
+        listed = await peer.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        modes = json.loads(listed.body)["messageRequestModeMap"]
+        assert modes["T"]["CG"]["mode"] == "POP"
+        await beat(peer, "c1")
+        assert await assigned(peer) == [(-1, "POP")]
+
+    with_broker(set_and_ask)
+    with_broker(kept)
+
+
+def test_the_queues_of_every_broker_of_the_route_are_shared(with_broker):
+    async def scenario(broker, peer):
+        names = NameServer(port=0, config=NamesrvConfig())
+        await names.start()
+        broker.config = replace(broker.config, namesrv_addr=f"127.0.0.1:{names.port}")
+        await peer.send("TopicA", b"x")
+        await beat(peer, "c1")
+        other = RemotingClient()
+        registered = await other.invoke(broker.config.namesrv_addr, register_command("broker-z"))
+        assert registered.code == ResponseCode.SUCCESS
+        shared = await ask(
+            peer,
+            RequestCode.QUERY_ASSIGNMENT,
+            clientId="c1",
+            consumerGroup="CG",
+            topic="TopicA",
+        )
+        queues = [e["messageQueue"] for e in json.loads(shared.body)["messageQueueAssignments"]]
+        assert {queue["brokerName"] for queue in queues} == {"broker-z"}
+        await other.close()
+        await names.stop()
+
+    with_broker(scenario)
+
+
+def test_without_a_name_server_the_broker_knows_its_own_queues(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"x")
+        await beat(peer, "c1")
+        assert await assigned(peer) == [(n, "PULL") for n in range(4)]
+
+    with_broker(scenario, namesrvAddr="127.0.0.1:1")
+
+
+QUEUES = [Queue("T", name, n) for name in ("a", "b") for n in range(4)]
+
+
+@pytest.mark.parametrize("share_out", [_on_average, _by_circle])
+@pytest.mark.parametrize("clients", [1, 3, 8, 11])
+def test_every_queue_goes_to_one_client(share_out, clients):
+    given = [queue for n in range(clients) for queue in share_out(QUEUES, n, clients)]
+    assert sorted(given) == QUEUES
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "expected"),
+    [
+        (0, 4, [("a", -1), ("b", -1)]),
+        (3, 4, [("a", -1), ("b", -1)]),
+        (1, 4, [("a", 0), ("a", 1), ("a", 2), ("a", 3)]),
+        (1, 9, [("a", 0)]),
+    ],
+)
+def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients, expected):
+    ids = [f"c{n}" for n in range(clients)]
+    mine = _popped_by(QUEUES, ids, "c0", share, _on_average)
+    assert [(queue.broker_name, queue.queue_id) for queue in mine] == expected
