@@ -27,7 +27,7 @@ cdef extern from *:
     void rmq_prefetch(bytes_t at) noexcept nogil
 
 cdef enum:
-    # slots lie anywhere in the file: each is fetched while the keys before it are filed
+    # prefetch distance: slots lie all over the file, so each is fetched some keys ahead
     KEYS_AHEAD = 16
 
 HEADER_SIZE = INDEX_HEADER_SIZE
@@ -81,7 +81,7 @@ cdef int insert_key(
         return 0
     previous = load_i32(base + slot_at)
     if previous == count:
-        # a crash came between slot and count: that entry is written over, what it led to is not
+        # a crash came between slot and count: this overwrites that entry, and keeps what it led to
         previous = load_i32(base + entry_at(shape, count) + ENTRY_PREVIOUS_AT)
         if previous >= count:
             previous = 0

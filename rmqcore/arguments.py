@@ -1,4 +1,4 @@
-"""Checks of a call's arguments: what is refused is named, with what would be accepted."""
+"""Checks of call arguments; an error names the argument and what would be accepted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqcore.errors import ArgumentError
 
 
 def whole_number(name: str, value: object, least: int, most: int) -> int:
-    """An argument that is a whole number; what is one without being an int becomes an int.
+    """An integer argument as an int; ``numpy.int64`` and its like are accepted.
 
     Args:
         name: the argument's name.
@@ -31,7 +31,7 @@ def whole_number(name: str, value: object, least: int, most: int) -> int:
 
 
 def text(name: str, value: object) -> str:
-    """The letters of an argument that is a str; of a subclass too, such as an enum.
+    """A str argument as a plain str; subclasses such as an enum are accepted.
 
     Raises:
         ArgumentError: it is none.
@@ -40,7 +40,7 @@ def text(name: str, value: object) -> str:
         return value
     if not isinstance(value, str):
         raise ArgumentError(name, value, "a str")
-    # the hash of an enum, and its format, are its own
+    # an enum has a hash and a format of its own
     return str.__str__(value)
 
 

@@ -58,7 +58,7 @@ class ConfigError(RmqCoreError, ValueError):
 
 
 class ConfigWarning(UserWarning):
-    """A file of settings holds a name that nobody knows; it was passed over, as RocketMQ does."""
+    """A file of settings holds an unknown name; it was ignored, as RocketMQ does."""
 
 
 class MessageIllegalError(RmqCoreError, ValueError):

@@ -1,4 +1,4 @@
-"""What is put and what is read: `Message`, `MessageExt` and the receipts."""
+"""The message classes under their public names: `Message`, `MessageExt` and the receipts."""
 
 from rmqcore._codec import decode_message_id, encode_message_id
 from rmqcore.native.format._message import Message, MessageExt

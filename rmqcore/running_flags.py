@@ -1,4 +1,4 @@
-"""Why a store can, or cannot, be read and written at this moment."""
+"""Running flags: why a store cannot be read or written at this moment."""
 
 from __future__ import annotations
 

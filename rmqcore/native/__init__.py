@@ -1,4 +1,6 @@
-"""The native code, in rooms by what the bytes are for; `_codec` and `_index` are its faces.
+"""The native code (Cython), one room for each thing that is done with bytes.
 
-Kernels take pointers with their lengths and answer with a status; Python decides what follows.
+Kernels take pointers with their lengths and answer with a status. They never decide what follows:
+that is Python's. Python reaches records and index entries through `rmqcore._codec` and
+`rmqcore._index`.
 """

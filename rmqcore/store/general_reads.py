@@ -1,4 +1,4 @@
-"""The general way of reading: by queue, key, time, physical offset and message id, every case.
+"""The general path of reading, for every case: by queue, key, time, physical offset, message id.
 
 It reads a store that is open for writing and one that another process writes. The public face,
 `message_reads.py`, comes here when the fast path, `native/read/_fast_reads.pyx`, does not answer;
@@ -71,7 +71,7 @@ class QueryExplanation:
 
 
 class GeneralReads:
-    """Reads over the parts of one store, as the caller has come level with them.
+    """Reads over the parts of one store; the caller has made them catch up with the writer.
 
     Source: RocketMQ store/DefaultMessageStore.java.
     """

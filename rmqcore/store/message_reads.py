@@ -1,7 +1,7 @@
 """The public face of reading, shared by both kinds of store.
 
-A read tries the fast path, `native/read/_fast_reads.pyx`; where that does not answer, it comes
-level with the writers and goes the general way, `general_reads.py`.
+A read tries the fast path, `native/read/_fast_reads.pyx`; where that does not answer, it catches up
+with the writers and takes the general path, `general_reads.py`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class MessageReads:
     """Reads of a store; every one sees what had been put when it began.
 
     A subclass sets ``path``, ``config``, ``log``, ``consume_queues``, ``index`` and ``_reader``,
-    and says in `_see_new` how to come level with the writers; where that is dear, in `_see_queue`
-    and `_see_log` how to do no more than a read needs.
+    and says in `_see_new` how to catch up with the writers; where that is expensive, in
+    `_see_queue` and `_see_log` how to catch up no further than a read needs.
     """
 
     path: Path
@@ -52,19 +52,19 @@ class MessageReads:
     _reader: GeneralReads
 
     def _see_new(self) -> None:
-        """Come level with what has been put; raises when the store is closed."""
+        """Catch up with what has been put; raises when the store is closed."""
         raise NotImplementedError
 
     def _see_queue(self, topic: str, queue_id: int) -> None:
-        """Come level as far as one queue is concerned."""
+        """Catch up with one queue."""
         self._see_new()
 
     def _see_log(self) -> None:
-        """Come level as far as the log and the index are concerned."""
+        """Catch up with the log and the index."""
         self._see_new()
 
     def close(self) -> None:
-        """Let the store go; idempotent."""
+        """Close the store; idempotent."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Key queries and gets over mapped files answer as the general way does."""
+"""Key queries and gets over mapped files answer as the general path does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def offsets(result):
 
 
 def general(store, topic, key, **window):
-    """The same question the general way, which explains itself."""
+    """The same question on the general path, which explains itself."""
     return offsets(store.query_message(topic, key, explain=True, **window))
 
 

@@ -1,4 +1,4 @@
-"""Memory and threads for native code: mapped regions, held buffers, a lock, published offsets.
+"""What other native code stands on: mapped memory, held buffers, a lock, published offsets.
 
 Never knows a record, or any other byte of the format.
 

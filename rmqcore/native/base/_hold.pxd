@@ -1,4 +1,4 @@
-# Held buffers for the other native modules.
+# `BufferHold`, which keeps a mapping alive, for the other native modules.
 from libc.stdint cimport int64_t
 
 

@@ -1,4 +1,4 @@
-"""The lifetime of bytes that are handed out: whoever holds a buffer holds the mapping behind it.
+"""Held buffers: as long as one is held, the mapping whose bytes it shows stays mapped.
 """
 
 from cpython.buffer cimport (

@@ -1,8 +1,9 @@
 """Memory mappings with an owner and a lifetime, and the system calls around them.
 
 A `MappedRegion` hands its bytes out through the buffer protocol and counts those exports: a held
-buffer is RocketMQ's ``hold()``, its release is ``release()``. The mapping goes away when it was
-retired and the last buffer is released, never before. Blocking calls run without the GIL.
+buffer is RocketMQ's ``hold()``, its release is ``release()``. The file is unmapped when
+the region was retired and the last buffer is released, never before. Blocking calls run without the
+GIL.
 
 Never decides when to flush, roll or lock: that is Python's.
 """
@@ -321,7 +322,7 @@ cdef class MappedRegion:
         return error
 
     def unlock_memory(self) -> None:
-        """Let the pages go again."""
+        """Undo `lock_memory`."""
         self.check(0, self.size)
         held = memoryview(self)
         with nogil:

@@ -1,4 +1,4 @@
-# Words that one thread moves on and others see, for the leaves that do so.
+# Offsets that one thread publishes and others read, without a lock and without the GIL.
 from libc.stdint cimport int64_t
 cimport cython
 

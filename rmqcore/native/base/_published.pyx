@@ -1,4 +1,4 @@
-"""An offset that one side moves on and any other sees, without a lock between them."""
+"""An offset that one thread publishes and any other reads, without a lock."""
 
 from libc.stdint cimport int64_t
 cimport cython
@@ -6,11 +6,11 @@ cimport cython
 
 @cython.final
 cdef class PublishedOffset:
-    """How far something has come, for those who must not know who brings it there.
+    """How far something has come: the writer publishes it, readers need not know the writer.
 
-    Whoever sees an offset also sees every byte that was stored before it was published.
+    A thread that reads an offset also sees every byte that was stored before it was published.
 
-    Threads: one publishes at a time, any see it.
+    Threads: one publishes at a time, any read.
     """
 
     def move_to(self, int64_t offset) -> None:

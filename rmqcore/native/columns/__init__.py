@@ -1,6 +1,6 @@
-"""Records as Arrow columns, in memory that is used again when the last reader has let it go.
+"""Records of the log as Arrow columns, in memory that is reused when its last reader releases it.
 
-Never reads a file, and never needs pyarrow.
+Never opens a file, and never needs pyarrow.
 
 Floor: F1.
 """

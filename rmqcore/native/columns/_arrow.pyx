@@ -228,7 +228,7 @@ cdef int stream_next(ArrowArrayStream* stream, ArrowArray* into) noexcept with g
     cdef ColumnBatch batch
     memset(into, 0, sizeof(ArrowArray))
     if batches.error is not None:
-        # a source that has raised has ended; whoever asks again must not take that for the end
+        # a generator that raised looks exhausted: asked again, it must raise again, not just end
         return EIO
     try:
         batch = next(batches.source, None)

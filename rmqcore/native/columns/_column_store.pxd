@@ -1,5 +1,5 @@
-# One column in the making: growing memory, and what puts the values of some rows into it. Inlined
-# where it is used; False means that there is no memory. No objects, no exceptions, no GIL.
+# One column while it is filled: its growing memory, and functions that append the values of some
+# rows. Inlined where used; False means out of memory. No objects, no exceptions, no GIL.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy

@@ -1,6 +1,6 @@
-"""What follows from the log: a stretch as dispatch columns, index entries held against their keys.
+"""Deriving from the log: consume-queue units and index keys of a stretch of it, and their checks.
 
-Never writes a file; who derives something takes the columns.
+Fills columns in memory. Never writes a file: consume queues and index take the columns.
 
 Floor: F1.
 """

@@ -16,7 +16,7 @@ from rmqcore.native.format._record cimport bytes_t
 
 @cython.final
 cdef class ChainCheck:
-    """One pass over one index file: every entry with `entries`, then every slot with `slots`.
+    """One pass over one index file: call `entries` for all entries, then `slots` for all slots.
 
     Args:
         slot_count: hash slots of the file.

@@ -58,11 +58,11 @@ cdef class Stretch:
     cdef int32_t stop
 
     def plain(self) -> list:
-        """What lies beside each other in a plain consume queue, where a record is one unit at the
-        place of its first message.
+        """The units as a plain consume queue takes them: one a record, at its first message.
 
         Returns:
-            (queue offset of the first, units) of each part: one, unless records hold several.
+            (queue offset of the first, units) of each run of units that lie side by side: one run,
+            unless records hold several messages.
         """
         cdef int32_t at
         if not self.inner_batch:
@@ -76,7 +76,7 @@ cdef class Stretch:
 
     @property
     def batch_units(self) -> bytes:
-        """The same for a batch consume queue, 46 bytes a record."""
+        """The units as a batch consume queue takes them: 46 bytes a record."""
         cdef int32_t place
         cdef bytearray units = bytearray(BATCH_UNIT_SIZE * (self.stop - self.start))
         cdef uint8_t* unit = <uint8_t*>PyByteArray_AS_STRING(units)
@@ -204,7 +204,7 @@ cdef class DispatchBatch:
         free(self.row_at)
 
     def clear(self) -> None:
-        """Forget the last scan and let its buffer go."""
+        """Forget the last scan and release its buffer."""
         cdef int32_t index
         for index in range(self.group_count):
             self.table[self.groups[index].bucket] = 0
@@ -407,7 +407,7 @@ cdef class DispatchBatch:
             self.groups[index].first_row -= self.groups[index].count
 
     cdef int arrange(self) except -1:
-        """Find the row of each sorted unit; most scans have no need of it."""
+        """Find the row of each sorted unit; most scans do not need it."""
         cdef int32_t index
         cdef Group* group
         if self.arranged:

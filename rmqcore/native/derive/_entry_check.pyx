@@ -1,4 +1,4 @@
-"""Holding the entries of one index file against the keys that the log has.
+"""Checking the entries of one index file against the keys that the log has.
 
 An index file is a function of its keys: each entry follows from its key, from the time of the
 first one, and from the entry before it in the same slot; header and slots follow from all of them.
@@ -18,9 +18,9 @@ from rmqcore.native.format._record cimport bytes_t
 from rmqcore.errors import CorruptIndexError
 
 cdef enum:
-    # slots lie anywhere in the table: each is fetched while the keys before it are compared
+    # prefetch distance: slots lie all over the table, so each is fetched some keys ahead
     KEYS_AHEAD = 16
-    # entry 0, right behind the slots, is nobody's: its words are zero as those of an empty slot
+    # entry 0, right behind the slots, is never used: its words are zero, as those of an empty slot
     ENTRY_0_WORDS = ENTRY_SIZE // SLOT_SIZE
 
 
@@ -90,7 +90,7 @@ cdef class EntryCheck:
         free(self.newest)
 
     cdef bint link(self, const uint8_t* entry, int32_t key_hash, int64_t phy_offset) noexcept nogil:
-        """Take in an entry when it leads to the one before it in its slot."""
+        """Accept an entry when it leads to the one before it in its slot."""
         cdef int32_t* slot = &self.newest[key_hash % self.shape.slot_count]
         if load_i32(entry + ENTRY_PREVIOUS_AT) != slot[0]:
             return False
@@ -105,7 +105,7 @@ cdef class EntryCheck:
     cdef bint follows(
         self, int32_t key_hash, int64_t phy_offset, int64_t store_timestamp
     ) noexcept nogil:
-        """Take in the next entry when it is that of a key."""
+        """Accept the next entry when it is that of a key."""
         cdef const uint8_t* entry = self.base + entry_at(&self.shape, self.next_entry)
         cdef bint first = self.next_entry == 1
         cdef int64_t begin = self.before_time if first else self.begin_time
@@ -125,7 +125,7 @@ cdef class EntryCheck:
     def take(
         self, key_hashes, phy_offsets, store_timestamps_ms, Py_ssize_t start, Py_ssize_t stop
     ) -> int:
-        """Take in the next entries as long as they are those of the keys ``start`` to ``stop``.
+        """Accept the next entries as long as they are those of the keys ``start`` to ``stop``.
 
         Args:
             key_hashes: int32[n], as `_index.index_hash` computes them, native byte order.
@@ -163,7 +163,7 @@ cdef class EntryCheck:
         return at - start
 
     def pass_over(self, int64_t below) -> bool:
-        """Take in the next entries of records that lie below a physical offset, without their keys.
+        """Accept the next entries of records that lie below a physical offset, without their keys.
 
         Returns:
             False when one contradicts the entries before it.
@@ -188,9 +188,9 @@ cdef class EntryCheck:
         return good
 
     def fits(self) -> bool:
-        """True when header and slots are those that the entries taken in make, and all are.
+        """True when all entries are accepted, and header and slots are those that they make.
 
-        The number of used slots is not compared: nobody reads it.
+        The number of used slots is not compared: no reader uses it.
         """
         cdef const uint8_t* slots = self.base + INDEX_HEADER_SIZE
         cdef int64_t slot
@@ -209,12 +209,12 @@ cdef class EntryCheck:
         return good and odd == 0
 
     def mend(self) -> None:
-        """Make header and slots those of the entries taken in; what is behind counts no more."""
+        """Write header and slots for the accepted entries; what lies behind them is free again."""
         cdef uint8_t* slots = self.base + INDEX_HEADER_SIZE
         cdef int64_t slot
         with nogil:
             for slot in range(self.shape.slot_count + ENTRY_0_WORDS):
-                # a page that is right stays clean
+                # written only where it differs, so that a page that is right stays clean
                 if load_i32(slots + SLOT_SIZE * slot) != self.newest[slot]:
                     store_i32(slots + SLOT_SIZE * slot, self.newest[slot])
             store_i64(self.base + INDEX_BEGIN_TIMESTAMP_AT, self.begin_time)

@@ -1,4 +1,4 @@
-"""What a scan notes of each record and each queue, and how that becomes units."""
+"""What a scan of the log notes of each record and each queue, and the units made of it."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t

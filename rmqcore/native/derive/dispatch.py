@@ -1,4 +1,4 @@
-"""What the reput service hands to those who derive something from the log."""
+"""`Dispatcher`: what takes each stretch of the log from the reput service."""
 
 from __future__ import annotations
 

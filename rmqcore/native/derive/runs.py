@@ -1,4 +1,4 @@
-"""Runs of numbers of one queue: where they begin again with 0, its topic was made again."""
+"""Runs of queue offsets: where they begin again with 0, the topic was deleted and made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of the format: layout, byte order, CRC, records, properties, tags, hosts, messages.
+"""The format byte for byte: layout, byte order, CRC, records, properties, hosts, messages.
 
 Never opens a file, and never writes anything but the buffer it was given.
 

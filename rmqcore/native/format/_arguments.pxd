@@ -1,4 +1,4 @@
-# Whole numbers that a caller gave, by name.
+# Conversion of integer arguments for other native modules.
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t
 

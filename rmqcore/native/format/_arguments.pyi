@@ -1,1 +1,1 @@
-# Whole numbers of a caller's; used from native code only.
+# Conversion of integer arguments; used from native code only.

@@ -1,4 +1,4 @@
-"""Whole numbers of a caller's, turned into C's; what does not fit is refused by its name."""
+"""Integer arguments to C integers; what does not fit is an error that names the argument."""
 
 from libc.stdint cimport int64_t
 

@@ -9,7 +9,7 @@ from rmqcore.native.format._record cimport (
 )
 
 
-# How far ahead of the item that is looked at bytes are asked for.
+# Prefetch distance: bytes ahead of the item that is being read.
 cdef enum:
     READ_AHEAD = 2048
 
@@ -50,8 +50,8 @@ cdef inline int64_t measure_batch(
 ) noexcept nogil:
     """Check a batch body and sum up the records it becomes; -1, or where it is malformed.
 
-    Each item's size is known only from its first bytes: without a hint, every item would wait for
-    memory by itself.
+    Prefetches: each item's size is known only from its first bytes, so without a hint to the
+    processor every item would wait for memory by itself.
     """
     cdef int64_t at = 0
     while at < size or count[0] == 0:

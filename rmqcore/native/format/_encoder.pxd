@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from rmqcore.native.format._record cimport bytes_t
 
 
-# Bytes of the caller's, and the separator that follows them; 0 for none.
+# A piece of the caller's bytes, and the separator written behind it; 0 for none.
 cdef struct Piece:
     bytes_t at
     int32_t size
@@ -33,7 +33,7 @@ cdef class RecordEncoder:
     cdef Py_ssize_t count
     cdef int64_t properties_size
     cdef bint append_crc
-    # a property asks a timer wheel for a later delivery, and none says that one has had it
+    # a property asks for timed delivery, and none says that it has taken place
     cdef bint timed
     cdef bint had_timer
     # what was refused, for the error that the caller raises

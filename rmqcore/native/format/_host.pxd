@@ -1,4 +1,4 @@
-# Host addresses for the other native modules.
+# Host addresses, for the other native modules.
 from libc.stdint cimport int32_t
 
 from rmqcore.native.format._record cimport bytes_t

@@ -1,4 +1,4 @@
-# Message objects for the other native modules.
+# Message objects, for the other native modules.
 from libc.stdint cimport int32_t, int64_t
 
 from rmqcore.native.base._hold cimport BufferHold

@@ -1,4 +1,4 @@
-"""Message objects: what is put, and what a read hands out.
+"""Message objects: `Message`, which is put, and `MessageExt`, which reads hand out.
 
 A `MessageExt` or a slice of it keeps the mapping that it lies in alive (`BufferHold`). Never opens,
 maps or writes a file.
@@ -27,7 +27,7 @@ from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
 
-# what arguments that were left out have
+# defaults of arguments that were left out
 cdef object ZERO = 0
 cdef tuple PUT_NAMES = (
     "topic", "body", "queue_id", "tags", "keys", "properties", "flag", "sys_flag",
@@ -125,7 +125,7 @@ def _message_again(kind, values):
 
 
 cdef object settled_keys(Message message):
-    """The keys as None, a str or a tuple; an iterator there, which gives them once, is replaced."""
+    """The keys as None, a str or a tuple; an iterator, which can be read once only, is replaced."""
     given = message.keys
     if given is None or type(given) is tuple or type(given) is str:
         return given

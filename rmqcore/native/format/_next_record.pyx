@@ -1,7 +1,7 @@
 """What lies at a place of the log, and where the next record may begin.
 
-The one answer to "is a good record here" and "does this end the file": `next_record` of
-`_record.pxd`, over a buffer. The kernels that work on many records share it.
+"Is a good record here" and "does this end the file" are answered here only: by `next_record` of
+`_record.pxd`, which Python reaches over this module, and kernels that walk many records call.
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-# The properties of a record that decide where it is dispatched to, and how, and that have columns.
+# Finds the properties of a record that decide how it is dispatched, or that have columns.
 # Inlined where they are used. No objects, no exceptions, no GIL.
 from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memchr, memcpy, memset
@@ -27,9 +27,8 @@ cdef struct Place:
     int32_t at
     int32_t size             # 0: there is none
 
-# Where the properties of the record before lay. Most records have properties of the same names and
-# sizes as the one before; whether they do is seen much faster than where they lie. All zero at
-# first.
+# Where the properties of the last record lay: a fast path. Most records have properties of the same
+# names and sizes as the one before, and comparing is much faster than searching. All zero at first.
 cdef struct Layout:
     int32_t size             # of a properties string that has the layout, 0 while none is known
     int32_t last_size        # of the properties string that was walked last

@@ -1,4 +1,4 @@
-"""The receipt of a put."""
+"""`PutMessageResult`: the receipt of a put."""
 
 from libc.stdint cimport int32_t, int64_t
 cimport cython

@@ -149,7 +149,7 @@ cdef inline int next_record(
 cdef inline int what_goes_on(
     bytes_t p, int64_t available, int64_t phy_offset, int64_t left, RecordHead* head
 ) noexcept nogil:
-    """Tell what does not end in the bytes that may be read, of a file with `left` more bytes."""
+    """The status of what goes on behind the readable bytes, in a file with `left` more bytes."""
     if available >= BLANK_SIZE_MIN:
         if head.magic == MAGIC_BLANK:
             return BLANK if head.total_size == left else BAD_SIZE
@@ -255,7 +255,7 @@ cdef inline int32_t java_hash_step(int32_t hash, bytes_t text, int32_t size) noe
     cdef int32_t more
     while at < size:
         if size - at >= 4 and (text[at] | text[at + 1] | text[at + 2] | text[at + 3]) < 0x80:
-            # four at once: one multiplication waits for the one before, not four
+            # four bytes a step: the multiplications of a step do not depend on each other
             h = (
                 923521 * h + 29791 * <uint32_t>text[at] + 961 * <uint32_t>text[at + 1]
                 + 31 * <uint32_t>text[at + 2] + text[at + 3]
@@ -313,7 +313,7 @@ cdef inline int32_t index_hash_of(int32_t java_hash) noexcept nogil:
         return 0
     return -java_hash if java_hash < 0 else java_hash
 
-# Everything of a record but its properties.
+# All fields of a record except its properties.
 cdef struct RecordFields:
     bytes_t topic
     bytes_t body
@@ -374,7 +374,7 @@ cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexce
     store_i32(at + 12, fields.body_size)
     at += 16
     memcpy(at, fields.body, fields.body_size)
-    # from the copy: it is in the cache, and the caller's buffer may change under our feet
+    # the CRC is of the copy: it is in the cache, and the caller's buffer may be changed meanwhile
     store_i32(p + BODY_CRC_AT, <int32_t>java_crc32(at, fields.body_size))
     at += fields.body_size
     if fields.topic_size <= TOPIC_SIZE_V1_MAX:

@@ -1,4 +1,4 @@
-"""The writing side of the log: its tail, the queues' next offsets, group commit, the put itself.
+"""Writing the log: appending at its tail, numbering messages by queue, group commit, `put` itself.
 
 Never decides when to roll, flush or stop.
 

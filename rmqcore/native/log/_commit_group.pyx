@@ -1,15 +1,18 @@
-"""Many callers wait for the disk, one of them flushes for all.
+"""Group commit: many threads wait for the disk, and one of them, the leader, flushes for all.
 
-A caller whose record is not on the disk yet leads when nobody does: it flushes what all have put so
-far. The others wait without the GIL, in the order they came. When a flush ends,
+A thread whose record is not on the disk yet becomes the leader when there is none: it flushes what
+all threads have put so far. The others are followers; they wait without the GIL, first come first
+served. When a flush ends,
 
-- those whose record it covered go on one after the other: who has been told tells the next one as
-  soon as it has the GIL. All at once they would only queue for it.
-- whoever leads next waits a moment for them to come back, and the last to come leads. Otherwise two
-  groups would take turns, each flush for about half of the callers.
+- the followers whose record it covered return one after the other: each wakes the next one as soon
+  as it has the GIL. Woken all at once, they would only queue for the GIL.
+- the next leader waits a moment, the gathering time, until the threads that have just returned have
+  put again; the last of them to arrive leads. Otherwise two groups would form that flush in
+  alternation, each for about half of the threads.
 
-The moment is no longer than what it can save, a flush. When fewer than half came back in it, the
-next flush begins at once, and more of them each time that happens again.
+The gathering time is no longer than the last flush took: more could not be saved. When fewer than
+half of the threads came in it, the next flush begins at once; each time that happens again, twice
+as many flushes do.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -27,25 +30,28 @@ from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed, ReentrantLoc
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
-# Signals are looked for so often while a thread waits.
+# A waiting thread looks for signals this often.
 cdef double SIGNALS_EVERY_S = 0.05
+# The longest gathering time.
 cdef double MOMENT_MAX_S = 0.001
-# So many flushes at most begin at once after a moment that was in vain.
+# At most so many flushes skip the gathering time after one that was in vain.
 cdef int PAUSE_MAX = 31
-# Giving way takes longer when the processor has other work; so many do not give way after that.
+# A yield that takes longer than this shows that the processor has other work; then so many woken
+# threads do not yield.
 cdef double GIVE_WAY_MAX_S = 0.0005
 cdef int HURRIED_COUNT = 1000
 
 
 @cython.final
 cdef class CommitGroup:
-    """Callers that wait until their record is on the disk.
+    """Threads that wait until their record is on the disk.
 
     Args:
-        lead: called with the caller's offset; flushes for all who have put by now and returns the
-            flushed offset. What it raises, its caller gets; the next in line leads then.
+        lead: called by the leader with its own offset; flushes all that was put by now and returns
+            the flushed offset. What it raises, the leader's caller gets; the next follower becomes
+            the leader then.
 
-    Threads: any. A signal handler or a finalizer that waits inside ``lead`` leads by itself.
+    Threads: any. A signal handler or a finalizer that waits inside ``lead`` flushes by itself.
     """
 
     def __cinit__(self, lead):
@@ -68,7 +74,7 @@ cdef class CommitGroup:
 
         Args:
             offset: physical offset behind the caller's record.
-            seconds: how long to wait for others; one's own flush is always waited for.
+            seconds: how long to follow another leader; a flush of its own is always finished.
 
         Returns:
             False when the disk did not confirm it in time.
@@ -94,7 +100,7 @@ cdef class CommitGroup:
         return True
 
     cdef int flush(self, int64_t offset) except -1:
-        """Lead, or flush once more inside of that."""
+        """Flush as the leader, or once more in what interrupted the leader."""
         cdef bint inside = self.lead_lock.held()
         cdef double began = monotonic_s()
         cdef double seconds = 0
@@ -111,7 +117,7 @@ cdef class CommitGroup:
         return 0
 
     cdef bint enter(self) noexcept nogil:
-        """True when one leads at once: nobody does, and there is nobody to wait for."""
+        """Become the leader when there is none, and nobody to gather; whether this thread did."""
         cdef bint leads = False
         pthread_mutex_lock(&self.mutex)
         if not self.leading:
@@ -121,14 +127,14 @@ cdef class CommitGroup:
         return leads
 
     cdef bint all_came(self, int64_t callers) noexcept nogil:
-        """True when there is nobody left to wait for; a moment was not in vain then."""
+        """True when all expected threads are there; the gathering time was not in vain then."""
         if callers < self.expected:
             return False
         self.pause_next = 0
         return True
 
     cdef Caller* new_caller(self, int64_t offset) except NULL:
-        """A caller that waits; used again when it has left, for it may be woken once too often."""
+        """A list entry for a follower; kept for reuse, as it may be woken after it has left."""
         cdef Caller* caller
         pthread_mutex_lock(&self.mutex)
         caller = self.spare
@@ -149,7 +155,7 @@ cdef class CommitGroup:
         return caller
 
     cdef Role join(self, Caller* me, double until) noexcept nogil:
-        """Wait to be told or to lead; another role: neither has come ``until`` then."""
+        """Follow until woken to return or to lead; any other role: the time ran out before that."""
         cdef Role role
         cdef bint hurried
         pthread_mutex_lock(&self.mutex)
@@ -196,7 +202,7 @@ cdef class CommitGroup:
         return True
 
     cdef void give_way(self) noexcept nogil:
-        """Let the one that woke this thread, often on this processor, go on and release the GIL."""
+        """Yield to the thread that woke this one, often on this processor, so it frees the GIL."""
         cdef double began = monotonic_s()
         sched_yield()
         if monotonic_s() - began > GIVE_WAY_MAX_S:
@@ -205,7 +211,7 @@ cdef class CommitGroup:
             pthread_mutex_unlock(&self.mutex)
 
     cdef void lead_late(self, Caller* caller) noexcept nogil:
-        """Lead without all who were expected."""
+        """Lead although not all expected threads came; note when fewer than half did."""
         cdef int64_t came = self.waiting.count - (self.expected - self.missing)
         if self.moment_ends > 0 and 2 * came < self.missing:
             self.pause_next = min(2 * self.pause_next + 1, PAUSE_MAX)
@@ -223,7 +229,7 @@ cdef class CommitGroup:
         add(&self.covered, caller)
 
     cdef void tell(self) noexcept nogil:
-        """Tell the next one whose record is on the disk; who was told calls this."""
+        """Wake the next follower whose record is on the disk; a woken thread calls this."""
         cdef Caller* told
         pthread_mutex_lock(&self.mutex)
         told = self.next_told()
@@ -240,7 +246,7 @@ cdef class CommitGroup:
         return told
 
     cdef void end(self, double seconds) noexcept nogil:
-        """Lead no more; the flush took ``seconds``, 0 when it failed."""
+        """Lead no more, and wake who comes next; the flush took ``seconds``, 0 when it failed."""
         cdef double moment = min(seconds, MOMENT_MAX_S)
         cdef int64_t flushed = observe_word(&self.flushed)
         cdef Caller* told = NULL

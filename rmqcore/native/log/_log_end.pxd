@@ -1,4 +1,4 @@
-# The mapped end of the log, for the tail that puts messages there; what every put does is inlined.
+# The mapped end of the log, for `_tail`, which appends there; what every put does is inlined.
 from cpython.pythread cimport PyThread_release_lock, PyThread_type_lock
 from libc.stdint cimport int64_t, uint8_t
 cimport cython
@@ -36,7 +36,7 @@ cdef class LogEnd:
     cdef public int64_t fixed_time_ms
     cdef int64_t put_count
     cdef int64_t put_size
-    # under the lock: somebody sleeps until the next put, and is woken by this
+    # under the lock: a thread sleeps in `wait_for_put`, and releasing `woken` wakes it
     cdef bint awaited
     cdef PyThread_type_lock woken
     cdef int64_t timestamp(self) noexcept nogil

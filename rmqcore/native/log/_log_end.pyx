@@ -1,4 +1,4 @@
-"""The mapped end of the log: bytes, positions, and the turn of whoever writes there.
+"""The mapped end of the log: its bytes, its positions, and the lock of the threads that write it.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -15,7 +15,7 @@ from rmqcore.native.format._layout cimport BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK
 
 from rmqcore.errors import MessageIllegalError
 
-# A clock that steps back by less than this does not make store times step back.
+# Store times do not step back when the clock does, up to this much.
 cdef int64_t CLOCK_STEP_BACK_MAX_MS = 10000
 
 
@@ -30,12 +30,12 @@ cdef class LogEnd:
     """Where the last commit-log file is written, and how far it is.
 
     Attributes:
-        end: physical offset behind the last byte written, for whoever reads what is put.
+        end: physical offset behind the last byte written, published for readers.
         writable: False while nothing may be put.
-        follows: True where a master's bytes may be appended although nothing may be put: a slave.
+        follows: True for a slave: a master's bytes may be appended although nothing may be put.
         fixed_time_ms: store time of every record; 0 for the clock's.
 
-    Threads: any; those who write take turns under one lock, and wait for it without the GIL.
+    Threads: any; writers hold one lock, and wait for it without the GIL.
     """
 
     def __cinit__(self):
@@ -83,7 +83,7 @@ cdef class LogEnd:
             PyBuffer_Release(&view)
 
     def detach(self) -> None:
-        """Refuse every further put and let the buffer go."""
+        """Refuse every further put and release the buffer."""
         cdef Py_buffer view
         self.acquire()
         view = self.view
@@ -109,12 +109,12 @@ cdef class LogEnd:
         self.release()
 
     def wait_for_put(self, int64_t offset, double seconds) -> bool:
-        """Sleep, without the GIL, until something was put behind an offset; one thread does.
+        """Sleep, without the GIL, until something was put behind an offset; for one thread only.
 
-        A put that finds nobody asleep does nothing for it.
+        Costs a put nothing while no thread sleeps here.
 
         Args:
-            offset: physical offset up to which all is known.
+            offset: physical offset up to which the caller knows the log.
             seconds: how long to wait.
 
         Returns:
@@ -135,7 +135,7 @@ cdef class LogEnd:
         return self.end.observe() > offset
 
     def end_wait(self) -> None:
-        """Let who sleeps in `wait_for_put` go on now."""
+        """Wake the thread that sleeps in `wait_for_put`."""
         self.acquire()
         if self.awaited:
             self.wake()

@@ -1,9 +1,8 @@
-"""`put` and `put_message`, the methods of a store whose speed is a promise.
+"""`put` and `put_message`: the fast path of putting, one native call from arguments to receipt.
 
-The base class of the store that is open for writing. On the path of success a put is one native
-call: arguments, checks, record, receipt, and the wait for the disk (`_on_disk`). Whatever is not
-plain, a delayed message, a full file, a durability of its own, is put by Python's `_put_generally`,
-the whole way from top to bottom.
+`Putter` is the base class of the store that is open for writing. Its fast path checks the
+arguments, writes the record, and waits for the disk (`_on_disk`). A delayed message, a full file or
+a durability of its own takes the general path instead: Python's `_put_generally`.
 """
 
 from rmqcore.native.log._commit_group cimport CommitGroup
@@ -95,7 +94,7 @@ cdef class MessagePutter:
         cdef RecordFields fields
         cdef object answer
         if type(keys) is not tuple and type(keys) is not str and keys is not None:
-            # an iterator gives them once, and a full file makes it a second try
+            # an iterator can be read once only, and a full file makes this try again
             keys = keys_of(keys)
         if delay_level is ZERO and durability is None and plain(properties):
             fields.queue_id = as_i32(queue_id, "queue_id")

@@ -39,7 +39,7 @@ cdef class TopicEntry:
 
 cdef class TopicTable:
     cdef dict entries
-    # the topic found last, the same object: a caller mostly names the same one again
+    # the topic found last: a caller mostly passes the very same str object again
     cdef object last_name
     cdef TopicEntry last
     cdef TopicEntry find(self, object topic)

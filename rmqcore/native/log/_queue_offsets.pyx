@@ -1,4 +1,4 @@
-"""Which offset the next message of each queue gets, and how messages carry it themselves.
+"""The next queue offset of each queue, and the offsets that a message carries as properties.
 
 A `TopicTable` has one `TopicEntry` for each topic of the log, light queues included; a `Numbering`
 is made for a message whose own properties name offsets.
@@ -36,7 +36,7 @@ cdef class TopicEntry:
         free(self.near)
 
     cdef int begin_anew(self) except -1:
-        """Let every queue begin with 0; in place, as a put under way holds this entry."""
+        """Set the next offset of every queue to 0; in place, for a running put holds this entry."""
         self.far.clear()
         if self.near != NULL:
             memset(self.near, 0, self.near_count * sizeof(int64_t))
@@ -70,7 +70,7 @@ cdef class TopicTable:
         cdef PyObject* found
         if not isinstance(topic, str):
             raise MessageIllegalError(f"topic {topic!r}: expected a str")
-        # of a subclass, such as an enum, the letters: its hash is its own
+        # a subclass of str, such as an enum, may have another hash: its letters count
         topic = PyUnicode_FromObject(topic)
         found = PyDict_GetItem(self.entries, topic)
         if found != NULL:

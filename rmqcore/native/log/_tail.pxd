@@ -1,4 +1,4 @@
-# The log tail, for the leaf that puts through it.
+# The log tail, for `_putter`, which appends through it.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from rmqcore.native.format._encoder cimport RecordEncoder

@@ -46,7 +46,7 @@ cdef object PAGE_CACHE = Durability.PAGE_CACHE
 # Answers of `LogTail.put` and its kin that are not receipts.
 END_OF_FILE = ANSWER_END_OF_FILE
 REFUSED = ANSWER_REFUSED
-# What an attempt to write may meet beside them; further down, minus a `Problem` of the encoder.
+# What `append_locked` answers besides; below these, a `Problem` of the encoder, negated.
 cdef enum:
     WRITTEN = 0
     RECORD_TOO_LARGE = 3
@@ -69,7 +69,7 @@ cdef class LogTail(LogEnd):
         append_crc: end each record in its ``__CRC32#`` property.
         multi_dispatch: fill in the offsets of light queues (LMQ).
 
-    Threads: any number of writers; they take turns under one lock. A put that waits for that lock
+    Threads: any number of writers; one at a time holds the lock. A put that waits for that lock
     does not hold the GIL, and what has 64 KiB or more is copied without it.
 
     Source: RocketMQ store/CommitLog.java, asyncPutMessage and DefaultAppendMessageCallback.
@@ -189,7 +189,7 @@ cdef class LogTail(LogEnd):
         fields.born_timestamp = message.born_timestamp_ms
         fields.reconsume_times = message.reconsume_times
         fields.prepared_transaction_offset = message.prepared_transaction_offset
-        # what another thread may replace in the message meanwhile must stay alive
+        # another thread may replace a field of the message meanwhile; its old value must stay alive
         body, topic, tags, keys = message.body, message.topic, message.tags, settled_keys(message)
         properties, born, stored_by = message.properties, message.born_host, message.store_host
         return self.put_fields(&fields, body, topic, tags, keys, properties, born, stored_by)
@@ -205,7 +205,7 @@ cdef class LogTail(LogEnd):
         cdef PutMessageResult receipt
         cdef int answer
         if not self.writable:
-            # also what a forked child meets, whose copy of the lock may never be released
+            # before the lock is tried: in a forked child the copied lock may never be released
             return ANSWER_REFUSED
         if fields.queue_id < 0:
             raise MessageIllegalError(f"queue_id {fields.queue_id}: expected 0 or more")
@@ -225,7 +225,7 @@ cdef class LogTail(LogEnd):
             raise MessageIllegalError("an inner batch needs the property INNER_NUM")
         fill_hosts(fields, entry, born, stored_by)
         entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id))
-        # the garbage collector may run here, and a finalizer may put: not while the lock is held
+        # here, not under the lock: the garbage collector may run, and a finalizer may put
         receipt = PutMessageResult.__new__(PutMessageResult)
         self.acquire()
         try:
@@ -249,7 +249,7 @@ cdef class LogTail(LogEnd):
         self, RecordFields* fields, TopicEntry entry, Numbering numbering, object tags,
         object keys, object properties,
     ) except? -1:
-        """Number, measure and write one record; WRITTEN, or why not."""
+        """Give one record its queue offset, measure it and write it; WRITTEN, or why not."""
         cdef bint numbered = (fields.sys_flag & TRANSACTION_MASK) in (0, TRANSACTION_COMMIT)
         cdef int64_t total
         cdef int problem
@@ -284,7 +284,7 @@ cdef class LogTail(LogEnd):
         return WRITTEN
 
     cdef object refusal(self, int answer, RecordFields* fields):
-        """Hand on an answer of `append_locked` that is for the caller, raise the others."""
+        """Return an answer of `append_locked` that is for the caller, raise the others."""
         if answer < 0:
             raise MessageIllegalError(self.encoder.describe(-answer))
         if answer == TIMER_ASKED:

@@ -1,4 +1,4 @@
-"""The reading side: the map of the log, and gets and queries in one native call.
+"""Reading mapped files: gets and key queries in one native call each.
 
 Never writes, and never waits for a writer.
 

@@ -2,8 +2,8 @@
 
 The public face, `store/message_reads.py`, tries it first. It serves the plain case only: nothing
 that has been put waits to be dispatched, every file concerned is mapped, a queue's units are the
-ordinary ones and lie in one file. Everything else is answered with None, and goes the general way,
-`store/general_reads.py`.
+ordinary ones and lie in one file. For everything else it answers None, and the caller takes the
+general path, `store/general_reads.py`.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -51,7 +51,7 @@ cdef class UnitQueue:
 
     cdef bint read(self, int64_t offset, Py_ssize_t count, uint8_t* into) except -1:
         """Read units that lie in one file; False when they do not, or it is gone."""
-        # one file at a time: another thread may look into another one meanwhile
+        # copied: another thread may point `self` at another file meanwhile
         cdef object file = self.file
         cdef int64_t at = offset * UNIT_SIZE, start = self.start, stop = self.stop
         cdef int64_t size = count * UNIT_SIZE
@@ -67,7 +67,7 @@ cdef class UnitQueue:
             self.file = file
         if at > stop - size:
             return False
-        # the object keeps the descriptor open, whoever lets go of it meanwhile
+        # this reference keeps the descriptor open, whatever closes the file meanwhile
         handle = file.handle
         fd = handle.fd
         with nogil:
@@ -76,7 +76,7 @@ cdef class UnitQueue:
 
 
 cdef int64_t whole_number(object value) except? -1:
-    """An int, or -1 for what is none, or too large to be a place in a queue or a count of bytes."""
+    """An int; -1 for what is no int, or too large to be a queue offset or a count of bytes."""
     cdef int overflow = 0
     if not PyLong_Check(value):
         return -1
@@ -89,7 +89,7 @@ cdef inline bint is_filler(bytes_t unit) noexcept nogil:
 
 
 def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tuple:
-    """How far units follow each other as those of one queue must: in log order, none overlapping.
+    """How many units are good: their records lie in log order, and none overlaps the next.
 
     Args:
         units: consume-queue units.
@@ -122,7 +122,7 @@ def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tup
 
 
 def message_units(bytes units not None, Py_ssize_t unit_size) -> tuple:
-    """Numbers of the first and the last unit that is no filler; -1 for both when all are.
+    """Numbers of the first and the last unit that is no filler; both -1 when all are fillers.
 
     Args:
         units: consume-queue units.
@@ -146,12 +146,12 @@ cdef class FastReads:
     """Reads over the mapped files of a store that is open for writing.
 
     Args:
-        queues: `UnitQueue` by (topic, queue id); the caller's own dict, seen as it is at each get.
+        queues: `UnitQueue` by (topic, queue id); the caller's own dict, looked into at each get.
         index: its ``files`` are the index files, oldest first, each with a `MappedIndex` as
             ``mapped``; another list whenever they change. None when the store has no index.
         log, log_files: the mapped log, and its `MappedFileQueue`.
         end: where the log ends.
-        index_files_max: with more of them keys are looked for in the general way, which does not
+        index_files_max: with more of them keys are looked for in the general path, which does not
             keep every index file mapped.
 
     Attributes:
@@ -200,7 +200,7 @@ cdef class FastReads:
         return self.min_offset
 
     def get(self, topic, queue_id, queue_offset, max_messages, max_bytes):
-        """Messages of one queue from an offset on; None when the general way has to be taken."""
+        """Messages of one queue from an offset on; None when the general path has to be taken."""
         cdef uint8_t units[UNITS_MAX * 20]
         cdef UnitQueue queue
         cdef GetMessageResult result
@@ -239,7 +239,7 @@ cdef class FastReads:
         return result
 
     def query(self, topic, key, max_messages, begin_ms, end_ms) -> QueryMessageResult | None:
-        """Messages of a topic that carry a key; None when the general way has to be taken.
+        """Messages of a topic that carry a key; None when the general path has to be taken.
 
         Args:
             topic, key: what to look for.

@@ -1,4 +1,4 @@
-# Results of gets, for the leaf that fills them without Python.
+# The result of a get, for `_fast_reads`, which fills it without a Python call.
 from libc.stdint cimport int32_t, int64_t
 
 from rmqcore.native.read._log_map cimport LogMap

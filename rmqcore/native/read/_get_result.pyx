@@ -76,7 +76,7 @@ cdef class GetMessageResult:
         free(self.found)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
-        """Have places for ``count`` records."""
+        """Allocate room for ``count`` records."""
         cdef Found* found
         if count > self.room:
             found = <Found*>realloc(self.found, count * sizeof(Found))
@@ -186,7 +186,7 @@ cdef class GetMessageResult:
         cdef list holds = self.holds
         self.make_room(unit_count)
         found = self.found
-        # where the records lie, before one of them is read: the memory fetches them meanwhile
+        # first the places of all records, with a prefetch of each; then the records themselves
         for index in range(unit_count):
             offset = load_i64(unit)
             size = load_i32(unit + UNIT_SIZE_AT)

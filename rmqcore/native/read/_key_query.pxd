@@ -1,4 +1,4 @@
-# Key queries over mapped files, for the leaf that answers them without Python.
+# Key queries over mapped files, for `_fast_reads`, which answers them without a Python call.
 from libc.stdint cimport int32_t, int64_t
 
 from rmqcore.native.format._chain cimport Geometry

@@ -1,8 +1,8 @@
-"""Key queries: what one answers with, the two rules of its answer, and its fast path.
+"""Key queries: their result, the rules of what is a hit, and the fast path.
 
-The rules, which index files to ask and what counts as a hit, hold for the fast path and for the
-general way. The fast path serves queries whose index files and log files are mapped, and that find
-no more than was asked for. Everything else is answered with None, and goes the general way.
+The two rules, which index files to ask and what counts as a hit, hold for the fast path and for the
+general path. The fast path serves queries whose index files and log files are mapped, and that find
+no more than was asked for. For everything else it answers None, and the general path is taken.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -27,7 +27,7 @@ rmq_crc32_init()
 
 cdef enum:
     CANDIDATES_MAX = 64
-    # clocks of one store may step back by this much between two records
+    # between two records of a store the clock may have stepped back by this much
     CLOCK_SLACK_MS = 10_000
 
 
@@ -165,7 +165,7 @@ cdef QueryMessageResult find_by_key(
         begin_ms, end_ms: store times wanted, both included.
 
     Returns:
-        None when the general way has to be taken.
+        None when the general path has to be taken.
 
     Raises:
         CorruptRecordError: the parts of a candidate contradict its size.
@@ -206,7 +206,7 @@ cdef QueryMessageResult find_by_key(
             if candidates[index] == last or candidates[index] < min_offset:
                 continue
             if last >= 0 and candidates[index] > last:
-                # a stretch of the log that was indexed twice: the general way finds each once
+                # a part of the log was indexed twice: the general path finds each message once
                 return None
             last = candidates[index]
             answer = log.look_at(last, False)

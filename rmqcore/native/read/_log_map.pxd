@@ -1,4 +1,4 @@
-# The mapped part of the log, for leaves that read records in it.
+# The mapped files of the log, for native code that reads records in them.
 from libc.stdint cimport int64_t
 
 from rmqcore.native.base._hold cimport BufferHold

@@ -1,7 +1,7 @@
-"""Which files of the log are mapped, found by physical offset without Python.
+"""The map of the log: from a physical offset to mapped bytes, without a Python call.
 
 Holds a buffer of each file that a reader has asked for, so a kernel can follow physical offsets
-from file to file. A file that is not held is Python's to map and `add`.
+from file to file. A file that is not held yet is mapped by Python, and added with `add`.
 """
 
 from libc.stdint cimport int64_t
@@ -25,7 +25,7 @@ cdef class LogMap:
     Args:
         end: where the log ends; nothing behind is handed out.
         file_size: bytes of every log file.
-        held_max: files held at most; one more lets all go, and they come back when asked for.
+        held_max: most files held; one more drops all, and they are added again at need.
 
     Threads: any; changes happen under the GIL.
     """
@@ -39,7 +39,7 @@ cdef class LogMap:
         self.clear()
 
     def clear(self) -> None:
-        """Let every file go."""
+        """Drop every file."""
         self.holds = []
         self.held_count = 0
         self.first_base = 0
@@ -59,7 +59,7 @@ cdef class LogMap:
         self.holds[number] = BufferHold(buffer, path, base_offset)
 
     def delete_before(self, int64_t min_phy_offset) -> int:
-        """Let go of what is held when files before an offset were deleted; nothing on disk."""
+        """Drop what is held when files before an offset were deleted; deletes nothing on disk."""
         if self.first_base < min_phy_offset:
             self.clear()
         return 0
@@ -94,7 +94,7 @@ cdef class LogMap:
         return self.look_at(offset, True)
 
     cdef object look_at(self, int64_t offset, bint check_crc):
-        """As `message_at`; without ``check_crc`` that is left to whoever asks for the message."""
+        """As `message_at`; without ``check_crc`` the caller of the message checks its CRC."""
         cdef bytes_t at
         cdef int64_t readable
         cdef BufferHold hold = self.find(offset, &at, &readable)
@@ -102,6 +102,6 @@ cdef class LogMap:
             return False
         if readable < BORN_TIMESTAMP_AT:
             return None
-        # a record's topic and properties lie behind its body: fetched while its head is
+        # prefetch: topic and properties lie behind the body, and are read right after the head
         expect_read(at, min(readable, BYTES_AHEAD))
         return find_in_hold(hold, at, readable, check_crc)
