@@ -1,4 +1,4 @@
-"""What dispatch fills: all consume queues of a store, and its index.
+"""What dispatch fills: all consume queues of a store, and all its index files.
 
 Never decides when to dispatch, flush or delete.
 

@@ -109,7 +109,7 @@ class ConsumeQueueStore:
     def drop_damaged(self) -> None:
         """Remove the files of unusable queues, so that they are derived from their first message.
 
-        The caller sees to it that an interruption does not end that.
+        The caller makes sure that deriving is repeated when it is interrupted.
         """
         for queue in self._unusable:
             for path in queue.queue.directory.iterdir():
@@ -119,9 +119,9 @@ class ConsumeQueueStore:
         self._unusable.clear()
 
     def followed(self) -> list[StoredQueue]:
-        """Every queue with what another process has written meanwhile, new ones too.
+        """Every queue, new ones too, caught up with what another process has written.
 
-        Readers see none of that before it is shown.
+        Readers see nothing of that before `show`.
         """
         queues = [queue.followed() for queue in self if not self._is_removed(queue)]
         for topic, queue_id, directory, kind in self._queue_directories():
@@ -153,7 +153,7 @@ class ConsumeQueueStore:
         return True
 
     def show(self, queue: StoredQueue) -> None:
-        """Let readers see a queue as it has been followed."""
+        """Publish to readers a queue that has caught up."""
         self._queues[queue.topic, queue.queue_id] = queue
 
     # ---- looking
@@ -248,8 +248,8 @@ class ConsumeQueueStore:
     def flush_some(self) -> tuple[int, bool]:
         """Write the queues through to the disk that have two pages of new units, and some others.
 
-        Those go first that have waited longest: a thousand queues with a unit each take their turn
-        in some rounds, none of which holds up the disk.
+        The others are those that have waited longest: a thousand queues with a unit each are
+        spread over some rounds, none of which holds up the disk.
 
         Returns:
             (store time up to which all queues are complete, True when none was left out).
@@ -307,7 +307,7 @@ class ConsumeQueueStore:
         return sum(queue.delete_before(min_phy_offset) for queue in self)
 
     def end_at(self, topic: str, queue_id: int, offset: int, *, batches: bool) -> None:
-        """Let a queue whose messages are gone from the log go on at a queue offset."""
+        """Set the next queue offset of a queue whose messages are gone from the log."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queues[topic, queue_id] = self._new(topic, queue_id, batches=batches)
@@ -327,6 +327,6 @@ class ConsumeQueueStore:
         self.damaged.clear()
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         for queue in self:
             queue.close()

@@ -182,13 +182,13 @@ class IndexService:
                     return
 
     def give_up(self, number: int) -> list[IndexFile]:
-        """Know the files from a number on no more; they stay on disk, and are the caller's."""
+        """Forget the files from a number on; they stay on disk, and the caller owns them."""
         given, self.files = self.files[number:], self.files[:number]
         self._find_resume()
         return given
 
     def take_over(self, file: IndexFile) -> None:
-        """Go on in a file that is there already."""
+        """Take a file that exists already as the last one."""
         self.files = [*self.files, file]
 
     def remove(self, files: list[IndexFile]) -> None:
@@ -364,7 +364,7 @@ class IndexService:
         return gone
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         for file in self.files:
             file.close()
         self.files = []

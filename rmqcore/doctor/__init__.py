@@ -1,4 +1,4 @@
-"""Looking into stores that may be damaged: verify, dump.
+"""Examines stores that may be damaged: verify, dump.
 
 Never opens a store for writing, and never trusts a byte of it.
 

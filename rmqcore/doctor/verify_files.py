@@ -1,4 +1,4 @@
-"""The small files of a store: checkpoint, configuration, markers, and what belongs to nobody."""
+"""Verifies the small files of a store: checkpoint, configuration, markers; and unknown files."""
 
 from __future__ import annotations
 

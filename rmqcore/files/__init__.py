@@ -1,6 +1,6 @@
 """The files of a store, one class a file kind.
 
-A file knows its own format and never another kind; none knows who calls it, or when.
+Each class knows its own format and never another kind; it never decides when it is called.
 
 Floor: F3.
 """

@@ -24,11 +24,11 @@ class BatchConsumeQueue(UnitFile):
     """
 
     unit_size = BATCH_UNIT_SIZE
-    #: where the queue goes on at least
+    #: the next message gets this queue offset or a greater one
     _end_least = 0
 
     def _show(self) -> None:
-        # hidden units still tell where the queue goes on
+        # hidden units count here: the next queue offset follows from the last one
         end = sum(self._base(self.unit_end - 1)) if self.unit_end > self.first_unit else 0
         end = max(end, self._end_least)
         self.min_offset = self._base(self.unit_start)[0] if self.unit_start < self.unit_end else end
@@ -67,12 +67,12 @@ class BatchConsumeQueue(UnitFile):
         self.max_offset = sum(_BASE_AND_COUNT.unpack_from(units, last + _BASE_AT))
 
     def end_at(self, offset: int) -> None:
-        """Go on at a queue offset; only the next batch puts that on the disk."""
+        """Set the next queue offset; it gets to the disk with the next batch only."""
         self._end_least = offset
         self._show()
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
-        """Nothing: a batch that is gone is known by its record."""
+        """Do nothing: that a batch is gone, a reader finds out at its record."""
         return 0
 
     # ---- reading

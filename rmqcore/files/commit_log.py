@@ -1,8 +1,7 @@
-"""The commit log as it is read: every record, one after the other, over files of one size.
+"""The log reader: finds files of the commit log, slices them, decodes the record at an offset.
 
-Finds files, slices them and decodes the record at an offset. Never writes, and does not know who
-does: a `PublishedOffset` says how far the log goes. A `View` is a stretch of readable bytes of one
-file.
+Never writes, and does not know the writer: a `PublishedOffset` says how far the log may be read. A
+`View` is a stretch of readable bytes of one file.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class CommitLog:
 
     Args:
         queue: the log's files.
-        end: how far the log may be read. Whoever writes the log publishes it there; of another
-            process's log it is the follower who does.
+        end: how far the log may be read. The log writer publishes it there; of another process's
+            log, the store that follows it (`ReadOnlyMessageStore`).
         mapped: True where every readable byte is in the mappings of its files, so that kernels may
             follow physical offsets; False where it has to be read, or gets to the files later.
         demand_crc: hand out no record without a right ``__CRC32#`` property.
@@ -73,7 +72,7 @@ class CommitLog:
     ) -> None:
         self.queue = queue
         self.end = end
-        #: what kernels may read by physical offset; None where each read has to be looked at
+        #: the mapped files, for kernels; None where not every readable byte is mapped
         self.mapped: LogMap | None = None
         if mapped and not demand_crc:
             self.mapped = LogMap(end, queue.file_size, held_max=queue.open_files.kept_max)
@@ -129,7 +128,7 @@ class CommitLog:
         return View(data, offset, len(data), file.path)
 
     def read(self, offset: int, size: int) -> memoryview | None:
-        """``size`` bytes from ``offset``, zero-copy in a store of ours; None when they are gone."""
+        """``size`` bytes from ``offset``, zero-copy where the file is mapped; None when gone."""
         file = self.queue.find(offset)
         if file is None:
             return None
@@ -201,7 +200,7 @@ class CommitLog:
             raise CorruptRecordError(path, message.phy_offset, error.reason) from None
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         if self.mapped is not None:
             self.mapped.clear()
         self.queue.close()

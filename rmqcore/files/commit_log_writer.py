@@ -1,4 +1,4 @@
-"""The commit log as it is written: the file that puts go to, the next one, and the way to the disk.
+"""The log writer: appends to the last file of the commit log, rolls to the next one, and flushes.
 
 Appends through the native tail, which publishes how far the log goes. Never reads a record back,
 and does not recover, dispatch or decide when to flush.
@@ -270,7 +270,7 @@ class CommitLogWriter:
         return removed
 
     def close(self) -> None:
-        """Refuse further puts and let the files go."""
+        """Refuse further puts and close the files."""
         self.tail.detach()
         with self._roll_lock.within():
             self._attached = None

@@ -1,7 +1,7 @@
 """One small configuration file that is replaced as a whole and survives a power cut at any step.
 
 It keeps RocketMQ's ``.bak`` beside the file, so that RocketMQ's own loader finds what it expects.
-What the text means is its owner's business.
+What the text means is for the class that owns the file to know.
 
 Crash table (state on disk after a power cut behind each step of `ConfigFile.store`, and what
 `ConfigFile.load` then answers):

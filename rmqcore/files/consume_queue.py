@@ -41,7 +41,7 @@ class ConsumeQueue(UnitFile):
         file_size: bytes of a file, a multiple of 20.
         open_files: the bound on descriptors.
         writable: False follows another process's files.
-        in_any_order: `write` jumps to and fro, and other processes write to the same files.
+        in_any_order: `write` comes in any order, and other processes write to the same files.
 
     Layout: docs/format/consume-queue.md.
     Source: RocketMQ store/ConsumeQueue.java.
@@ -120,7 +120,7 @@ class ConsumeQueue(UnitFile):
         """Create the first file; what lies before the first message becomes fillers."""
         before = first_offset % (self.queue.file_size // UNIT_SIZE)
         if not self.queue.files:
-            # its name remembers where the queue goes on
+            # the name of the file says where the queue begins
             self.queue.append_file((first_offset - before) * UNIT_SIZE)
         self.write(first_offset - before, memoryview(FILLER * before))
         self.unit_start = self.unit_end = first_offset
@@ -146,7 +146,7 @@ class ConsumeQueue(UnitFile):
         self.write(start, memoryview(FILLER * (stop - start)))
 
     def end_at(self, offset: int) -> None:
-        """Go on at a queue offset; what lies before it, and is not there, becomes fillers.
+        """Set the next queue offset; places before it that have no unit get fillers.
 
         Raises:
             DiskFullError: no room.
@@ -160,7 +160,7 @@ class ConsumeQueue(UnitFile):
             self.unit_end = offset
             self._show()
 
-    # ---- holding against the log
+    # ---- comparing with the log
 
     def mend_units(self, first_offset: int, units: memoryview) -> int:
         """Compare units that are there with what the log says, and write those anew that differ.
@@ -190,7 +190,7 @@ class ConsumeQueue(UnitFile):
         return mended
 
     def mark_unsynced(self, first_offset: int, count: int) -> None:
-        """Have the units that are there already brought to the disk by the next flush.
+        """Mark units that are there already as not flushed, so that the next flush writes them.
 
         Args:
             first_offset: queue offset of the first one.

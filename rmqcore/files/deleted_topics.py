@@ -1,12 +1,12 @@
-"""Which records of the log are of topics that have been deleted: they are in no queue any more.
+"""Deleted topics: which records of the log belong to one, and so to no queue any more.
 
-Deleting a topic takes its queues away; its records stay in the log until they expire. What is
+Deleting a topic removes its queues; its records stay in the log until they expire. Whatever is
 derived from the log again must leave them out. Three things tell:
 
-- this engine writes down where the log was when it deleted a topic;
-- a topic that RocketMQ has deleted is in its ``topics.json`` no more;
-- a topic that was made again counts from 0 again: the last run of numbers that begins anew is the
-  queue's, and a queue's own first unit says where that is.
+- rmqcore writes down the end of the log when it deletes a topic: records below are deleted;
+- a topic that RocketMQ has deleted is missing in its ``topics.json``;
+- a topic that was made again counts its queue offsets from 0 again: the last run of offsets that
+  begins with 0 is the queue's, and the queue's own first unit says where that is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNLISTED_PREFIXES = ("%LMQ%", "%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHE
 
 
 class DeletedTopics:
-    """Tells of a topic from where on its records count.
+    """Knows from which physical offset on the records of a topic belong to its queues.
 
     Args:
         directory: of the store; its files are read, at `load`.

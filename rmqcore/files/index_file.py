@@ -1,6 +1,6 @@
 """One file of the hash index: which records carry a key.
 
-The bytes are changed by the native leaf `_index`; this class owns the file, its geometry and its
+The bytes are changed by the native module `_index`; this class owns the file, its geometry and its
 header. A damaged index is derived from the log again, never trusted.
 """
 
@@ -227,11 +227,11 @@ class IndexFile:
     # ---- checking
 
     def check_entries(self) -> EntryCheck:
-        """Begin to hold the file, as its header describes it, against the keys of the log."""
+        """A check of the file against the keys of the log, which believes its header."""
         return EntryCheck(self._file.region, self.hash_slot_num, self.max_index_num, by_header=True)
 
     def check_bytes(self, before: IndexHeader | None) -> EntryCheck:
-        """Begin to hold the file against the keys of the log, believing nothing that it says.
+        """A check of the file against the keys of the log, which believes nothing in the file.
 
         Args:
             before: the header of the file before, as for `create`.
@@ -245,7 +245,7 @@ class IndexFile:
         )
 
     def mend(self, check: EntryCheck) -> None:
-        """Make header and slots those of the entries that agreed; what lies behind is free."""
+        """Write header and slots for the entries that agreed; what lies behind them is free."""
         self._final_header = None
         self.reserve()
         check.mend()
@@ -264,7 +264,7 @@ class IndexFile:
         self._file.region.sync()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._mapped = None
         self._file.close()
 

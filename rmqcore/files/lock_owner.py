@@ -1,6 +1,7 @@
-"""Which process holds a lock.
+"""Which process holds a file lock, for the error message of a store that is locked.
 
-The system names none of an open-file-description lock; what ``/proc`` says of open files does.
+The system does not name the holder of an open-file-description lock; what ``/proc`` says of open
+files does.
 """
 
 from __future__ import annotations

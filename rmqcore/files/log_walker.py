@@ -39,7 +39,7 @@ _LOOK = 1 << 20
 
 
 class Kernel(Protocol):
-    """What works on the bytes: `DispatchBatch.scan`, `ColumnDecoder.decode` and their like."""
+    """A native function that works on records: `DispatchBatch.scan`, `ColumnDecoder.decode`."""
 
     def __call__(
         self, buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int

@@ -32,7 +32,7 @@ _MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 
 
 class _Handle:
-    """An open file descriptor that closes when its last user lets go of it."""
+    """An open file descriptor that closes when its last reference goes."""
 
     __slots__ = ("fd",)
 
@@ -61,8 +61,8 @@ def _mappings_allowed() -> int:
 class OpenFiles:
     """A bound on what a store holds open: descriptors and mappings, least recently used out first.
 
-    - Letting go here never pulls anything away from under a user: a descriptor closes, and a
-      mapping goes away, when its last user is done with it.
+    - Closing here never breaks a reader: a descriptor closes, and a mapping goes away, when its
+      last user is done with it.
     - Uses are noted from half of the bound on; below it nothing is let go soon.
     - All stores of a process together hold no more than half of what it may have.
 
@@ -115,7 +115,7 @@ class OpenFiles:
                 self._share(kind)
 
     def _share(self, kind: str) -> None:
-        """Let go of what all stores hold above their bound, of the one with the most first."""
+        """Close what all stores hold open above their bound, of the store with the most first."""
         stores = [store._open[kind] for store in list(OpenFiles._of_all_stores)]
         total, allowed = sum(map(len, stores)), OpenFiles._allowed[kind]
         if 2 * total > allowed:
@@ -127,7 +127,7 @@ class OpenFiles:
 
     def used(self, file: MappedFile, kind: str) -> None:
         """Note that a file is used."""
-        # it may have been let go just now
+        # it may have been closed just now
         with suppress(KeyError):
             self._open[kind].move_to_end(file)
 
@@ -342,7 +342,7 @@ class MappedFile:
             raise
 
     def close(self) -> None:
-        """Let descriptor and mapping go for good; views that were handed out stay good."""
+        """Close descriptor and mapping for good; views that were handed out stay valid."""
         self.available = False
         self._open_files.closed(self)
         region, self._region, self._handle = self._region, None, None
@@ -354,7 +354,7 @@ class MappedFile:
         self._open_files.closed(self)
 
     def destroy(self) -> None:
-        """Remove the file; whoever has found it before reads on until they let go of it.
+        """Remove the file; readers that have it open read on until they release it.
 
         Raises:
             OSError: it could not be removed, and is as it was.

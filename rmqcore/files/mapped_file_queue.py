@@ -1,4 +1,4 @@
-"""Files in offset order that make one long sequence of bytes.
+"""A queue of mapped files: files in offset order that make one long sequence of bytes.
 
 Finds, rolls, truncates and removes files; knows no record format.
 """
@@ -90,7 +90,7 @@ class MappedFileQueue:
 
     - Files are contiguous: each begins where the one before ends.
     - All files have one size; only the last is written to.
-    - A name that is not 20 digits belongs to somebody else and is left alone.
+    - A file whose name is not 20 digits is not of the queue and is left alone.
 
     Args:
         directory: where the files lie.
@@ -289,7 +289,7 @@ class MappedFileQueue:
     def truncate(self, offset: int) -> int:
         """Drop every byte from ``offset`` on; what remains of the last file reads as zeros.
 
-        A file that begins at ``offset`` stays, empty: its name remembers where the queue goes on.
+        A file that begins at ``offset`` stays, empty: its name says where the next byte goes.
 
         Returns:
             how many files were removed.
@@ -331,7 +331,7 @@ class MappedFileQueue:
         sync_directory(self.directory)
 
     def close(self) -> None:
-        """Let every file go."""
+        """Close every file."""
         for file in self.files:
             file.close()
         self._set([])

@@ -176,7 +176,7 @@ class StoreDir:
             self._lock_fd = None
 
     def is_locked(self) -> bool:
-        """True when somebody, here or in another process, has the store open for writing."""
+        """True when this or another process has the store open for writing."""
         try:
             fd = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""The store's mark: what no other file tells of a store, and an opening after a loss must know.
+"""The store's mark: where log and queues ended, for an opening after files were lost.
 
-RocketMQ never reads it. Without it, or with one that cannot be read, an opening knows less.
+Holds what no other file of the store tells. RocketMQ never reads it. Without it, or with one that
+cannot be read, opening still works, but notices fewer losses.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class StoreMark:
         derive_from: physical offset from which an opening was deriving queues when it was
             interrupted; -1 when none is.
         machine: which start of the machine, and which directory, the store was last opened in and
-            found in order; empty when nobody knows.
+            found in order; empty when that is not known.
 
     Threads: `store` from any.
     Durability: disk when `store` returns.
@@ -100,7 +101,7 @@ class StoreMark:
         )
 
     def this_machine(self) -> str:
-        """What ``machine`` is while nobody has started the machine anew or copied the store.
+        """The ``machine`` of now; it changes when the machine is rebooted or the store is copied.
 
         Pages that were written live on in the kernel's memory as long as this stays the same,
         whatever happens to the process.

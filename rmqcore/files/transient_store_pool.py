@@ -1,4 +1,4 @@
-"""Buffers outside the page cache that take messages before they are committed to a file."""
+"""The transient store pool: buffers outside the page cache, committed to the log file later."""
 
 from __future__ import annotations
 

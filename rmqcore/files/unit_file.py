@@ -30,7 +30,7 @@ _FILLERS_LOOK = 4096
 
 
 class UnitFile(UnitQueue):
-    """Units by their number; what a queue offset has to do with it is the queue's to say.
+    """Units by their number; how queue offsets become numbers is for the subclass to say.
 
     - ``unit_start`` is the number of the first unit that is not hidden, ``unit_end`` the one behind
       the last; ``end_phy_offset`` lies behind the last one's record.
@@ -43,7 +43,7 @@ class UnitFile(UnitQueue):
         file_size: bytes of a file, a multiple of ``unit_size``.
         open_files: the bound on descriptors.
         writable: False follows another process's files.
-        in_any_order: `write` jumps to and fro, and other processes write to the same files.
+        in_any_order: `write` comes in any order, and other processes write to the same files.
 
     Threads: one writer (the dispatcher) and any readers.
     Durability: none until `flush`.
@@ -76,7 +76,7 @@ class UnitFile(UnitQueue):
         self._dirty_lock = ReentrantLock()
 
     def _show(self) -> None:
-        """Say to readers, as ``min_offset`` and ``max_offset``, which messages there are."""
+        """Publish to readers, as ``min_offset`` and ``max_offset``, which messages there are."""
         raise NotImplementedError
 
     @property
@@ -118,9 +118,9 @@ class UnitFile(UnitQueue):
                 return
 
     def followed(self) -> Self:
-        """The queue with what another process has written meanwhile; this one stays as it is.
+        """A copy that has caught up with what another process has written; this one stays as it is.
 
-        So a reader sees a queue as it was shown, while another thread looks for what is new.
+        So a reader sees one state of the queue, while another thread looks for what is new.
         """
         new = type(self).__new__(type(self))
         new.__dict__.update(self.__dict__)
@@ -179,7 +179,7 @@ class UnitFile(UnitQueue):
         return file.read_bytes(at, (stop - start) * self.unit_size)
 
     def _extend(self) -> None:
-        """Move the end over the good units that follow it.
+        """Move ``unit_end`` over the good units that follow it.
 
         Raises:
             CorruptConsumeQueueError: of another process's files: units follow a bad one.
@@ -191,7 +191,7 @@ class UnitFile(UnitQueue):
             end = file.file_from_offset + at + count * self.unit_size
             self.unit_end = end // self.unit_size
             if broken and not self.queue.writable and end != broken_at:
-                # a writer may have come between two of our reads: what is still so is damage
+                # a writer may have changed the file between two reads: only what stays so is damage
                 broken_at = end
             elif broken and not self.queue.writable:
                 raise CorruptConsumeQueueError(
@@ -201,7 +201,7 @@ class UnitFile(UnitQueue):
                     "writing, which derives it again from the log",
                 )
             elif not count or end < file.file_from_offset + file.size - file.size % self.unit_size:
-                # no unit follows, perhaps because the file was cut short inside one
+                # no whole unit follows: the end, or the file was cut short inside a unit
                 return
 
     def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool, int]:
@@ -236,7 +236,7 @@ class UnitFile(UnitQueue):
         """
         at = number * self.unit_size
         while units:
-            # not just the last: one that was to be written may have made the next already
+            # not just the last file: an interrupted write may have made the next one already
             file = self.queue.find(at) or self._new_file(at)
             position = at - file.file_from_offset
             part = units[: file.size - position]
@@ -272,7 +272,7 @@ class UnitFile(UnitQueue):
         return bool(dirty)
 
     def take_unsynced(self) -> list[Path]:
-        """Directories whose new names are still to be brought to the disk, lowest first."""
+        """Directories with new names that are not synced yet, lowest first."""
         if not self.queue.unsynced:
             return []
         self.queue.unsynced = False
@@ -364,7 +364,7 @@ class UnitFile(UnitQueue):
         return before - self.unit_end
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         self.queue.close()
 
     def destroy(self) -> None:

@@ -1,4 +1,4 @@
-"""A store that nobody has open for writing, and how its derived directories are replaced."""
+"""A cold store, which no process has open for writing; replaces its derived directories."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RebuildReport:
 def cold(
     store_path: str | os.PathLike[str], config: StoreConfig | str | Path | None
 ) -> Iterator[LogPlan]:
-    """The plan of a store that nobody has open for writing, and nobody can open meanwhile."""
+    """The plan of a store that is locked here, so that no process can open it for writing."""
     directory = StoreDir(store_path)
     directory.require()
     directory.lock()

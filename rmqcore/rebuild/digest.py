@@ -1,4 +1,4 @@
-"""One number for what a directory tree holds: the same for the same content, sparse or not."""
+"""A digest of a directory tree: the same for the same content, sparse or not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tree_digest(root: Path, *, names: bool = True) -> str:
 
 
 def tree_digests(*roots: Path) -> list[str]:
-    """`tree_digest` of each directory, worked out side by side: hashing needs no interpreter."""
+    """`tree_digest` of each directory, computed in parallel: hashing does not hold the GIL."""
     with ThreadPoolExecutor(len(roots)) as pool:
         return list(pool.map(tree_digest, roots))
 

@@ -1,8 +1,8 @@
 """The index of a cold store, derived from its log alone.
 
 Every file but the last is full, so where each begins follows from counting the keys of each split.
-Then every file is written by itself: by whoever works on the split in which it begins, who reads on
-behind that split until the file is full.
+Then every file is written by itself, by the worker of the split in which it begins: that one reads
+on behind its split until the file is full.
 
 What is there stays untouched until the new files are complete and on disk; then the two directories
 change places in one step.

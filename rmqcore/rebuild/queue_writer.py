@@ -1,4 +1,4 @@
-"""Consume queues written by position: splits can be worked on in any order, by any process.
+"""Writes consume queues by position, so that splits can be done in any order, by any process.
 
 A unit's place follows from its queue offset, so nothing has to be sorted or merged. What lies
 between two stretches of a queue is filled in afterwards.
@@ -145,6 +145,6 @@ class QueueWriter:
         return queue
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         while self._queues:
             self._queues.popitem()[1].close()

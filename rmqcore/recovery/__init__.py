@@ -1,4 +1,4 @@
-"""Bringing a store into order when it is opened, and the sizes that its files tell.
+"""Recovery: brings a store into order when it is opened.
 
 `recovery` holds the order of the steps, `walk` goes over the log, `judge` decides where no good
 record is, `queue_check` and `index_check` hold what is derived against the log, `index_left` takes

@@ -1,4 +1,4 @@
-"""One piece of work at a time in a second thread, beside its caller's own."""
+"""A second thread for recovery: runs one piece of work at a time beside the caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BesideThread:
             raise error
 
     def end(self) -> None:
-        """Wait, and let the thread go; what the work raised and nobody waited for is dropped."""
+        """Wait, and end the thread; an exception that `wait` has not raised yet is dropped."""
         self._join()
         self._error = None
 
@@ -42,5 +42,5 @@ class BesideThread:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it
             self._error = error

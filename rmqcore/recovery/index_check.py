@@ -1,4 +1,4 @@
-"""Holding an existing index against the log while recovery walks over it.
+"""Compares an existing index with the log while recovery walks over the log.
 
 A file that is wrong in any way is derived again, with all behind it. What RocketMQ does otherwise
 than rmqcore, the entries of one record filed twice, is no fault.

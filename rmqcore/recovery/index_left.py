@@ -1,4 +1,4 @@
-"""Index files that a crash has left: taken over as far as they are what filing the keys writes.
+"""Index files after a crash: kept as far as they are what inserting the keys would have written.
 
 Such a file may be partly on the disk, so its header, slots and name say nothing; entries count as
 far as they are, byte for byte, those of the log's keys.

@@ -1,4 +1,4 @@
-"""What a place of the log means where no good record is: its end, a torn tail, or damage.
+"""Judges a place of the log without a good record: is it the end, a torn tail, or damage?
 
 Each verdict names the crash, or the rot, that leaves such a place behind.
 """
@@ -80,7 +80,7 @@ class Judge:
             the good record with which the walk goes on; None: the log ends here.
 
         Raises:
-            CorruptRecordError: it is damage, and nobody has said what to do about that.
+            CorruptRecordError: it is damage, and no ``on_corruption`` says what to do about it.
         """
         following = find_good_record([file, *self._behind(file)], at + 1)
         if following is None:
@@ -92,7 +92,7 @@ class Judge:
         """No good record follows."""
         if status is ScanStatus.EMPTY:
             # Nothing was written here yet. A put that was killed before it stored its size word,
-            # the last of its steps, leaves the same: nobody has had an answer to it.
+            # the last of its steps, leaves the same: that put was never acknowledged.
             return
         # Closing writes everything through, and a process that is killed takes no page with it:
         # no crash has left this in place of a record that was there. It has rotted, or was
@@ -110,7 +110,7 @@ class Judge:
         """Good records follow."""
         if not self._clean_shutdown and self._is_unpublished(file, at, following):
             # A kill inside a batch: its first record gets its size word when all others are
-            # stored, so good records lie behind one without a size. Nobody has had an answer.
+            # stored, so good records lie behind one without a size. It was not acknowledged.
             self._end_torn(file, at)
             return None
         flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms

@@ -1,4 +1,4 @@
-"""Feeding the consume queues while the log is walked, and holding what is there against it."""
+"""Fills the consume queues while recovery walks the log, and compares their units with it."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class QueueCheck:
         unknown = UNIT_HEAD.unpack_from(stretch.units)[0] >= queue.end_phy_offset
         return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
 
-    # ---- what is there
+    # ---- units that are there already
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
         if first < queue.max_offset:

@@ -1,4 +1,4 @@
-"""Bringing a store into order when it is opened: the log's end, then what is derived from it.
+"""The order of recovery's steps: first the end of the log, then consume queues and index.
 
 The log is walked record by record from a file that is known to be good. Three endings are told
 apart: zeros, where nothing was written yet; a torn tail, which was never acknowledged as on disk

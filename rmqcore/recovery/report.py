@@ -1,4 +1,4 @@
-"""What opening a store found and did, and how far it is."""
+"""Recovery's report: what opening a store found and did; and its progress meanwhile."""
 
 from __future__ import annotations
 

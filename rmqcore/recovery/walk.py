@@ -1,4 +1,4 @@
-"""The walk over the log: each stretch to consume queues and index, each odd place to the judge."""
+"""Recovery's walk over the log: records go to queues and index, other places to the judge."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Walk:
         self._keys.wait()
 
     def end(self) -> None:
-        """Let the second thread go."""
+        """End the second thread."""
         self._keys.end()
 
     # ---- parts of the log once more

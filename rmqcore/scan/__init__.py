@@ -1,4 +1,4 @@
-"""Whole stores by splits: plan, read, audit. Reads the log, and never opens the store.
+"""Reading whole stores, cut into splits: plan, read, audit. Never opens a store, never writes.
 
 Needs numpy only; pyarrow only where Arrow leaves the process.
 

@@ -1,4 +1,4 @@
-"""Walking a split through a kernel: read in large pieces, record by record, damage told apart.
+"""The walk over one split: feeds its records to a kernel, and reports damaged places.
 
 Files are read with ``pread``: one that is deleted or cut short meanwhile is an error with path and
 offset, never a signal.

@@ -1,4 +1,4 @@
-"""Planning: where the published log ends, and how it is cut into splits.
+"""Plans a scan: finds where the published log ends, and cuts it into splits.
 
 A cut is where a record begins: the start of a file, or what a consume-queue unit points at and the
 log confirms. Nothing is guessed.

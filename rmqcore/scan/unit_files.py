@@ -1,4 +1,4 @@
-"""Consume-queue units as they lie on disk, whatever state the files are in."""
+"""Reads consume-queue units as they lie on disk, also from damaged or incomplete files."""
 
 from __future__ import annotations
 
@@ -149,6 +149,6 @@ class UnitFiles:
         return first
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         while self._files:
             self._files.popitem()[1].close()

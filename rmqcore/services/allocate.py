@@ -1,4 +1,4 @@
-"""Log files made ahead of need, so that a roll does not wait for the disk."""
+"""Log files created ahead of need, so that a roll does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class AllocateMappedFileService(ServiceThread):
             if self._ready.get(file.file_from_offset) is not file:
                 return
             region = file.region
-        # a put may have begun to use the file by now: a warm-up changes nothing
+        # puts may already use the file: a warm-up changes none of its bytes
         result = region.warm_up(sync_every=self._sync_every, lock=lock, expect_empty=False)
         if result.locked:
             self._locked.append(file)
@@ -141,7 +141,7 @@ class AllocateMappedFileService(ServiceThread):
             _log.warning("log files are not locked in memory: mlock was refused, %s", result)
 
     def _unlock_finished(self, offset: int) -> None:
-        """Let the pages of files before ``offset``, which are full, go out of memory again."""
+        """Unlock from memory the pages of full files, those before ``offset``."""
         finished = [file for file in self._locked if file.file_from_offset < offset]
         self._locked = [file for file in self._locked if file.file_from_offset >= offset]
         for file in finished:

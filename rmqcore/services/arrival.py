@@ -1,4 +1,4 @@
-"""Telling who waits that messages have come into a queue."""
+"""Message arrival: calls listeners, such as long polling, when a queue has new messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ArrivalListener: TypeAlias = Callable[[Sequence[tuple[str, int]]], None]
 class MessageArrival:
     """The last dispatcher: its listeners hear of messages that can be read already.
 
-    Threads: listeners are called by whoever dispatches, the reput service or a caller that reads.
+    Threads: listeners run in the thread that dispatches: the reput service, or a reader.
     Source: RocketMQ store/MessageArrivingListener.java.
     """
 

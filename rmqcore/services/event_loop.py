@@ -1,4 +1,4 @@
-"""The event loop of a caller that has one; asyncio is loaded with the first who asks."""
+"""The running event loop; asyncio is imported with the first call that needs it."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ class LogFlusher:
 
 
 class GroupCommitService(ServiceThread):
-    """Makes callers wait until their record is on disk, many of them for one flush.
+    """Group commit: callers wait until their record is on disk, many of them for one flush.
 
-    The first caller that finds no flush running flushes for all who have come by then; the others
-    wait for their turn and find it done. A signal handler or a finalizer that puts inside a flush
-    flushes by itself. Callers of asyncio do not block: the service's thread flushes for them.
+    The first caller that finds no leader leads: it flushes for all that was put by then. The others
+    follow: they wait, and mostly find it done. A signal handler or a finalizer that puts inside a
+    flush flushes by itself. Coroutines do not block: the service's thread flushes for them.
 
     Source: RocketMQ store/CommitLog.java, GroupCommitService and FlushDiskWatcher.
     Differs: the flush runs in the first caller's thread, which saves it two thread switches.
@@ -135,7 +135,7 @@ class GroupCommitService(ServiceThread):
         return stopped
 
     def run_once(self) -> None:
-        """Flush for the coroutines that wait, and for those who do not."""
+        """Flush for waiting coroutines, and for puts that do not wait."""
         if self._soon:
             self._soon = False
             # puts are refused by then, and say why
@@ -150,7 +150,7 @@ class GroupCommitService(ServiceThread):
             except (OSError, StoreClosedError) as error:
                 failure = error
             for loop, together in waiting.items():
-                # a loop that was closed has nobody left to tell
+                # the loop was closed: no coroutine of it waits any more
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(together.settle, failure)
 
@@ -170,7 +170,7 @@ class _Coroutines:
         self._timer = loop.call_at(deadline, self._expire)
 
     def add(self, offset: int, deadline: float) -> asyncio.Future[bool]:
-        """One more, which waits up to ``deadline`` until all below ``offset`` is on disk."""
+        """Add a future that waits up to ``deadline`` until all below ``offset`` is on disk."""
         future: asyncio.Future[bool] = self._loop.create_future()
         self.offset = max(self.offset, offset)
         self._futures.append((deadline, future))
@@ -187,7 +187,7 @@ class _Coroutines:
                     future.set_exception(failure)
 
     def _expire(self) -> None:
-        """Give up for those whose time has run out."""
+        """Answer the futures whose time has run out."""
         now = self._loop.time()
         for deadline, future in self._futures:
             if deadline > now:

@@ -1,4 +1,4 @@
-"""The reput service: reads the log behind the writers and feeds the dispatchers."""
+"""The reput service: dispatches what was put to consume queues, index and listeners."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ReputMessageService(ServiceThread):
         confirm_offset: the end of what may be dispatched: the flushed offset under SYNC_FLUSH,
             else the end of the log.
         on_progress: called with the new offset after each stretch.
-        tail: where puts come that may be dispatched at once; None where something else decides, and
-            who decides it calls `wakeup`.
+        tail: the log's tail, whose puts wake the thread; None where a flush or commit decides what
+            may be dispatched: it then calls `wakeup`.
         on_refused: called with the error when the system refused to take a stretch, a full disk
             above all, and with None when it takes it again.
 
@@ -89,8 +89,8 @@ class ReputMessageService(ServiceThread):
         """Dispatch everything up to the confirm offset as it is now.
 
         Args:
-            wait: False does nothing when somebody else is at it. So does a caller inside of this,
-                a signal handler or a finalizer, in any case.
+            wait: False returns at once when another thread is dispatching. A signal handler or a
+                finalizer that interrupted a dispatch of this thread returns at once in any case.
 
         Raises:
             OSError: the system refused to take a stretch, a full disk above all; the next call
@@ -123,12 +123,12 @@ class ReputMessageService(ServiceThread):
         """Dispatch nothing while the caller works, and before that all below a physical offset.
 
         Args:
-            end: called when nobody dispatches any more; the offset, up to which the log may be
-                dispatched.
+            end: called when no thread dispatches any more; gives the offset up to which the log
+                is dispatched first.
 
         Raises:
-            StoreNotWritableError: the caller is inside of a dispatch itself, in a signal handler
-                or a finalizer.
+            StoreNotWritableError: the caller is a signal handler or a finalizer that interrupted
+                a dispatch of this thread.
         """
         with self._lock.within(_LONGEST_S) as mine:
             if not mine or self._lock.depth > 1:
@@ -176,7 +176,7 @@ class ReputMessageService(ServiceThread):
 
     def _sleep(self, seconds: float) -> None:
         if seconds == _BUSY_INTERVAL_S:
-            # what is put meanwhile wakes nobody: it would cost each put more than it gains
+            # while there is work no put wakes the thread: that would cost more than it gains
             time.sleep(seconds)
         elif self._tail is not None and seconds == _IDLE_INTERVAL_S:
             self._tail.wait_for_put(self.offset, seconds)

@@ -1,4 +1,4 @@
-"""What is deleted, when, and why: old log files by age, disk use and quota; then what they fed.
+"""Retention: deletes old log files by age, disk use and quota; then queue and index files.
 
 `CleanCommitLogService` decides about log files, `CleanConsumeQueueService` follows with consume
 queues and index. Both decide only; the store's own objects delete. A store whose configuration
@@ -439,7 +439,7 @@ class RetentionService(ServiceThread):
         self._round_lock = threading.RLock()
 
     def run_once(self) -> None:
-        """One round of each cleaner; whoever asks for one waits for the one that runs."""
+        """One round of each cleaner; a call beside a running round waits for it first."""
         try:
             with self._round_lock:
                 report = self.clean_log.run_once(self._clock())

@@ -1,4 +1,4 @@
-"""Writing the tables below ``config/`` from time to time."""
+"""Saves the tables below ``config/`` every 5 seconds, when they have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that works in rounds and stops the same way everywhere."""
+"""`ServiceThread`: a thread that works in rounds; what every service is built on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RETRY_INTERVAL_S = 1.0
 class ServiceThread:
     """Runs `run_once` again and again until it is stopped.
 
-    - A round that raises ends the service: `on_error` gets the exception once, nothing is retried
-      as if nothing happened. Where `tries` says so, a round that the system refused (OSError) is
-      begun again, a second apart, until it has failed so often without one that did not.
+    - A round that raises ends the service, and `on_error` gets the exception once. Where `tries`
+      says so, a round that fails with OSError is repeated a second later, until so many rounds
+      in a row have failed.
     - `wakeup` begins the next round at once; several wake-ups before it count as one.
 
     Args:
@@ -38,7 +38,7 @@ class ServiceThread:
         self.name = name
         self.interval_s = interval_s
         self._on_error = on_error
-        # unlike an Event, it may be used by a signal handler that runs inside a use of it
+        # not an Event: its lock would deadlock a signal handler that interrupts a use of it
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -101,7 +101,7 @@ class ServiceThread:
             self._wake.get(timeout=seconds)
 
     def _pause(self, seconds: float) -> None:
-        """Wait so long, however often it is woken; no longer when it is stopped."""
+        """Wait the whole time although `wakeup` is called; end early only when it is stopped."""
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:
             with suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""Writing the store's mark: after each large piece of log, and when the store is closed."""
+"""Writes the store's mark: after each large piece of log, and when the store is closed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StoreMarker:
 
     def _look(self) -> tuple[int, dict[QueueKey, int]]:
         ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
-        # taken last: what the queues know ends before it
+        # read last: the queues may end before this, never behind it
         return self._log.max_offset, ends
 
     def _write(self, log_end: int, ends: dict[QueueKey, int]) -> None:

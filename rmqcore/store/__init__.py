@@ -1,6 +1,6 @@
-"""A store as its user has it: open for writing or read only, its puts and its reads.
+"""The store as a user has it: `open_store`, puts and reads, for writing or read only.
 
-Wires files, services and recovery; never touches a record's bytes itself.
+Wires files, services and recovery together; never touches a record's bytes itself.
 
 Floor: F6.
 """

@@ -1,4 +1,4 @@
-"""Delayed delivery's view of a store: the queues of parked messages that it has."""
+"""Wires delayed delivery to a store: the part of the store that the service may use."""
 
 from __future__ import annotations
 

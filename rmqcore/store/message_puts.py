@@ -1,4 +1,4 @@
-"""The writing half of a store's public interface."""
+"""The public face of putting: `MessagePuts`, with the general path of a put and its receipts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class MessagePuts(MessagePutter):
         """Why puts are refused at this moment; None when they are not."""
         raise NotImplementedError
 
-    # ---- one put, top to bottom: checked, appended, waited for
+    # ---- the general path of one put: checked, appended, waited for
 
     def _put_generally(
         self, message: Message | MessageExt, durability: Durability | DurabilityName | None

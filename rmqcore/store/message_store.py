@@ -318,7 +318,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             self._reader.fast.dispatched = None
 
     def _abandon(self) -> None:
-        """Let go of everything after opening has failed."""
+        """Close everything after opening has failed."""
         self._closed = True
         for service in getattr(self, "_services", ()):
             service.stop()
@@ -385,7 +385,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
     def _interrupted(self) -> bool:
         """True in a signal handler or a finalizer inside one of this thread's own calls.
 
-        It must wait for nobody: who has what it waits for may wait for what this thread has.
+        It must not wait for a lock: its holder may be waiting for one that this thread holds.
         """
         return locks_held() > (self._closer == threading.get_ident())
 

@@ -1,4 +1,4 @@
-"""The stores that are open for writing: what the end of the interpreter and a fork do with them."""
+"""The stores open for writing: closed when the interpreter exits, disabled in a forked child."""
 
 from __future__ import annotations
 

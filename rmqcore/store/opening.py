@@ -1,4 +1,4 @@
-"""`open_store`: the way in."""
+"""`open_store`: opens a store directory for writing or for reading."""
 
 from __future__ import annotations
 

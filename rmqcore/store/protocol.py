@@ -134,7 +134,7 @@ class MessageStore(Protocol):
         ...
 
     def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
-        """Take the receipt of what nobody waits for the disk with; it gets there soon."""
+        """The receipt of an append that does not wait for the disk; it is flushed soon."""
         ...
 
     # ---- reading

@@ -1,4 +1,4 @@
-"""A store that another process writes, opened for reading."""
+"""Mode "r": a store opened for reading, while another process may write it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ReadOnlyMessageStore(MessageReads):
     - The end of the log is found record by record; one that is not whole yet is not handed out.
     - Bytes are read, not mapped, so a file that its writer cuts short is an error, no crash.
 
-    Threads: any; reads take turns only where files have to be looked at anew.
+    Threads: any; reads wait for each other only where files have to be looked at anew.
     """
 
     index: IndexService
@@ -234,7 +234,7 @@ class ReadOnlyMessageStore(MessageReads):
         return False
 
     def _show(self, queue: StoredQueue) -> None:
-        """Let readers see of a queue what the log has; a writer may have gone on meanwhile."""
+        """Publish to readers the units whose records the log has; a writer may be ahead of that."""
         key = queue.topic, queue.queue_id
         begin, end = self.log.min_offset, self.log.max_offset
         if queue.end_phy_offset > end:
@@ -342,7 +342,7 @@ class ReadOnlyMessageStore(MessageReads):
         return 'the store was opened with mode="r"'
 
     def close(self) -> None:
-        """Let the files go; idempotent."""
+        """Close the files; idempotent."""
         self._closed = True
         self.log.close()
         self.consume_queues.close()

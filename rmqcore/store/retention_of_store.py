@@ -1,4 +1,4 @@
-"""Retention's view of a store: its log files, and what is derived from them."""
+"""Wires retention to a store: its log files, and what is derived from them."""
 
 from __future__ import annotations
 

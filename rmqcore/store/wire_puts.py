@@ -1,4 +1,4 @@
-"""What a broker appends: clients' messages as they came over the wire, apart from the waiting."""
+"""Puts for a broker: appends messages as clients sent them, and waits for the disk separately."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WirePuts(MessagePuts):
         return await self._on_disk_async(receipt)
 
     def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
-        """Take the receipt of what nobody waits for the disk with; it gets there soon."""
+        """The receipt of an append that does not wait for the disk; it is flushed soon."""
         return self._not_waited_for(receipt)
 
     def _putting(self, message: WireMessage) -> Callable[[], Any]:

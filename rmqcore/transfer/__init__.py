@@ -1,4 +1,4 @@
-"""Messages out of a store and into one: export, import, and from the older MetaQ store.
+"""Moves messages between stores and files: export, import, migration of a MetaQ store.
 
 Never copies offsets: what is put again is numbered by the store that takes it.
 

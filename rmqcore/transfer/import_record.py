@@ -1,6 +1,6 @@
-"""What has been imported into a store: ``config/imports.json``, so that nothing comes twice.
+"""``config/imports.json``: which files have been imported, so that none is imported twice.
 
-RocketMQ passes the file over.
+RocketMQ ignores the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ImportRecord:
     """Remembers the files of imports by their content.
 
     Args:
-        store_path: the store's directory, which somebody has open for writing.
+        store_path: the directory of a store that is open for writing.
     """
 
     def __init__(self, store_path: Path) -> None:
