@@ -31,8 +31,10 @@ from rmqcore.broker.reply import ReplyMessages
 from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig, broker_property
-from rmqcore.config import load_config, parse_broker_conf
-from rmqcore.errors import StoreError
+from rmqcore.config import DYNAMIC_SETTINGS, load_config, parse_broker_conf
+from rmqcore.config.store_config import resolve
+from rmqcore.errors import ConfigError, StoreError
+from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import (
     AccessGate,
     Account,
@@ -97,6 +99,24 @@ class Broker:
         self._managers: Managers | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
+        self._progress: RecoveryProgress | None = None
+        self._state = "stopped"
+
+    @property
+    def managers(self) -> Managers | None:
+        """What it knows while it runs; None when it does not."""
+        return self._managers
+
+    def state(self) -> tuple[bool, dict[str, object]]:
+        """Tell whether it serves, and what a probe wants to know of that."""
+        facts: dict[str, object] = {"state": self._state}
+        store, progress = self.store, self._progress
+        if self._state == "recovering" and progress is not None:
+            facts |= {"phase": progress.phase, "done": progress.done, "total": progress.total}
+        refused = store.why_not_writable() if self._state == "serving" and store else None
+        if refused is not None:
+            facts["refuses_puts"] = refused
+        return self._state == "serving" and refused is None, facts
 
     @property
     def address(self) -> str:
@@ -112,9 +132,11 @@ class Broker:
         """
         if self.config.listen_port == 0:
             self.config = replace(self.config, listen_port=_free_port(self._host))
-        self.store = await asyncio.to_thread(self._open_store)
+        self._state = "recovering"
         try:
+            self.store = await asyncio.to_thread(self._open_store)
             await self._serve(self.store)
+            self._state = "serving"
         except BaseException:
             await self.stop()
             raise
@@ -131,7 +153,10 @@ class Broker:
             deliver_delayed=True,
             retention=True,
         )
-        return DefaultMessageStore(self.path, config)
+        return DefaultMessageStore(self.path, config, progress=self._progressed)
+
+    def _progressed(self, progress: RecoveryProgress) -> None:
+        self._progress = progress
 
     async def _serve(self, store: DefaultMessageStore) -> None:
         loop = asyncio.get_running_loop()
@@ -182,15 +207,39 @@ class Broker:
         store, config = of.store, of.config
         half_message = of.transactions.half_message
         send = SendMessages(
-            store, config, of.topics, of.groups, of.locks, of.arrived, half_message, of.timer
+            store,
+            config,
+            of.topics,
+            of.groups,
+            of.locks,
+            of.arrived,
+            of.traffic,
+            half_message,
+            of.timer,
         )
         return (
             send,
             ReplyMessages(config, of.topics, of.producers, send.send),
-            PullMessages(store, config, of.topics, of.groups, of.consumers, of.offsets, of.hold),
+            PullMessages(
+                store,
+                config,
+                of.topics,
+                of.groups,
+                of.consumers,
+                of.offsets,
+                of.hold,
+                of.traffic,
+            ),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
             PopMessages(
-                store, config, of.topics, of.groups, of.offsets, of.pop_hold, of.checkpoints
+                store,
+                config,
+                of.topics,
+                of.groups,
+                of.offsets,
+                of.pop_hold,
+                of.checkpoints,
+                of.traffic,
             ),
             of.pop_acks,
             Assignment(config, of.topics, of.groups, of.consumers, outside, of.folder),
@@ -217,6 +266,9 @@ class Broker:
         mine = {name: value for name, value in properties.items() if broker_property(name)}
         changed = self.config.changed(mine)
         others = {name: value for name, value in properties.items() if name not in mine}
+        for name, value in others.items():
+            if resolve({name: value})[0].keys().isdisjoint(DYNAMIC_SETTINGS):
+                raise ConfigError(name, value, "a setting that can change while the broker runs")
         if others and self.store is not None:
             self.store.change_settings(**others)
         self.config = changed
@@ -259,12 +311,18 @@ class Broker:
             logger.exception("configuration cannot be written, and is tried again")
 
     async def stop(self) -> None:
-        """Take the name out of the name servers, answer what was taken, close the store."""
+        """Take the name out of the name servers, answer what was taken, close the store.
+
+        Pulls that wait are answered as if their time were over.
+        """
+        self._state = "stopping"
         if self._registration is not None:
             await self._registration.stop()
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
+        if self._managers is not None:
+            self._managers.release()
         if self._server is not None:
             await self._server.stop()
         for task in self._tasks:
@@ -279,6 +337,7 @@ class Broker:
         self._tasks = []
         if store is not None:
             await asyncio.to_thread(_close, store, managers)
+        self._state = "stopped"
 
 
 def _for_store(properties: Mapping[str, object]) -> dict[str, object]:

@@ -33,6 +33,7 @@ class PullHold:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], set[HeldPull]] = {}
+        self._released = False
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -40,6 +41,9 @@ class PullHold:
     def hold(self, topic: str, queue_id: int, pull: HeldPull, timeout_s: float) -> None:
         """Let a pull wait for an arrival, or until its time is over."""
         loop = asyncio.get_running_loop()
+        if self._released:
+            loop.call_soon(pull.wake, False)
+            return
         self._held.setdefault((topic, queue_id), set()).add(pull)
         pull.timer = loop.call_later(
             min(timeout_s, HOLD_S_MAX), self._expire, (topic, queue_id), pull
@@ -61,6 +65,16 @@ class PullHold:
         for topic, queue_id in queues:
             if (topic, queue_id) in self._held:
                 self.arrived(topic, queue_id)
+
+    def release(self) -> None:
+        """Answer all that wait, and whoever comes from now on: the broker is about to stop."""
+        self._released = True
+        held, self._held = self._held, {}
+        for pulls in held.values():
+            for pull in pulls:
+                if pull.timer is not None:
+                    pull.timer.cancel()
+                pull.wake(False)
 
     def _expire(self, queue: tuple[str, int], pull: HeldPull) -> None:
         if self._take(queue, pull):

@@ -17,6 +17,7 @@ from rmqcore.broker.pop_hold import PopHold
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import TIMER_TOPIC, Topics
+from rmqcore.broker.traffic import Traffic
 from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import SubscriptionGroupTable
@@ -43,6 +44,7 @@ class Managers:
     producers: Producers = field(default_factory=Producers)
     locks: QueueLocks = field(default_factory=QueueLocks)
     hold: PullHold = field(default_factory=PullHold)
+    traffic: Traffic = field(default_factory=Traffic)
     pop_hold: PopHold = field(default_factory=PopHold)
     checkpoints: Checkpoints = field(init=False)
     pop_acks: PopAcks = field(init=False)
@@ -120,6 +122,11 @@ class Managers:
         if self.store.consumer_offsets.changed and len(self.checkpoints):
             self.store.flush()
         return self.store.consumer_offsets.persist()
+
+    def release(self) -> None:
+        """Answer all requests that wait for messages: the broker is about to stop."""
+        self.hold.release()
+        self.pop_hold.release()
 
     def finish(self) -> None:
         """Keep what is reached; the last call, before the store is closed.

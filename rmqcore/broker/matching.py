@@ -35,6 +35,9 @@ class Matched:
     parts: list[memoryview] = field(default_factory=list)
     messages: list[MessageExt] = field(default_factory=list)
 
+    def __len__(self) -> int:
+        return len(self.parts)
+
     def slices(self) -> list[memoryview]:
         """The records' bytes."""
         return self.parts

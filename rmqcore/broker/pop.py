@@ -30,6 +30,7 @@ from rmqcore.broker.pop_receipts import (
 from rmqcore.broker.settings import READ, BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
+from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError
 from rmqcore.message import GetMessageResult, Message, MessageExt
@@ -119,7 +120,7 @@ class PopMessages:
     Args:
         store: where the messages are.
         config: the broker's settings at this moment.
-        topics, groups, offsets, hold, checkpoints: the broker's.
+        topics, groups, offsets, hold, checkpoints, traffic: the broker's.
     """
 
     def __init__(
@@ -131,7 +132,9 @@ class PopMessages:
         offsets: Offsets,
         hold: PopHold,
         checkpoints: Checkpoints,
+        traffic: Traffic,
     ) -> None:
+        self._traffic = traffic
         self._store = store
         self._config = config
         self._topics = topics
@@ -280,6 +283,8 @@ class PopMessages:
                     found.revive_queue,
                 )
                 self._checkpoints.add(checkpoint)
+                size = sum(map(len, result.slices()))
+                self._traffic.add_fetched(topic, wanted.group, len(messages), size)
                 self._add(found, checkpoint, flag, result, wanted.topic)
             if following != start:
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)

@@ -44,6 +44,7 @@ class PopHold:
         #: by topic, and by retry topic: the keys that an arrival there concerns
         self._keys: dict[str, dict[HoldKey, None]] = {}
         self._count = 0
+        self._released = False
 
     def __len__(self) -> int:
         return self._count
@@ -53,9 +54,9 @@ class PopHold:
         return len(self._held.get(key, ()))
 
     def hold(self, pop: HeldPop, timeout_s: float) -> bool:
-        """Let a request wait for an arrival, or until its time is over; False: too many wait."""
+        """Let a request wait for an arrival, or for its time to end; False: none may wait now."""
         held = self._held.get(pop.key, {})
-        if len(held) >= _OF_ONE_KEY_MAX or self._count >= _MAX:
+        if self._released or len(held) >= _OF_ONE_KEY_MAX or self._count >= _MAX:
             return False
         if not held:
             self._held[pop.key] = held
@@ -82,6 +83,12 @@ class PopHold:
             self._take(pop)
             pop.wake(True)
             return
+
+    def release(self) -> None:
+        """Answer all that wait, and let nobody wait any more: the broker is about to stop."""
+        self._released = True
+        for pop in [pop for pops in self._held.values() for pop in pops]:
+            self._expire(pop)
 
     def _expire(self, pop: HeldPop) -> None:
         if self._take(pop):

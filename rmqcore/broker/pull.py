@@ -18,6 +18,7 @@ from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.settings import READ, BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
+from rmqcore.broker.traffic import Traffic
 from rmqcore.errors import CorruptStoreError
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
@@ -103,6 +104,7 @@ class PullMessages:
         consumers: Consumers,
         offsets: Offsets,
         hold: PullHold,
+        traffic: Traffic,
     ) -> None:
         self._store = store
         self._config = config
@@ -111,6 +113,7 @@ class PullMessages:
         self._consumers = consumers
         self._offsets = offsets
         self._hold = hold
+        self._traffic = traffic
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -258,7 +261,9 @@ class PullMessages:
             status.name,
         )
         if status is GetMessageStatus.FOUND:
-            answer.parts = result.slices()
+            parts = answer.parts = result.slices()
+            size = sum(map(len, parts))
+            self._traffic.add_fetched(wanted.topic, wanted.group, len(result), size)
         return answer
 
     def _moved(self, wanted: PullRequest, offset: int) -> RemotingCommand:

@@ -16,7 +16,14 @@ from rmqcore.broker.client_requests import QueueLocks
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.settings import WRITE, BrokerConfig
 from rmqcore.broker.timer import TimerMessages
-from rmqcore.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from rmqcore.broker.topics import (
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    Topics,
+)
+from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, TRANSACTION, Traffic
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.message import Message, MessageExt, PutMessageResult
@@ -158,6 +165,7 @@ class SendMessages:
         config: the broker's settings at this moment.
         topics, groups, locks: the broker's.
         arrived: called after each put with (topic, queue id), on the event loop.
+        traffic: counts what is stored.
         half_message: makes of a transaction's message what is stored until it is decided.
         timer: makes of a message with a time of delivery what is stored until then.
     """
@@ -170,6 +178,7 @@ class SendMessages:
         groups: Groups,
         locks: QueueLocks,
         arrived: Callable[[str, int], None],
+        traffic: Traffic,
         half_message: HalfMessage | None = None,
         timer: TimerMessages | None = None,
     ) -> None:
@@ -179,6 +188,7 @@ class SendMessages:
         self._groups = groups
         self._locks = locks
         self._arrived = arrived
+        self._traffic = traffic
         self._half_message = half_message
         self._timer = timer
 
@@ -252,10 +262,10 @@ class SendMessages:
             raise _refusal(error) from error
         waits = self._store.waits_for_disk and not _NOT_WAITED_FOR.search(wanted.properties_text)
         if receipt is None or waits:
-            return self._finish(message, receipt, unique_key, waits)
+            return self._finish(message, receipt, unique_key, waits, _kind(wanted))
         if self._store.waits_for_disk:
             self._store.not_waited_for(receipt)
-        return self._answer(receipt, wanted.topic, queue_id, unique_key)
+        return self._answer(receipt, wanted.topic, queue_id, unique_key, _kind(wanted))
 
     async def _finish(
         self,
@@ -263,6 +273,7 @@ class SendMessages:
         receipt: PutMessageResult | None,
         unique_key: str | None,
         waits: bool,
+        kind: str,
     ) -> RemotingCommand:
         """What of a send takes its time: the next log file, the disk."""
         try:
@@ -272,7 +283,7 @@ class SendMessages:
             raise _refusal(error) from error
         if receipt.ok and waits:
             receipt = await self._store.on_disk(receipt)
-        return self._answer(receipt, message.topic, message.queue_id, unique_key)
+        return self._answer(receipt, message.topic, message.queue_id, unique_key, kind)
 
     def _own_properties(self) -> str:
         """The properties that every message gets from the broker."""
@@ -357,7 +368,10 @@ class SendMessages:
     def _answer_put(
         self, receipt: PutMessageResult, message: Message, queue_id: int
     ) -> RemotingCommand:
-        answer = self._answer(receipt, message.topic, queue_id, _unique_key(message))
+        kind = TRANSACTION if message.topic == HALF_TOPIC else NORMAL
+        if message.topic == TIMER_TOPIC or (message.properties or {}).get("DELAY", "0") != "0":
+            kind = DELAY
+        answer = self._answer(receipt, message.topic, queue_id, _unique_key(message), kind)
         handle = self._timer.recall_handle(message) if self._timer is not None else None
         if receipt.ok and handle is not None:
             answer.ext_fields["recallHandle"] = handle
@@ -369,6 +383,7 @@ class SendMessages:
         topic: str,
         queue_id: int,
         unique_key: str | None,
+        kind: str,
     ) -> RemotingCommand:
         """The answer to a send; without a stored message only the region is told."""
         code, remark = _CODES.get(
@@ -383,6 +398,7 @@ class SendMessages:
             fields["queueOffset"] = str(receipt.queue_offset)
             if unique_key:
                 fields["transactionId"] = unique_key
+            self._traffic.add_stored(topic, kind, receipt.message_count, receipt.store_size)
             self._arrived(topic, queue_id)
         return answer
 
@@ -436,6 +452,7 @@ class SendMessages:
         properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
         if stored.reconsume_times >= most or level < 0:
             topic = self._topics.for_group(DEAD_LETTER_PREFIX + group)
+            self._traffic.add_dead(properties["RETRY_TOPIC"], group)
             queue_id, level = 0, 0
         else:
             topic = self._topics.for_group(RETRY_PREFIX + group, retry_queues)
@@ -466,6 +483,11 @@ def _flags(wanted: SendRequest, topic: TopicConfig) -> int:
     """The system flag of what is stored."""
     flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
     return flags | SysFlag.MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else flags
+
+
+def _kind(wanted: SendRequest) -> str:
+    """The type of a message that is stored as it came."""
+    return FIFO if "__SHARDINGKEY\x01" in wanted.properties_text else NORMAL
 
 
 def _check_batch(topic: str) -> None:

@@ -14,6 +14,8 @@ from typing import Annotated, Protocol
 import typer
 
 from rmqcore.broker import Broker
+from rmqcore.broker.metrics import Metrics
+from rmqcore.broker.status_server import StatusServer
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
@@ -34,6 +36,13 @@ Auth = Annotated[
         "--auth",
         help="serve only signed requests of the accounts in this file, JSON under the names of "
         "plain_acl.yml",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="port of this machine for /metrics, /healthz and /readyz; 0: any that is free",
     ),
 ]
 
@@ -61,6 +70,7 @@ def serve(
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
+    metrics_port: MetricsPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve a store: a name server and a broker for RocketMQ's clients, until Ctrl-C.
@@ -83,11 +93,11 @@ def serve(
         properties["namesrvAddr"] = ";".join(filter(None, [own, others]))
         broker = Broker(store, _placed(properties, host, port), accounts=accounts)
         try:
-            await broker.start()
+            servers, facts = await _start_broker(broker, metrics_port)
         except BaseException:
             await name_server.stop()
             raise
-        return [broker, name_server], {"namesrv": own, "broker": broker.address}
+        return [*servers, name_server], {"namesrv": own, **facts}
 
     run(_until_signal(start, store, began, as_json=as_json))
 
@@ -104,6 +114,7 @@ def broker(
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
+    metrics_port: MetricsPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve a store as a broker that registers with the name servers of namesrvAddr."""
@@ -114,8 +125,7 @@ def broker(
 
     async def start() -> tuple[list[Server], dict[str, object]]:
         served = Broker(store, _placed(properties, listens_on, port), accounts=accounts)
-        await served.start()
-        return [served], {"broker": served.address}
+        return await _start_broker(served, metrics_port)
 
     run(_until_signal(start, store, began, as_json=as_json))
 
@@ -141,6 +151,25 @@ def namesrv(
         return [served], {"namesrv": f"{host}:{served.port}"}
 
     run(_until_signal(start, None, began, as_json=as_json))
+
+
+async def _start_broker(
+    broker: Broker, metrics_port: int | None
+) -> tuple[list[Server], dict[str, object]]:
+    """Start a broker and, before it, the port that tells how far that is."""
+    if metrics_port is None:
+        await broker.start()
+        return [broker], {"broker": broker.address}
+    metrics = Metrics(lambda: broker.managers)
+    status = StatusServer("127.0.0.1", metrics_port, broker.state, metrics)
+    await status.start()
+    try:
+        await broker.start()
+    except BaseException:
+        await status.stop()
+        raise
+    facts: dict[str, object] = {"broker": broker.address, "metrics": f"127.0.0.1:{status.port}"}
+    return [broker, status], facts
 
 
 def _properties(config: Path | None, settings: list[str] | None) -> dict[str, object]:

@@ -246,9 +246,15 @@ def test_every_setting_that_can_be_changed_from_afar_is_a_number_or_a_switch():
     import dataclasses
 
     from rmqcore.broker.settings import BrokerConfig
+    from rmqcore.config import DYNAMIC_SETTINGS
+    from rmqcore.config.store_config import SETTINGS
     from rmqcore.namesrv import NamesrvConfig
 
     for owner in (BrokerConfig, NamesrvConfig):
         dynamic = [f for f in dataclasses.fields(owner) if f.metadata["dynamic"]]
         assert dynamic
         assert [f.name for f in dynamic if type(f.default) not in (int, bool)] == []
+    # hours of the day, checked as such
+    of_store = [SETTINGS[name] for name in DYNAMIC_SETTINGS - {"delete_when"}]
+    assert [f.name for f in of_store if type(f.default) not in (int, bool, type(None))] == []
+    assert [f.name for f in of_store if "path" in f.name] == []

@@ -1,0 +1,73 @@
+"""What went in and out, by topic: counters that only grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+NORMAL: Final = "normal"
+FIFO: Final = "fifo"
+DELAY: Final = "delay"
+TRANSACTION: Final = "transaction"
+
+#: upper bounds of the buckets of message sizes, bytes; above the last there is one more
+SIZE_BOUNDS: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+
+
+@dataclass(slots=True)
+class In:
+    """What was stored of one topic and one type of message."""
+
+    messages: int = 0
+    size: int = 0
+    #: messages by their size, see `SIZE_BOUNDS`.
+    by_size: list[int] = field(default_factory=lambda: [0] * (len(SIZE_BOUNDS) + 1))
+
+
+@dataclass(slots=True)
+class Out:
+    """What one group has got of one topic."""
+
+    messages: int = 0
+    size: int = 0
+
+
+class Traffic:
+    """Counts of one broker since it was started.
+
+    Attributes:
+        stored: by (topic, type of message).
+        fetched: by (topic, group).
+        dead: dead letters by (topic, group).
+
+    Source: BrokerMetricsManager.
+    """
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[str, str], In] = {}
+        self.fetched: dict[tuple[str, str], Out] = {}
+        self.dead: dict[tuple[str, str], int] = {}
+
+    def add_stored(self, topic: str, kind: str, messages: int, size: int) -> None:
+        """Count what a send has stored."""
+        counts = self.stored.get((topic, kind))
+        if counts is None:
+            counts = self.stored[topic, kind] = In()
+        counts.messages += messages
+        counts.size += size
+        each, bucket = size // messages, 0
+        while bucket < len(SIZE_BOUNDS) and each > SIZE_BOUNDS[bucket]:
+            bucket += 1
+        counts.by_size[bucket] += messages
+
+    def add_fetched(self, topic: str, group: str, messages: int, size: int) -> None:
+        """Count what a pull was answered with."""
+        counts = self.fetched.get((topic, group))
+        if counts is None:
+            counts = self.fetched[topic, group] = Out()
+        counts.messages += messages
+        counts.size += size
+
+    def add_dead(self, topic: str, group: str) -> None:
+        """Count a message that was tried often enough."""
+        self.dead[topic, group] = self.dead.get((topic, group), 0) + 1

@@ -1,0 +1,176 @@
+"""What a broker tells of itself over HTTP."""
+
+import asyncio
+import json
+
+from broker.conftest import SMALL, Peer
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmqcore.broker import Broker
+from rmqcore.broker.metrics import Metrics
+from rmqcore.broker.status_server import StatusServer
+from rmqcore.recovery.report import RecoveryProgress
+from rmqcore.remoting import RequestCode
+
+#: of RocketMQ 5's page of metrics, what a broker without a proxy has
+NAMES = {
+    "rocketmq_messages_in_total",
+    "rocketmq_messages_out_total",
+    "rocketmq_throughput_in_total",
+    "rocketmq_throughput_out_total",
+    "rocketmq_message_size_bucket",
+    "rocketmq_send_to_dlq_messages_total",
+    "rocketmq_consumer_lag_messages",
+    "rocketmq_consumer_lag_latency",
+    "rocketmq_consumer_ready_messages",
+    "rocketmq_topic_number",
+    "rocketmq_consumer_group_number",
+    "rocketmq_storage_size",
+    "rocketmq_storage_flush_behind_bytes",
+    "rocketmq_storage_dispatch_behind_bytes",
+}
+
+
+async def get(port, path, method="GET"):
+    """(status, body) of a page."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def run_with_status(tmp_path, scenario):
+    async def main():
+        broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL})
+        status = StatusServer("127.0.0.1", 0, broker.state, Metrics(lambda: broker.managers))
+        await status.start()
+        peer = Peer(broker)
+        try:
+            await scenario(broker, peer, status.port)
+        finally:
+            await peer.client.close()
+            await broker.stop()
+            await status.stop()
+
+    asyncio.run(main())
+
+
+def samples(text):
+    """Values by (name, labels in the order of their names, without the node's)."""
+    return {
+        (
+            sample.name,
+            *(value for name, value in sorted(sample.labels.items()) if "node" not in name),
+        ): (sample.value)
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_what_went_in_and_out_is_counted_under_rocketmqs_names(tmp_path):
+    async def scenario(broker, peer, port):
+        await broker.start()
+        for body in (b"a", b"b", bytes(2000)):
+            await peer.send("T", body, properties={"TAGS": "x" if len(body) > 1 else "y"})
+        await peer.send("T", b"s", properties={"__SHARDINGKEY": "k"})
+        await peer.send("T", b"d", properties={"DELAY": "1"})
+        await peer.pull("T")
+        await peer.pull("T", group="Tagged", subscription="y")
+        sent = await peer.send("Bad", b"x")
+        offset = int(sent.ext_fields["msgId"][16:], 16)
+        dead = {"group": "CG", "offset": offset, "delayLevel": -1}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, dead)).code == 0
+        commit = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 1}
+        assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        status, text = await get(port, "/metrics")
+        found = samples(text)
+        assert status == 200
+        assert {name for name, *_ in found} >= NAMES
+        cluster = "DefaultCluster"
+        assert found["rocketmq_messages_in_total", cluster, "normal", "T"] == 3
+        assert found["rocketmq_messages_in_total", cluster, "fifo", "T"] == 1
+        assert found["rocketmq_messages_in_total", cluster, "delay", "T"] == 1
+        assert found["rocketmq_message_size_bucket", cluster, "1024", "normal", "T"] == 2
+        assert found["rocketmq_message_size_bucket", cluster, "+Inf", "normal", "T"] == 3
+        assert found["rocketmq_throughput_in_total", cluster, "normal", "T"] > 2000
+        assert found["rocketmq_messages_out_total", cluster, "CG", "T"] == 4
+        assert found["rocketmq_messages_out_total", cluster, "Tagged", "T"] == 2
+        assert found["rocketmq_send_to_dlq_messages_total", cluster, "CG", "Bad"] == 1
+        assert found["rocketmq_consumer_lag_messages", cluster, "CG", "T"] == 3
+        assert found["rocketmq_consumer_lag_latency", cluster, "CG", "T"] >= 0
+
+    run_with_status(tmp_path, scenario)
+
+
+def test_ready_is_said_when_requests_are_served_and_not_before_nor_after(tmp_path):
+    async def scenario(broker, _, port):
+        async def ready():
+            status, body = await get(port, "/readyz")
+            return status, json.loads(body)
+
+        assert await ready() == (503, {"state": "stopped"})
+        starting = asyncio.create_task(broker.start())
+        await asyncio.sleep(0)
+        assert broker.state()[1]["state"] == "recovering"
+        await starting
+        assert await ready() == (200, {"state": "serving"})
+        assert await get(port, "/healthz") == (200, b"ok\n")
+        await broker.stop()
+        assert await ready() == (503, {"state": "stopped"})
+        assert (await get(port, "/healthz"))[0] == 200
+
+    run_with_status(tmp_path, scenario)
+
+
+def test_how_far_the_recovery_is_is_told(tmp_path):
+    async def main():
+        broker = Broker(tmp_path / "store", SMALL)
+        broker._state = "recovering"
+        broker._progressed(RecoveryProgress("log", 5, 10))
+        facts = {"state": "recovering", "phase": "log", "done": 5, "total": 10}
+        assert broker.state() == (False, facts)
+
+    asyncio.run(main())
+
+
+def test_a_store_that_refuses_puts_is_not_ready(tmp_path):
+    async def scenario(broker, _, port):
+        await broker.start()
+        broker.store.close()
+        status, body = await get(port, "/readyz")
+        assert status == 503
+        assert "closed" in json.loads(body)["refuses_puts"]
+
+    run_with_status(tmp_path, scenario)
+
+
+def test_other_pages_and_methods_are_refused(tmp_path):
+    async def scenario(_, __, port):
+        assert (await get(port, "/"))[0] == 404
+        assert (await get(port, "/healthz", "POST"))[0] == 405
+        assert await get(port, "/healthz?x=1", "HEAD") == (200, b"")
+        assert (await get(port, "/metrics"))[1] == b""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /" + bytes(20_000))
+        assert await reader.read() == b""
+        writer.close()
+
+    run_with_status(tmp_path, scenario)
+
+
+def test_pulls_that_wait_are_answered_before_the_broker_stops(tmp_path):
+    async def scenario(broker, peer, _):
+        await broker.start()
+        await peer.send("T", b"first")
+        waiting = [
+            asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=20_000)) for _ in range(3)
+        ]
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        await broker.stop()
+        assert [(await each).code for each in waiting] == [19, 19, 19]
+        assert asyncio.get_running_loop().time() - began < 3
+
+    run_with_status(tmp_path, scenario)
