@@ -43,8 +43,8 @@ class LiveSettings:
 
         Source: RocketMQ broker/processor/AdminBrokerProcessor.java, updateBrokerConfig.
         """
-        resolved, _ = resolve(settings)
-        for name, value in resolved.items():
+        resolved, ignored = resolve(settings)
+        for name, value in (*ignored.items(), *resolved.items()):
             if name not in DYNAMIC_SETTINGS:
                 rule = "a setting that can change while the store is open; open it again with this"
                 raise self.config.refused(name, value, rule)

@@ -36,12 +36,19 @@ def small_disk(tmp_path):
 def fill(path, leave):
     """Take all room of a disk but `leave` bytes; remove the file to give it back."""
     ballast = path / "ballast"
+    taken = 0
     with ballast.open("wb", buffering=0) as file:
-        stat = os.statvfs(path)
-        free = stat.f_bavail * stat.f_frsize
-        with contextlib.suppress(OSError):
-            os.posix_fallocate(file.fileno(), 0, max(0, free - leave) or 1)
-    return ballast
+        # again when somebody who writes beside this has taken a part of it meanwhile
+        while True:
+            stat = os.statvfs(path)
+            free = stat.f_bavail * stat.f_frsize - leave
+            if free <= 0 and taken:
+                return ballast
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(file.fileno(), taken, max(1, free))
+                taken += max(1, free)
+            if free <= 0:
+                return ballast
 
 
 def put_until_full(store, number, most=3000):

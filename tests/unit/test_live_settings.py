@@ -54,3 +54,9 @@ def test_a_value_that_breaks_a_rule_changes_nothing(store):
     with pytest.raises(ConfigError):
         store.change_settings(sync_flush_timeout_ms=0)
     assert store.config.sync_flush_timeout_ms == 5000
+
+
+def test_a_name_that_means_nothing_to_a_store_is_refused_too(store):
+    with pytest.raises(ConfigError, match="brokerName"):
+        store.change_settings(max_message_size=10, brokerName="b")
+    assert store.config.max_message_size is None
