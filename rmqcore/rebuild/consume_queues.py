@@ -47,8 +47,8 @@ def rebuild(
 ) -> tuple[QueuesWritten, list[Damage]]:
     """Write the consume-queue units of one split into files below ``root``.
 
-    Splits may be worked on in any order and at the same time; `finish_queues` then closes the gaps
-    between them.
+    Splits may be worked on in any order and at the same time; `rebuild_consume_queues` then
+    closes the gaps between them.
 
     Args:
         split: from `plan`.

@@ -1,4 +1,4 @@
-"""`Dispatcher`: what takes each stretch of the log from the reput service."""
+"""`CommitLogDispatcher`: what takes each stretch of the log from the reput service."""
 
 from __future__ import annotations
 
