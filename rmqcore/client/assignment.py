@@ -18,7 +18,7 @@ from rmqcore.client.received import RETRY_PREFIX, decode_messages
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.route import parse_object
 from rmqcore.client.subscription import Subscription
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import RmqCoreError
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import (
     Connection,
@@ -147,8 +147,11 @@ class Assignment:
                     await self._update_routes()
                 await self._instance.meet_new_brokers()
                 await self._rebalance()
-            except RemotingError as error:
+            except RmqCoreError as error:
                 logger.warning("group %s: the share of queues: %s", self._group, error)
+
+    def _balance_soon(self) -> None:
+        asyncio.get_running_loop().call_later(_PULL_PAUSE_S, self._wanted.set)
 
     async def _update_routes(self) -> None:
         for topic in self._subscriptions:
@@ -166,6 +169,8 @@ class Assignment:
             locked = await self._requests.lock(share)
             await self._leave([queue for queue in self.queues if queue not in locked])
             new = [queue for queue in new if queue in locked]
+            if locked != share:
+                self._balance_soon()
         await asyncio.gather(*(self._join(queue) for queue in new))
 
     async def _share_of(self, topic: str) -> list[MessageQueue]:
@@ -188,7 +193,7 @@ class Assignment:
             offset, stored = await self._first_offset(queue)
         except RemotingError as error:
             logger.warning("group %s: where %s begins: %s", self._group, queue, error)
-            asyncio.get_running_loop().call_later(_PULL_PAUSE_S, self._wanted.set)
+            self._balance_soon()
             return
         assigned = AssignedQueue(
             queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
@@ -235,7 +240,7 @@ class Assignment:
                     assigned.queue, assigned.next_offset, subscription, assigned.broker_id
                 )
                 await self._take(assigned, answer, address, subscription)
-            except (RemotingError, CorruptRecordError) as error:
+            except RmqCoreError as error:
                 logger.warning("group %s: pull of %s: %s", self._group, assigned.queue, error)
                 assigned.broker_id = 0
                 await self._after_failure(error, assigned.queue.topic)
@@ -251,6 +256,8 @@ class Assignment:
             await self._instance.update_route(topic)
         except RemotingError as failure:
             logger.warning("group %s: the route of %s: %s", self._group, topic, failure)
+        # a broker that comes again does not know this consumer
+        self._wanted.set()
 
     async def _take(
         self,

@@ -110,9 +110,12 @@ class ClientInstance:
         Args:
             processors: for what brokers ask, by request code.
         """
-        sign = None if self._acl is None else self._acl.sign
         self.remoting = RemotingClient(
-            settings=ClientSettings(tls=self._tls), processors=dict(processors or {}), sign=sign
+            settings=ClientSettings(tls=self._tls),
+            processors=dict(processors or {}),
+            sign=None if self._acl is None else self._acl.sign,
+            # who comes again over another connection is a stranger to the broker
+            on_close=lambda address, _: self._known.discard(address),
         )
         self._task = asyncio.get_running_loop().create_task(self._look_after())
 

@@ -1,0 +1,216 @@
+"""Nothing hangs, nothing is lost, and nothing piles up when the other side fails."""
+
+import asyncio
+import ssl
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from client.test_produce_and_consume import receive
+
+from rmqcore.broker import Broker
+from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoRouteError, Producer
+from rmqcore.client.assigned import allocate
+from rmqcore.client.unique_id import UniqueIds
+from rmqcore.errors import ArgumentError
+from rmqcore.namesrv import NameServer
+from rmqcore.remoting import (
+    RemotingServer,
+    RemotingTimeoutError,
+    RequestCode,
+    ServerSettings,
+    TlsMode,
+    success,
+)
+from rmqcore.testing import SMALL_FILES
+
+PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
+
+
+@asynccontextmanager
+async def name_server(**more):
+    server = NameServer("127.0.0.1", 0, **more)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        await server.stop()
+
+
+async def started(path, namesrv, port=0, **settings):
+    broker = Broker(path, {"namesrvAddr": namesrv, "listenPort": port, **SMALL_FILES, **settings})
+    await broker.start()
+    return broker
+
+
+def test_a_broker_that_comes_again_is_found_again(tmp_path, run):
+    async def scenario():
+        async with (
+            name_server() as namesrv,
+            Producer(namesrv) as producer,
+        ):
+            broker = await started(tmp_path / "s", namesrv)
+            await producer.send("T", b"before", queue_id=0)
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                await receive(consumer, 1)
+                await broker.stop()
+                with pytest.raises((OSError, NoRouteError)):
+                    await producer.send("T", b"lost")
+                broker = await started(tmp_path / "s", namesrv, broker.config.listen_port)
+                await producer.send("T", b"after", queue_id=0)
+                (message,) = await receive(consumer, 1)
+                async with Admin(namesrv) as admin:
+                    while not await admin.consumers("G"):
+                        await asyncio.sleep(0.05)
+            await broker.stop()
+        return message.body
+
+    assert run(scenario()) == b"after"
+
+
+def test_a_send_that_fails_goes_to_another_broker(tmp_path, run):
+    async def scenario():
+        async with name_server() as namesrv:
+            brokers = [
+                await started(tmp_path / name, namesrv, brokerName=name) for name in ("one", "two")
+            ]
+            async with Producer(namesrv) as producer:
+                for _ in range(8):
+                    await producer.send("T", b"x")
+                await brokers[0]._server.stop()
+                names = {(await producer.send("T", b"y")).broker_name for _ in range(8)}
+            for broker in brokers:
+                await broker.stop()
+        return names
+
+    assert run(scenario()) == {"two"}
+
+
+def test_the_next_name_server_answers_for_one_that_is_gone(rocketmq_broker, rocketmq_topic, run):
+    async def scenario():
+        both = ["127.0.0.1:1", rocketmq_broker.namesrv_addr]
+        async with Producer(both) as producer:
+            return await producer.send(rocketmq_topic, b"x")
+
+    assert run(scenario()).queue_offset == 0
+
+
+def test_who_never_answers_is_waited_for_as_long_as_was_said(run):
+    async def never(connection, request):
+        await asyncio.sleep(60)
+        return success()
+
+    async def scenario():
+        server = RemotingServer("127.0.0.1", 0)
+        server.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, never)
+        await server.start()
+        async with Producer(f"127.0.0.1:{server.port}", timeout_ms=200) as producer:
+            began = time.monotonic()
+            with pytest.raises(RemotingTimeoutError):
+                await producer.send("T", b"x")
+            took_s = time.monotonic() - began
+        await server.stop(0)
+        return took_s
+
+    assert 0.15 < run(scenario()) < 2
+
+
+def test_no_more_is_fetched_than_there_is_room_for(rocketmq_broker, rocketmq_topic, run):
+    namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def scenario():
+        async with Producer(namesrv) as producer:
+            for part in range(10):
+                many = [b"%d" % (part * 100 + number) for number in range(100)]
+                await producer.send_batch(rocketmq_topic, many, queue_id=0)
+        sizes = []
+        for prefetch, unacked_max in ((40, 2000), (2000, 70)):
+            async with Consumer(
+                namesrv,
+                f"CG-room{prefetch}",
+                wanted,
+                start="first",
+                prefetch=prefetch,
+                unacked_max=unacked_max,
+            ) as consumer:
+                await asyncio.sleep(0.5)
+                sizes.append(sum(each.unacked_count for each in consumer.assigned))
+                found = await receive(consumer, 1000)
+                assert [int(message.body) for message in found] == list(range(1000))
+        return sizes
+
+    buffered, unsettled = run(scenario())
+    assert 40 <= buffered < 40 + 32
+    assert 70 <= unsettled < 70 + 32
+
+
+def test_closing_ends_who_waits_for_a_message(rocketmq_broker, rocketmq_topic, run):
+    async def scenario():
+        consumer = Consumer(rocketmq_broker.namesrv_addr, "CG-end", {rocketmq_topic: "*"})
+        with pytest.raises(ClientClosedError):
+            await consumer.receive()
+        await consumer.start()
+        waiting = asyncio.ensure_future(anext(consumer, None))
+        await asyncio.sleep(0.05)
+        await consumer.close()
+        assert await waiting is None
+        with pytest.raises(ClientClosedError):
+            await consumer.receive()
+        with pytest.raises(ClientClosedError):
+            await Producer(rocketmq_broker.namesrv_addr).send("T", b"x")
+
+    run(scenario())
+
+
+def test_tls_is_spoken_where_it_is_asked_for(run):
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(PEM)
+    settings = ServerSettings(tls=served, tls_mode=TlsMode.ENFORCING)
+
+    async def scenario():
+        async with name_server(settings=settings) as namesrv:
+            trust = ssl.create_default_context(cafile=PEM)
+            async with Admin(namesrv, tls=trust) as admin:
+                return await admin.topics()
+
+    assert run(scenario()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("", "G", {"T": "*"}), "namesrv_addr"),
+        (("here", "G", {"T": "*"}), "namesrv_addr"),
+        (("h:1", "G", {}), "subscriptions"),
+        (("h:1", "G", "T"), "subscriptions"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, named):
+    with pytest.raises(ArgumentError, match=named):
+        Consumer(*arguments)
+    with pytest.raises(ArgumentError, match="start"):
+        Consumer("h:1", "G", {"T": "*"}, start="now")
+    with pytest.raises(ArgumentError, match="mode"):
+        Consumer("h:1", "G", {"T": "*"}, mode="all")
+
+
+@pytest.mark.parametrize("members", range(1, 12))
+def test_each_queue_has_one_consumer_and_shares_differ_by_one(members):
+    queues = [MessageQueue("T", "b", number) for number in range(8)]
+    names = [f"c{number:02}" for number in range(members)]
+    shares = [allocate(queues, names, name) for name in names]
+    assert [queue for share in shares for queue in share] == queues
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert allocate(queues, names, "stranger") == []
+
+
+def test_ids_are_unique_and_tell_their_time():
+    ids = UniqueIds("10.1.2.3")
+    made = {ids.make() for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(len(each) == 32 and each.startswith("0A010203") for each in made)
+    now = time.localtime()
+    since_month_s = (now.tm_mday - 1) * 86_400 + now.tm_hour * 3600 + now.tm_min * 60 + now.tm_sec
+    told_s = int(ids.make()[20:28], 16) / 1000
+    assert abs(told_s - since_month_s) < 3700  # a clock change in the month
