@@ -377,6 +377,8 @@ class Admin:
     ) -> dict[MessageQueue, int]:
         """Let a group go on at the messages of a time (222); its consumers take it at once.
 
+        Brokers of 4.9 want one of them to be connected.
+
         Args:
             group: its name.
             topic: which.

@@ -198,7 +198,8 @@ class Assignment:
         assigned = AssignedQueue(
             queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
         )
-        assigned.committed = stored
+        # brokers of 4.9 say 0 where nothing is stored, too
+        assigned.committed = stored or None
         self.queues[queue] = assigned
         assigned.task = asyncio.get_running_loop().create_task(self._pull_on(assigned))
         await self._commit(assigned, wait=False)
@@ -314,7 +315,11 @@ class Assignment:
         for queue, offset in offset_table(request.body).items():
             assigned = self.queues.get(queue)
             if assigned is not None:
+                # the pull that waits at the old offset is not waited for
+                if assigned.task is not None:
+                    assigned.task.cancel()
                 assigned.restart(offset)
+                assigned.task = asyncio.get_running_loop().create_task(self._pull_on(assigned))
                 await self._commit(assigned, wait=False)
         return success()
 

@@ -144,8 +144,8 @@ def batch_of(topic: str, messages: Iterable[bytes | Message], ids: UniqueIds) ->
     if not parts:
         raise MessageIllegalError("a batch has at least one message")
     body = _checked(encode_batch(parts))
-    properties = {"UNIQ_KEY": ids.make(), "WAIT": "true"}
-    return Outgoing(topic, body, properties, ",".join(names), RequestCode.SEND_BATCH_MESSAGE)
+    # brokers of 4.9 give each message the properties of the batch: it has no id of its own
+    return Outgoing(topic, body, {"WAIT": "true"}, ",".join(names), RequestCode.SEND_BATCH_MESSAGE)
 
 
 def reply_to(message: ReceivedMessage, body: bytes, ids: UniqueIds) -> Outgoing:

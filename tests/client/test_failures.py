@@ -12,13 +12,19 @@ from client.test_produce_and_consume import receive
 from rmqcore.broker import Broker
 from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoRouteError, Producer
 from rmqcore.client.assigned import allocate
+from rmqcore.client.assignment import offset_table
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
+    Account,
+    AclSigner,
+    Permission,
+    RemotingCommand,
     RemotingServer,
     RemotingTimeoutError,
     RequestCode,
+    RequestRefusedError,
     ServerSettings,
     TlsMode,
     success,
@@ -78,6 +84,8 @@ def test_a_send_that_fails_goes_to_another_broker(tmp_path, run):
             async with Producer(namesrv) as producer:
                 for _ in range(8):
                     await producer.send("T", b"x")
+                # what a name server has been told of a topic that is made just now may be half
+                await asyncio.sleep(0.2)
                 await brokers[0]._server.stop()
                 names = {(await producer.send("T", b"y")).broker_name for _ in range(8)}
             for broker in brokers:
@@ -163,6 +171,34 @@ def test_closing_ends_who_waits_for_a_message(rocketmq_broker, rocketmq_topic, r
     run(scenario())
 
 
+def test_requests_are_signed(tmp_path, rocketmq_topic, run):
+    both = Permission.PUB | Permission.SUB
+    user = Account("user", "secret-1", default_topic=both, groups={"G": Permission.SUB})
+
+    async def scenario():
+        async with name_server() as namesrv:
+            broker = Broker(
+                tmp_path / "s",
+                {"namesrvAddr": namesrv, "listenPort": 0, **SMALL_FILES},
+                accounts={"user": user},
+            )
+            await broker.start()
+            acl = AclSigner("user", "secret-1")
+            async with Producer(namesrv, acl=acl) as producer:
+                await producer.send(rocketmq_topic, b"signed")
+            wanted = {rocketmq_topic: "*"}
+            async with Consumer(namesrv, "G", wanted, start="first", acl=acl) as consumer:
+                (message,) = await receive(consumer, 1)
+            for wrong in (None, AclSigner("user", "other"), AclSigner("nobody", "secret-1")):
+                async with Producer(namesrv, acl=wrong) as producer:
+                    with pytest.raises(RequestRefusedError):
+                        await producer.send(rocketmq_topic, b"x")
+            await broker.stop()
+        return message.body
+
+    assert run(scenario()) == b"signed"
+
+
 def test_tls_is_spoken_where_it_is_asked_for(run):
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(PEM)
@@ -214,3 +250,35 @@ def test_ids_are_unique_and_tell_their_time():
     since_month_s = (now.tm_mday - 1) * 86_400 + now.tm_hour * 3600 + now.tm_min * 60 + now.tm_sec
     told_s = int(ids.make()[20:28], 16) / 1000
     assert abs(told_s - since_month_s) < 3700  # a clock change in the month
+
+
+def test_a_broker_resets_the_offsets_and_asks_for_them(rocketmq_broker, rocketmq_topic, run):
+    async def scenario():
+        namesrv = rocketmq_broker.namesrv_addr
+        async with (
+            Producer(namesrv) as producer,
+            Consumer(namesrv, "CG-220", {rocketmq_topic: "*"}, start="first") as consumer,
+        ):
+            for number in range(3):
+                await producer.send(rocketmq_topic, b"%d" % number, queue_id=0)
+            await receive(consumer, 3)
+            processors = consumer._assignment.processors
+            queue = f'{{"brokerName":"broker-a","queueId":0,"topic":"{rocketmq_topic}"}}'
+            body = f'{{"offsetTable":{{{queue}:1}}}}'.encode()
+            reset = RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {}, body)
+            await processors[reset.code](None, reset)
+            again = [message.body for message in await receive(consumer, 2)]
+            ask = RemotingCommand(
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": rocketmq_topic}
+            )
+            told = offset_table(
+                processors[ask.code](None, ask).body.replace(b"messageQueueTable", b"offsetTable")
+            )
+            bad = RemotingCommand(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {}, b'{"offsetTable":1}'
+            )
+            with pytest.raises(RequestRefusedError):
+                await processors[bad.code](None, bad)
+        return again, told[MessageQueue(rocketmq_topic, "broker-a", 0)]
+
+    assert run(scenario()) == ([b"1", b"2"], 3)

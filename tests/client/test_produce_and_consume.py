@@ -313,7 +313,7 @@ def test_what_is_wrong_is_said(rocketmq_broker, rocketmq_topic, run):
                 await producer.send(rocketmq_topic, b"x", properties={"KEYS": "k"})
             with pytest.raises(RequestRefusedError) as refused:
                 await producer.send("bad topic", b"x")
-            assert refused.value.code == 29
+            assert refused.value.code in {29, 1}  # 4.9 has no code of its own for it
         async with Producer("127.0.0.1:1") as nobody:
             with pytest.raises(RemotingConnectError):
                 await nobody.send(rocketmq_topic, b"x")

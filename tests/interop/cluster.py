@@ -17,9 +17,13 @@ from rmqcore.remoting import (
     ClientSettings,
     RemotingClient,
     RemotingCommand,
+    RemotingError,
+    RequestCode,
+    ResponseCode,
     ServerSettings,
     TlsMode,
 )
+from rmqcore.testing import RunningBroker
 
 #: Java starts, compiles what is new, and on the first run fetches the jars.
 TIMEOUT_S = 240
@@ -172,6 +176,26 @@ def java_name_server(release, home):
     command, environment = java(release, home, main, "-c", conf)
     with running(command, environment, home):
         yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def java_cluster(release, home):
+    """A name server and a broker of a release, under the names of our fixture."""
+    with (
+        java_name_server(release, home / "namesrv") as namesrv,
+        java_broker(release, home / "broker", namesrv, "broker-a") as (_, address),
+    ):
+        ask = asker(namesrv)
+
+        def registered():
+            try:
+                answer = ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CLUSTER})
+            except RemotingError:
+                return False
+            return answer.code == ResponseCode.SUCCESS
+
+        until(registered, "the broker has registered")
+        yield RunningBroker(namesrv, address, home / "broker" / "store")
 
 
 @contextlib.contextmanager

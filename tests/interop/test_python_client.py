@@ -30,12 +30,9 @@ from client.test_request_and_transaction import (  # noqa: F401 - the same tests
     test_only_a_commit_lets_consumers_have_the_message,
 )
 
-from interop.cluster import CLUSTER, asker, java_broker, java_name_server, until
+from interop.cluster import java_cluster
 from interop.peer import missing
-from rmqcore.remoting import RemotingError, RequestCode, ResponseCode
-from rmqcore.testing import RunningBroker, rocketmq_topic  # noqa: F401 - a fixture
-
-RELEASE = "5.5.0"
+from rmqcore.testing import rocketmq_topic  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.interop,
@@ -45,20 +42,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def rocketmq_broker(tmp_path_factory):
-    """A broker and a name server of RocketMQ, under the names of our fixture."""
-    home = tmp_path_factory.mktemp("java")
-    with (
-        java_name_server(RELEASE, home / "namesrv") as namesrv,
-        java_broker(RELEASE, home / "broker", namesrv, "broker-a") as (_, address),
-    ):
-        ask = asker(namesrv)
-
-        def registered():
-            try:
-                answer = ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CLUSTER})
-            except RemotingError:
-                return False
-            return answer.code == ResponseCode.SUCCESS
-
-        until(registered, "the broker has registered")
-        yield RunningBroker(namesrv, address, home / "broker" / "store")
+    """A broker and a name server of RocketMQ 5."""
+    with java_cluster("5.5.0", tmp_path_factory.mktemp("java")) as broker:
+        yield broker
