@@ -1,0 +1,140 @@
+"""What consumers send back: again, later, as dead letters; and delay levels, as RocketMQ does."""
+
+import asyncio
+import json
+
+import pytest
+from broker.conftest import records
+
+from rmqcore.remoting import RequestCode, ResponseCode
+
+RETRY, DEAD = "%RETRY%CG", "%DLQ%CG"
+
+
+async def resend(peer, **fields):
+    """What a consumer sends itself when 36 has failed."""
+    return await peer.send(RETRY, b"again", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic"),
+    [
+        ({"j": 16}, RETRY),
+        ({"j": 17}, DEAD),
+        ({"j": 3, "l": 3}, RETRY),
+        ({"j": 4, "l": 3}, DEAD),
+        ({"j": 17, "l": 20}, RETRY),
+    ],
+)
+def test_a_message_that_was_tried_often_enough_is_a_dead_letter(with_broker, fields, topic):
+    async def scenario(broker, peer):
+        sent = await resend(peer, properties={"RETRY_TOPIC": "T", "DELAY": "-1"}, **fields)
+        assert sent.code == ResponseCode.SUCCESS
+        (message,) = records((await peer.pull(topic)).body)
+        assert message.reconsume_times == fields["j"]
+        assert message.properties["RETRY_TOPIC"] == "T"
+        dead = broker.store.topics.get(DEAD)
+        assert (dead is not None) == (topic == DEAD)
+        assert dead is None or (dead.write_queue_nums, dead.perm) == (1, 6)
+
+    with_broker(scenario)
+
+
+def test_a_dead_letter_waits_for_nothing(with_broker):
+    async def scenario(_, peer):
+        await resend(peer, j=17, properties={"DELAY": "18"})
+        (message,) = records((await peer.pull(DEAD)).body)
+        assert message.properties["DELAY"] == "-1"
+
+    with_broker(scenario)
+
+
+def test_a_group_that_consumes_in_order_sends_dead_letters_only(with_broker):
+    async def scenario(_, peer):
+        queue = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
+        lock = {"clientId": "c", "consumerGroup": "CG", "mqSet": [queue]}
+        answer = await peer.ask(RequestCode.LOCK_BATCH_MQ, body=json.dumps(lock).encode())
+        assert len(json.loads(answer.body)["lockOKMQSet"]) == 1
+        await resend(peer, j=1)
+        assert len(records((await peer.pull(DEAD)).body)) == 1
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"group": "Unknown"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"offset": 3}, ResponseCode.SYSTEM_ERROR),
+        ({"offset": 1 << 40}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_what_cannot_be_sent_back_is_refused(with_broker, fields, code):
+    async def scenario(_, peer):
+        await peer.send("T", b"x")
+        group = {"groupName": "CG"}
+        await peer.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(group).encode()
+        )
+        back = {"group": "CG", "offset": 0, "delayLevel": 0, **fields}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == code
+
+    with_broker(scenario, autoCreateSubscriptionGroup="false")
+
+
+@pytest.mark.parametrize(
+    ("back", "topic", "queue_id", "delay"),
+    [
+        ({"delayLevel": 0}, "SCHEDULE_TOPIC_XXXX", 2, "3"),
+        ({"delayLevel": 5}, "SCHEDULE_TOPIC_XXXX", 4, "5"),
+        ({"delayLevel": -1}, DEAD, 0, "0"),
+        ({"delayLevel": 0, "maxReconsumeTimes": 0}, DEAD, 0, "0"),
+    ],
+)
+def test_what_comes_back_waits_by_its_level_or_is_dead(with_broker, back, topic, queue_id, delay):
+    async def scenario(_, peer):
+        sent = await peer.send("T", b"x", properties={"TAGS": "a"})
+        request = {"group": "CG", "offset": 0, **back}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, request)).code == 0
+        (message,) = records((await peer.pull(topic, queue_id=queue_id)).body)
+        properties = message.properties
+        assert properties["DELAY"] == delay
+        assert (properties["RETRY_TOPIC"], properties["WAIT"]) == ("T", "false")
+        assert properties["ORIGIN_MESSAGE_ID"] == sent.ext_fields["msgId"]
+        assert (message.reconsume_times, message.tags) == (1, "a")
+
+    with_broker(scenario)
+
+
+def test_a_level_above_the_last_is_the_last_and_the_answer_names_the_queue_asked_for(with_broker):
+    async def scenario(_, peer):
+        sent = await peer.send("T", b"x", queue_id=3, properties={"DELAY": "99"})
+        assert sent.ext_fields["queueId"] == "3"
+        (message,) = records((await peer.pull("SCHEDULE_TOPIC_XXXX", queue_id=17)).body)
+        assert sent.ext_fields["msgId"] == message.message_id
+        assert message.properties["DELAY"] == "18"
+        assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "3")
+
+    with_broker(scenario)
+
+
+def test_a_batch_to_a_retry_topic_is_refused(with_broker):
+    async def scenario(_, peer):
+        answer = await peer.send(RETRY, b"", code=RequestCode.SEND_BATCH_MESSAGE, m="true")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+    with_broker(scenario)
+
+
+def test_a_message_that_was_timed_is_not_timed_again_when_it_comes_back(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"x", properties={"TIMER_DELAY_MS": "50"})
+        async with asyncio.timeout(5):
+            while not (found := records((await peer.pull("T")).body)):
+                await asyncio.sleep(0.02)
+        back = {"group": "CG", "offset": found[0].phy_offset, "delayLevel": -1}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        (dead,) = records((await peer.pull(DEAD)).body)
+        assert dead.body == b"x"
+
+    with_broker(scenario)
