@@ -190,6 +190,9 @@ class Consumer:
         """
         if not self._open.is_set():
             raise ClientClosedError("consumer")
+        at_once = self._next()
+        if at_once is not None:
+            return at_once
         try:
             async with asyncio.timeout(timeout_s):
                 while self._open.is_set():

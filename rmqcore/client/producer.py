@@ -20,6 +20,7 @@ from rmqcore.client.outgoing import Outgoing, batch_of, outgoing, reply_to
 from rmqcore.client.received import ReceivedMessage, decode_messages
 from rmqcore.client.replies import Replies
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
+from rmqcore.client.route import TopicRoute
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 from rmqcore.message import Message
 from rmqcore.remoting import (
@@ -104,6 +105,8 @@ class Producer:
         )
         self._replies = Replies()
         self._turn = itertools.count()
+        #: by topic: a route, and the queues that it gave
+        self._to_write: dict[str, tuple[TopicRoute, list[MessageQueue]]] = {}
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -337,10 +340,14 @@ class Producer:
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
         route = self._instance.routes.get(topic)
-        queues = route.to_write(topic) if route else []
+        kept, queues = self._to_write.get(topic, (None, []))
+        if route is not None and route is not kept:
+            queues = route.to_write(topic)
         if not queues:
             route = await self._instance.update_route(topic, create=True)
             queues = route.to_write(topic) if route else []
+        if route is not None:
+            self._to_write[topic] = route, queues
         if not queues:
             raise NoRouteError(
                 topic, "no broker has this topic; create it, or let brokers do (TBW102)"
