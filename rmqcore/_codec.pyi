@@ -6,10 +6,6 @@ from typing_extensions import Buffer
 from rmqcore.native.format._message import Message, MessageExt
 
 LAYOUT: Final[dict[str, dict[str, tuple[int, int]]]]
-MESSAGE_MAGIC_V1: Final[int]
-MESSAGE_MAGIC_V2: Final[int]
-BLANK_MAGIC: Final[int]
-RECORD_SIZE_LEAST: Final[int]
 BLANK_SIZE: Final[int]
 
 def crc32_implementation() -> str: ...

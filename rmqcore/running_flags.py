@@ -1,4 +1,4 @@
-"""Running flags: why a store cannot be read or written at this moment."""
+"""Running flags: why a store takes no puts at this moment."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ class RunningFlag(IntFlag):
 
 
 _AGAINST_PUTS = ~RunningFlag.NOT_READABLE
-_AGAINST_CONSUME_QUEUES = (
-    RunningFlag.NOT_WRITEABLE
-    | RunningFlag.WRITE_LOGICS_QUEUE_ERROR
-    | RunningFlag.WRITE_INDEX_FILE_ERROR
-    | RunningFlag.LOGIC_DISK_FULL
-)
 _USUAL_REASONS = {
     RunningFlag.NOT_READABLE: "the store is not readable",
     RunningFlag.NOT_WRITEABLE: "the store has been made read-only; open it again",
@@ -47,7 +41,7 @@ class RunningFlags:
     """The set of `RunningFlag`, each with its reason in a sentence.
 
     - A flag that is raised twice keeps its first reason: what went wrong first.
-    - ``readable`` and ``writeable`` are one attribute read, for the path of every put.
+    - ``writeable`` is a plain attribute: every put reads it.
 
     Threads: any.
     Source: RocketMQ store/RunningFlags.java.
@@ -55,15 +49,7 @@ class RunningFlags:
         `raise_flag` and `clear_flag` tell whether they changed anything.
     """
 
-    __slots__ = (
-        "_lock",
-        "_on_change",
-        "_reasons",
-        "bits",
-        "consume_queue_writeable",
-        "readable",
-        "writeable",
-    )
+    __slots__ = ("_lock", "_on_change", "_reasons", "bits", "writeable")
 
     def __init__(self, on_change: Callable[[RunningFlags], None] | None = None) -> None:
         """Begin with every flag down.
@@ -113,15 +99,9 @@ class RunningFlags:
 
     def why_not_writable(self) -> str | None:
         """The reasons why puts are refused, gravest first; None when they are not."""
-        return self._why(_AGAINST_PUTS)
-
-    def why_not_readable(self) -> str | None:
-        """The reason why gets are refused; None when they are not."""
-        return self._why(RunningFlag.NOT_READABLE)
-
-    def _why(self, relevant: RunningFlag) -> str | None:
         with self._lock:
-            reasons = [self._reasons[flag] for flag in sorted(self._reasons) if flag & relevant]
+            against = [flag for flag in sorted(self._reasons) if flag & _AGAINST_PUTS]
+            reasons = [self._reasons[flag] for flag in against]
         return "; ".join(reasons) or None
 
     def _refresh(self) -> None:
@@ -129,9 +109,7 @@ class RunningFlags:
         for flag in self._reasons:
             bits |= flag
         self.bits = bits
-        self.readable = not bits & RunningFlag.NOT_READABLE
         self.writeable = not bits & _AGAINST_PUTS
-        self.consume_queue_writeable = not bits & _AGAINST_CONSUME_QUEUES
         if self._on_change is not None:
             self._on_change(self)
 

@@ -126,11 +126,6 @@ class TimerMessages:
 
     # ---- what it says of itself
 
-    @property
-    def pending_count(self) -> int:
-        """Messages that were read and are not delivered."""
-        return len(self._heap)
-
     def runtime_info(self) -> dict[str, str]:
         """The timer's names of request 28."""
         late_ms = wall_clock_ms() - self._heap[0][0] if self._heap else 0

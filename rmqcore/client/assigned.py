@@ -73,11 +73,6 @@ class AssignedQueue:
         waits = self.dropped or self.paused or self.in_hand is not None
         return bool(self._buffered) and not waits
 
-    @property
-    def unacked_count(self) -> int:
-        """Messages that were pulled and not settled."""
-        return len(self._unacked)
-
     async def room(self) -> None:
         """Wait until there is room for more messages."""
         await self._room.wait()

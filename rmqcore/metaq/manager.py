@@ -8,7 +8,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import random
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -119,10 +118,6 @@ class MessageStoreManager:
     def num_partitions(self, topic: str) -> int:
         """Partitions that a topic may have."""
         return self.config.topic_config(topic).num_partitions
-
-    def random_partition(self, topic: str) -> int:
-        """Pick a partition for a message whose producer did not."""
-        return random.randrange(self.num_partitions(topic))  # noqa: S311
 
     def all_topics(self) -> tuple[str, ...]:
         """Configured topics and those that have partitions, sorted."""

@@ -9,43 +9,36 @@ import pytest
 from rmqcore.running_flags import RunningFlag, RunningFlags
 
 BLOCKS = {
-    # flag: (bit, puts, consume-queue writes, reads), RocketMQ's RunningFlags.java
-    RunningFlag.NOT_READABLE: (0x01, False, False, True),
-    RunningFlag.NOT_WRITEABLE: (0x02, True, True, False),
-    RunningFlag.WRITE_LOGICS_QUEUE_ERROR: (0x04, True, True, False),
-    RunningFlag.WRITE_INDEX_FILE_ERROR: (0x08, True, True, False),
-    RunningFlag.DISK_FULL: (0x10, True, False, False),
-    RunningFlag.FENCED: (0x20, True, False, False),
-    RunningFlag.LOGIC_DISK_FULL: (0x40, True, True, False),
+    # flag: (bit, puts), RocketMQ's RunningFlags.java
+    RunningFlag.NOT_READABLE: (0x01, False),
+    RunningFlag.NOT_WRITEABLE: (0x02, True),
+    RunningFlag.WRITE_LOGICS_QUEUE_ERROR: (0x04, True),
+    RunningFlag.WRITE_INDEX_FILE_ERROR: (0x08, True),
+    RunningFlag.DISK_FULL: (0x10, True),
+    RunningFlag.FENCED: (0x20, True),
+    RunningFlag.LOGIC_DISK_FULL: (0x40, True),
 }
 
 
 def test_a_new_store_is_free():
     flags = RunningFlags()
-    assert (flags.readable, flags.writeable, flags.consume_queue_writeable) == (True,) * 3
+    assert flags.writeable
     assert flags.bits == 0
     assert flags.why_not_writable() is None
-    assert flags.why_not_readable() is None
 
 
 @pytest.mark.parametrize("flag", RunningFlag)
-def test_each_flag_blocks_what_it_blocks_in_rocketmq(flag):
-    bit, puts, consume_queues, reads = BLOCKS[flag]
+def test_each_flag_blocks_puts_as_in_rocketmq(flag):
+    bit, puts = BLOCKS[flag]
     flags = RunningFlags()
     assert flags.raise_flag(flag)
     assert flag == bit
     assert flag in flags
-    assert (not flags.writeable, not flags.consume_queue_writeable, not flags.readable) == (
-        puts,
-        consume_queues,
-        reads,
-    )
+    assert flags.writeable is not puts
     assert bool(flags.why_not_writable()) is puts
-    assert bool(flags.why_not_readable()) is reads
     assert flags.clear_flag(flag)
     assert flags.bits == 0
     assert flags.writeable
-    assert flags.readable
 
 
 def test_the_first_reason_stays():
@@ -59,9 +52,8 @@ def test_every_reason_is_told():
     flags = RunningFlags()
     flags.raise_flag(RunningFlag.DISK_FULL, "97 % of the disk is in use")
     flags.raise_flag(RunningFlag.NOT_WRITEABLE, "fsync failed")
-    flags.raise_flag(RunningFlag.NOT_READABLE, "closing")
+    flags.raise_flag(RunningFlag.NOT_READABLE, "of reads only")
     assert flags.why_not_writable() == "fsync failed; 97 % of the disk is in use"
-    assert flags.why_not_readable() == "closing"
 
 
 def test_one_flag_down_leaves_the_others_up():

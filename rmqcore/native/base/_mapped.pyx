@@ -216,11 +216,6 @@ cdef class MappedRegion:
     def __len__(self):
         return self.size
 
-    @property
-    def exports(self) -> int:
-        """Buffers held right now."""
-        return self.export_count
-
     def close(self) -> None:
         """Unmap now.
 
