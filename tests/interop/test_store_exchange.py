@@ -3,7 +3,7 @@
 import pytest
 
 import rmqcore
-from interop.cluster import CLUSTER, java_broker, name_server, until
+from interop.cluster import CLUSTER, asker, java_broker, name_server, until
 from interop.peer import missing
 from rmqcore.client.blocking import Admin, Consumer, Producer
 from rmqcore.doctor import verify
@@ -70,7 +70,7 @@ def test_a_store_goes_from_our_broker_to_javas_and_back(tmp_path):
             "broker-a",
             storePathRootDir=path,
             storePathCommitLog=path / "commitlog",
-        ),
+        ) as (_, address),
     ):
 
         def registered():
@@ -85,6 +85,14 @@ def test_a_store_goes_from_our_broker_to_javas_and_back(tmp_path):
         assert consume(namesrv, "CG2", "Again", 5) == numbered(b"new", 0, 5)
         produce(namesrv, "Kept", theirs)
         assert consume(namesrv, "CG3", "Kept", 500) == sorted(ours + theirs)
+        conf = tmp_path / "dumped.conf"
+        conf.write_bytes(asker(address)(RequestCode.GET_BROKER_CONFIG).body)
+
+    with rmqcore.open_store(path, config=conf, mode="r") as store:
+        ends = {queue: store.max_queue_offset(*queue) for queue in store.queues()}
+    with rmqcore.open_store(path, config=conf) as store:
+        assert {queue: store.max_queue_offset(*queue) for queue in ends} == ends
+    assert not verify(path, config=conf).findings
 
     with running_broker(path, **SIZES) as broker:
         assert consume(broker.namesrv_addr, "CG4", "Kept", 500) == sorted(ours + theirs)
