@@ -1,4 +1,4 @@
-"""Whose messages a request is about, and what of the settings nobody is told."""
+"""Facts for access control: topic and group of a request, and settings that stay secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients tell of themselves: heart-beats, leaving, who else is there, queue locks."""
+"""Requests of clients about themselves: heart-beats, leaving, group members, queue locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, as their heart-beats tell.
+"""The connected clients: producers and consumers by group, as their heart-beats say.
 
 Source: RocketMQ broker/client/ConsumerManager.java and ProducerManager.java.
 """

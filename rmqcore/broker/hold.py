@@ -67,7 +67,7 @@ class PullHold:
                 self.arrived(topic, queue_id)
 
     def release(self) -> None:
-        """Answer all that wait, and whoever comes from now on: the broker is about to stop."""
+        """Answer all held pulls, and every later one at once: the broker is about to stop."""
         self._released = True
         held, self._held = self._held, {}
         for pulls in held.values():

@@ -1,4 +1,4 @@
-"""What a broker knows while it runs: topics, groups, clients, locks, held pulls, transactions."""
+"""`Managers`: a broker's state at run time: topics, groups, clients, locks, transactions."""
 
 from __future__ import annotations
 

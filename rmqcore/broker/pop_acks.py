@@ -1,4 +1,4 @@
-"""What becomes of messages that were popped: acknowledged, kept longer, or handed out again.
+"""POP's acknowledgements: popped messages are acknowledged, kept longer, or handed out again.
 
 Source: RocketMQ broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java,
 PopReviveService.java.

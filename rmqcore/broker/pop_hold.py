@@ -85,7 +85,7 @@ class PopHold:
             return
 
     def release(self) -> None:
-        """Answer all that wait, and let nobody wait any more: the broker is about to stop."""
+        """Answer all held requests, and hold none any more: the broker is about to stop."""
         self._released = True
         for pop in [pop for pops in self._held.values() for pop in pops]:
             self._expire(pop)

@@ -1,4 +1,4 @@
-"""What POP's requests and checkpoints say of messages that were handed out.
+"""POP's receipts: what requests and checkpoints say about messages that were handed out.
 
 Source: RocketMQ remoting/protocol/header/ExtraInfoUtil.java, store/pop/PopCheckPoint.java,
 AckMsg.java, BatchAckMsg.java.

@@ -1,4 +1,4 @@
-"""Telling the name servers which topics this broker has, and that it lives.
+"""Registration: tells the name servers which topics this broker has, and that it is alive.
 
 Source: RocketMQ broker/out/BrokerOuterAPI.java, registerBrokerAll.
 """

@@ -1,4 +1,4 @@
-"""What a broker tells of itself (28).
+"""A broker's runtime info: the answer to request 28.
 
 Source: RocketMQ broker/processor/AdminBrokerProcessor.java, prepareRuntimeInfo.
 """

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: a tag expression, or one of SQL92."""
+"""Subscriptions: a consumer's filter on a topic, a tag expression or an SQL92 condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went in and out, by topic: counters that only grow."""
+"""Traffic counters: messages and bytes in and out by topic; they only grow."""
 
 from __future__ import annotations
 

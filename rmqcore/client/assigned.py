@@ -1,4 +1,4 @@
-"""`AssignedQueue`: how far a consumer is in one queue; and which queues are whose.
+"""`AssignedQueue`: a consumer's progress in one queue; and how queues are shared out.
 
 Floor: beside; imports only the room.
 """

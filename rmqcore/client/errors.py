@@ -1,4 +1,4 @@
-"""What can go wrong in a client, besides what goes wrong on its connections.
+"""The errors of a client; those of its connections are remoting's.
 
 Floor: beside; imports only remoting.
 """

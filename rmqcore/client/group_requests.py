@@ -1,4 +1,4 @@
-"""What a consumer asks brokers: offsets, locks, members, pulls, messages given back.
+"""The requests of a consumer to brokers: offsets, locks, members, pulls, messages sent back.
 
 Floor: beside; imports only the room, remoting/ and java/.
 """

@@ -1,4 +1,4 @@
-"""`Replies`: who waits for an answer to a request.
+"""`Replies`: the callers that wait for a reply to a request message.
 
 Floor: beside; imports only the room, remoting/, `message` and `_codec`.
 """

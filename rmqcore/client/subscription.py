@@ -1,4 +1,4 @@
-"""`Subscription`: what a consumer wants of a topic.
+"""`Subscription`: which messages of a topic a consumer wants, by tags or SQL92.
 
 Floor: beside; imports only `message`, `_codec` and the room.
 """

@@ -1,6 +1,6 @@
 """Settings: what they are, how they are checked, and RocketMQ's names for them.
 
-Never opens a store's files; what they say of their sizes is recovery's business.
+Never opens a store's files; `rmqcore.recovery.geometry` compares sizes with existing files.
 
 Floor: F2.
 """

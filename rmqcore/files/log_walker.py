@@ -92,7 +92,7 @@ def walk_file(
         view: gives the bytes: `view_of` a file, or `CommitLog.view`.
         kernel: takes whole records.
         start: physical offset of the first record.
-        stop: physical offset where the walk ends; a record that goes on behind it is TRUNCATED.
+        stop: physical offset where the walk ends; a record that ends behind it is TRUNCATED.
         file_end: physical offset where the file ends.
         piece_size: bytes that are asked for at once.
         first_piece_size: bytes that are asked for at first; they grow from there.

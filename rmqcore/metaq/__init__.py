@@ -1,4 +1,4 @@
-"""MetaQ (Metamorphosis), the older broker's store: open it, grow it, recover it, serve it.
+"""MetaQ (Metamorphosis), the broker before RocketMQ: its store, opened, written and served.
 
 A partition is a directory of segment files; an offset is a byte position in them. `MessageStore`
 is one partition, `MessageStoreManager` all of a broker's, `MetaServer` speaks the text protocol.

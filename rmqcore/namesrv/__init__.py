@@ -6,7 +6,7 @@
     await server.stop()
 
 Brokers and clients of Apache RocketMQ 4.9 and 5.x use it as they use Java's. It keeps routes in
-memory, as Java's does: brokers fill it again within 30 s of a start. It knows no store.
+memory, as Java's does: brokers fill it again within 30 s of a start. Never knows a store.
 
 Floor: beside, on remoting/, java/, errors, and how a small file is replaced and a setting checked.
 """

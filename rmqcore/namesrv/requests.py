@@ -1,4 +1,4 @@
-"""What is done about each request: header and body in, answer out.
+"""The handlers of the name server's requests: header and body in, answer out.
 
 All of them are plain functions: nothing waits but `put` and `delete` of a key that is kept on disk.
 

@@ -1,4 +1,4 @@
-"""What routes are made of: plain data, and how it looks on the wire."""
+"""The plain data of routes, and its JSON on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which brokers there are, which topics they have, and when they were last heard of.
+"""The route table: registered brokers, their topics, and when each was last heard of.
 
 - All of it is in memory and used from one thread; nothing here waits.
 - A topic's queues are known by broker name, a broker's life by cluster and address.

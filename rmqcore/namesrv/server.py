@@ -1,4 +1,4 @@
-"""A name server: its tables behind a port, and what happens to them in the course of time."""
+"""`NameServer`: its tables behind a port, and the periodic removal of brokers that went silent."""
 
 from __future__ import annotations
 

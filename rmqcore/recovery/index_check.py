@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class IndexCheck:
     """Compares entries with the keys that the log has, in log order, over one walk.
 
-    Entries of records before the walk are held against each other only.
+    Entries of records before the walk are compared with each other only.
 
     Attributes:
         wrong: number of the first index file that contradicts the log or itself; None for none.

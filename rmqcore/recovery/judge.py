@@ -61,7 +61,7 @@ class Judge:
         self.passed_over: list[tuple[int, int]] = []
 
     def at_blank(self, file: MappedFile, at: int) -> int | None:
-        """Where the log ends, given the blank that ends a file; None when it goes on behind it.
+        """Where the log ends, at the blank that ends a file; None when the next file has records.
 
         The blank is written before the next file gets its first record, so a process that dies
         in between leaves a full file with nothing behind it: that is where the log ends.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
 
 _log = logging.getLogger("rmqcore")
-#: after so long a walk since the last time, what was derived is brought to the disk
+#: seconds of walking after which what was derived is flushed
 SAVE_EVERY_S = 1.0
 #: so many log files are looked at for a clock that was set back, where no mark says how far all is
 #: on the disk

@@ -1,4 +1,4 @@
-"""RocketMQ's remoting: frames, a server and a client for them. It knows no store.
+"""RocketMQ's remoting protocol: frames, a server and a client for them. Never knows a store.
 
 What others use: `RemotingCommand` with `success` and `failure`, the numbers `RequestCode`,
 `ResponseCode`, `LanguageCode`; `RemotingServer`, `RemotingClient` and the `Connection` that a

@@ -1,4 +1,4 @@
-"""Signatures of requests: who asks, and that header fields and body are what was sent.
+"""Signatures of requests: they prove who sent header fields and body, and that none was changed.
 
 The request's code, remark and opaque are not signed, and a signed request can be sent again by who
 has seen it: over a network that others can read, use TLS as well.

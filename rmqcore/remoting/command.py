@@ -35,7 +35,7 @@ class RemotingCommand:
         ext_fields: the header's own fields; names and values as text. Empty when there are none.
         body: what follows the header; empty when nothing does.
         remark: the answer's words; None without.
-        opaque: pairs an answer with its request; set by whoever sends.
+        opaque: pairs an answer with its request; set by the sender.
         flag: bit 0 an answer, bit 1 a request that wants none.
         version: MQVersion ordinal of the sender.
         language: of the sender.

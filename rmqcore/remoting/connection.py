@@ -1,7 +1,7 @@
 """One TCP connection, seen from either end: frames in, answers and requests out.
 
-Both ends may ask. What a peer asks is handled by the processors; what it answers goes to whoever
-has asked. All of it runs on the event loop, and a connection is used from there only.
+Both ends may ask. A peer's requests are handled by the processors; its answers go to the
+callers that asked. All of it runs on the event loop, and a connection is used from there only.
 
 Bounds, each a field of `ConnectionSettings`: a peer that sends faster than its requests are worked
 on is not read from for a while, one that does not read its answers neither; one that lets answers

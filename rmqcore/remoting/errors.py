@@ -83,7 +83,7 @@ class RemotingTimeoutError(RemotingError, TimeoutError):
 class RequestRefusedError(RemotingError):
     """A request is answered with a response code that is not the wanted one.
 
-    A processor raises it to answer so; whoever checks an answer raises it with the peer's words.
+    A processor raises it to answer so; a check of an answer raises it with the peer's words.
 
     Attributes:
         code: the response code.

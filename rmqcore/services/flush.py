@@ -129,7 +129,7 @@ class GroupCommitService(ServiceThread):
         self.wakeup()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Stop, and flush for those who still wait."""
+        """Stop, and flush for the callers that still wait."""
         stopped = super().stop(timeout_s)
         self.run_once()
         return stopped

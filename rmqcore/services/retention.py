@@ -133,7 +133,7 @@ class CommitLogFiles:
         ]
 
     def delete_log_file(self, file: LogFileInfo) -> bool:
-        """Delete the oldest file; its bytes stay for those who are reading them.
+        """Delete the oldest file; readers that hold its bytes keep them.
 
         Returns:
             False while the store itself has still to read the file.
