@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,8 +242,7 @@ class ConsumeQueueStore:
                 not be taken as stored.
         """
         timestamp_ms = self.dispatched_timestamp_ms
-        self._waiting.clear()
-        self._sync(self)
+        self._sync(self, self._taken(list(self._waiting)))
         return timestamp_ms
 
     def flush_some(self) -> tuple[int, bool]:
@@ -264,13 +264,16 @@ class ConsumeQueueStore:
         chosen: list[StoredQueue] = []
         for queue in waiting:
             if len(chosen) < _QUEUES_A_ROUND or queue.unsynced_bytes >= _BYTES_FLUSHED_AT_ONCE:
-                self._waiting.pop(queue, None)
                 chosen.append(queue)
-        self._sync(chosen)
+        self._sync(chosen, self._taken(chosen))
         left = list(self._waiting.values())
         return min([timestamp_ms, *left]), len(chosen) == len(waiting)
 
-    def _sync(self, queues: Iterable[StoredQueue]) -> None:
+    def _taken(self, queues: Iterable[StoredQueue]) -> dict[StoredQueue, int]:
+        """Let queues wait no more; since when they did."""
+        return {queue: self._waiting.pop(queue) for queue in queues if queue in self._waiting}
+
+    def _sync(self, queues: Iterable[StoredQueue], waited: dict[StoredQueue, int]) -> None:
         if self._sync_failure is not None:
             raise self._sync_failure
         names: dict[Path, None] = {}
@@ -279,10 +282,16 @@ class ConsumeQueueStore:
                 names.update(dict.fromkeys(queue.take_unsynced()))
                 queue.flush()
             for directory in names:
-                if directory.is_dir():
+                # its topic may be deleted just now
+                with suppress(FileNotFoundError):
                     sync_directory(directory)
-        except OSError as error:
-            self._sync_failure = error
+        except BaseException as error:
+            if isinstance(error, OSError):
+                self._sync_failure = error
+            # an interrupt, perhaps: the next flush begins again
+            for queue, since_ms in waited.items():
+                self._waiting[queue] = since_ms
+                queue.queue.unsynced = True
             raise
 
     def end_phy_offset(self) -> int:

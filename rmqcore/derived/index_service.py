@@ -330,13 +330,18 @@ class IndexService:
         with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
             unsynced, self._unsynced = self._unsynced, set()
-        for file in dirty:
-            self._sync(file)
         try:
+            for file in dirty:
+                self._sync(file)
             for directory in unsynced:
                 sync_directory(directory)
-        except OSError as error:
-            self._sync_failure = error
+        except BaseException as error:
+            if isinstance(error, OSError):
+                self._sync_failure = error
+            # an interrupt, perhaps: the next flush begins again
+            with self._dirty_lock.within():
+                self._dirty |= dirty
+                self._unsynced |= unsynced
             raise
         return end_ms
 

@@ -7,9 +7,10 @@ ten thousand queues need no ten thousand mappings. Everything here can be derive
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.errors import CorruptConsumeQueueError, StoreClosedError
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
@@ -266,9 +267,16 @@ class UnitFile(UnitQueue):
         with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
             self.unsynced_bytes = 0
-        for file in dirty:
-            if file.available:
-                file.sync()
+        try:
+            for file in (file for file in dirty if file.available):
+                # its topic may be deleted just now
+                with suppress(StoreClosedError):
+                    file.sync()
+        except BaseException:
+            # an interrupt, perhaps: the next flush begins again
+            with self._dirty_lock.within():
+                self._dirty |= dirty
+            raise
         return bool(dirty)
 
     def take_unsynced(self) -> list[Path]:

@@ -267,6 +267,8 @@ class FlushConsumeQueueService(ServiceThread):
     store is closed, and after its thorough interval. ``on_flushed`` is called when the consume
     queues are on the disk.
 
+    Threads: `flush` may be called from any; one of them works at a time, as the others would find
+        nothing left to flush, and not know whether it is on the disk yet.
     Source: RocketMQ store/DefaultMessageStore.java, FlushConsumeQueueService.
     Differs: the checkpoint's times are taken before the flush and written after it.
     """
@@ -288,6 +290,7 @@ class FlushConsumeQueueService(ServiceThread):
         self._checkpoint = checkpoint
         self._last_thorough = time.monotonic()
         self._written: tuple[int, int, int] | None = None
+        self._flushing = ReentrantLock()
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
@@ -309,6 +312,10 @@ class FlushConsumeQueueService(ServiceThread):
         Raises:
             OSError: the disk refused.
         """
+        with self._flushing.within():
+            self._flush(thorough=thorough)
+
+    def _flush(self, *, thorough: bool) -> None:
         checkpoint = self._checkpoint
         logics, whole = (self._queues.flush(), True) if thorough else self._queues.flush_some()
         if whole:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+
 import pytest
 
 from rmqcore import open_store
+from rmqcore.derived import consume_queue_store
+from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import MappedFile
 
 QUEUES = 150
@@ -85,3 +90,68 @@ def test_a_whole_flush_leaves_none_out(store, synced):
     assert sorted(synced) == list(range(QUEUES))
     assert store.consume_queues.flush_some()[1]
     assert len(synced) == QUEUES
+
+
+def test_a_second_flush_waits_for_the_first(store, monkeypatch):
+    store.put("T", b"x")
+    assert store.max_queue_offset("T", 0) == 1
+    begun, go_on, sync = threading.Event(), threading.Event(), MappedFile.sync
+
+    def slow(file):
+        begun.set()
+        assert go_on.wait(20)
+        sync(file)
+
+    monkeypatch.setattr(MappedFile, "sync", slow)
+    before = store._checkpoint.logics_msg_timestamp_ms
+    flushes = [threading.Thread(target=store.flush) for _ in range(2)]
+    flushes[0].start()
+    assert begun.wait(10)
+    flushes[1].start()
+    flushes[1].join(0.3)
+    still = flushes[1].is_alive(), store._checkpoint.logics_msg_timestamp_ms
+    go_on.set()
+    for flush in flushes:
+        flush.join()
+    assert still == (True, before)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(MappedFile, "sync"), (consume_queue_store, "sync_directory"), (IndexFile, "flush")],
+)
+def test_a_flush_that_was_interrupted_begins_again(store, monkeypatch, owner, name):
+    times = put_to_each(store)
+    store.put("T", b"x", keys="key")
+    store.max_queue_offset("T", 0)
+    original, done, interrupted = getattr(owner, name), [], []
+
+    def interrupt(it):
+        if len(done) == 1 and not interrupted:
+            interrupted.append(it)
+            raise KeyboardInterrupt
+        done.append(it)
+        return original(it)
+
+    monkeypatch.setattr(owner, name, interrupt)
+    if owner is IndexFile:
+        done.append(None)
+    with pytest.raises(KeyboardInterrupt):
+        store.flush()
+    if owner is MappedFile:
+        assert store.consume_queues.flush_some()[0] < times[-1]
+    store.flush()
+    assert interrupted[0] in done
+
+
+def test_a_topic_that_is_deleted_beside_a_flush_does_no_harm(store, monkeypatch):
+    put_to_each(store)
+    original = consume_queue_store.sync_directory
+
+    def late(directory):
+        shutil.rmtree(store.path / "consumequeue/T", ignore_errors=True)
+        original(directory)
+
+    monkeypatch.setattr(consume_queue_store, "sync_directory", late)
+    store.flush()
+    assert store.why_not_writable() is None
