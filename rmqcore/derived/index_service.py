@@ -231,6 +231,17 @@ class IndexService:
             DiskFullError: no room for a new file; the keys before it are in, and dispatching the
                 same stretch again goes on behind them.
         """
+        try:
+            self._file_keys(batch)
+        except BaseException:
+            # an interrupt, perhaps: what has gone in is not noted yet
+            if self.files:
+                with self._dirty_lock.within():
+                    self._dirty.add(self.files[-1])
+                self._find_resume()
+            raise
+
+    def _file_keys(self, batch: DispatchBatch) -> None:
         start, stop = keys_filed(batch, self.resume_offset, self.resume_keys), batch.key_count
         columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         while start < stop:
@@ -273,9 +284,18 @@ class IndexService:
         except DiskFullError:
             _log.warning("no room for a new index file below %s", self.directory)
             raise
-        self._names_changed(self.directory)
-        with self._change.within():
-            self.files = [*self.files, file]
+        except BaseException:
+            file.destroy()
+            raise
+        try:
+            self._names_changed(self.directory)
+            with self._change.within():
+                self.files = [*self.files, file]
+        except BaseException:
+            # an interrupt: the next call would make another one behind this
+            if file not in self.files:
+                file.destroy()
+            raise
         return file
 
     # ---- looking
