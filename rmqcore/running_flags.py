@@ -99,9 +99,9 @@ class RunningFlags:
 
     def why_not_writable(self) -> str | None:
         """The reasons why puts are refused, gravest first; None when they are not."""
-        with self._lock:
-            against = [flag for flag in sorted(self._reasons) if flag & _AGAINST_PUTS]
-            reasons = [self._reasons[flag] for flag in against]
+        # a copy, not the lock: a handler that closed inside would wait for services that wait
+        known = dict(self._reasons)
+        reasons = [known[flag] for flag in sorted(known) if flag & _AGAINST_PUTS]
         return "; ".join(reasons) or None
 
     def _refresh(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Final, Protocol
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import ServiceThread
 
@@ -436,12 +436,12 @@ class RetentionService(ServiceThread):
         self.clean_log = clean_log
         self.clean_queues = clean_queues
         self._clock = clock
-        self._round_lock = threading.RLock()
+        self._round_lock = ReentrantLock()
 
     def run_once(self) -> None:
         """One round of each cleaner; a call beside a running round waits for it first."""
         try:
-            with self._round_lock:
+            with self._round_lock.within():
                 report = self.clean_log.run_once(self._clock())
                 self.clean_queues.run_once()
             if len(report.deleted) >= self.clean_log.config.delete_file_batch_max:

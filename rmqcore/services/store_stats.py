@@ -6,13 +6,13 @@ The path of a put costs nothing here: the log's tail counts puts and bytes itsel
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.service import ServiceThread
 
 _RATE_WINDOWS_S: Final = (10, 60, 600)
@@ -80,7 +80,7 @@ class StoreStatsService:
         self._clock = clock
         self._put_counts = put_counts
         self._get_counts = get_counts
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._boot_timestamp_ms = clock()
         self._put_failed_count = 0
         self._dispatch_max_buffer = 0
@@ -91,18 +91,18 @@ class StoreStatsService:
 
     def put_failed(self) -> None:
         """Count a put that stored nothing."""
-        with self._lock:
+        with self._lock.within():
             self._put_failed_count += 1
 
     def put_took(self, elapsed_ms: float) -> None:
         """Sample how long one put took, from the call to its receipt, milliseconds."""
-        with self._lock:
+        with self._lock.within():
             self._put_latencies_ms.append(elapsed_ms)
             self._put_max_ms = max(self._put_max_ms, elapsed_ms)
 
     def dispatch_lagged(self, size: int) -> None:
         """Note how many bytes of log wait for their dispatch."""
-        with self._lock:
+        with self._lock.within():
             self._dispatch_max_buffer = max(self._dispatch_max_buffer, size)
 
     def run_once(self, now_ms: int) -> None:
@@ -123,7 +123,7 @@ class StoreStatsService:
         Returns:
             Milliseconds; 0.0 without samples.
         """
-        with self._lock:
+        with self._lock.within():
             samples = sorted(self._put_latencies_ms)
         if not samples:
             return 0.0
@@ -167,7 +167,7 @@ class StoreStatsService:
 
     def _format_distribution(self) -> str:
         buckets = [0] * len(_BUCKET_NAMES)
-        with self._lock:
+        with self._lock.within():
             for elapsed_ms in self._put_latencies_ms:
                 whole_ms = int(elapsed_ms)
                 buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1

@@ -9,6 +9,7 @@ import pytest
 
 import rmqcore
 from rmqcore import GetMessageStatus, StoreClosedError, StoreNotWritableError
+from rmqcore.services.retention import CleanReport
 
 SMALL = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 500, "max_index_num": 2000}
 
@@ -143,3 +144,49 @@ def test_reads_beside_deletion_and_few_mappings(store_path, rng):
         for thread in threads:
             thread.join(20)
         assert problems == []
+
+
+def close_inside(store):
+    """Close as a signal handler does that interrupts this place; a service waits for it."""
+    other = threading.Thread(target=store.put, args=("T", b"meanwhile"))
+    other.start()
+    other.join(10)
+    time.sleep(0.2)
+    began = time.monotonic()
+    store.close()
+    return time.monotonic() - began
+
+
+def test_a_close_inside_the_counters_waits_for_no_service(store_path):
+    store = rmqcore.open_store(store_path, **SMALL)
+    taken = []
+
+    class Samples(list):
+        def append(self, sample):
+            taken.append(close_inside(store))
+
+    store._stats._put_latencies_ms = Samples()
+    store._stats.put_took(1.0)
+    assert taken[0] < 10
+    store.close()
+    with rmqcore.open_store(store_path) as again:
+        assert again.recovery_report.clean_shutdown
+
+
+def test_a_close_inside_retention_waits_for_no_service(store_path, monkeypatch):
+    store = rmqcore.open_store(store_path, retention=True, **SMALL)
+    clean_log, taken = store._retention.clean_log, []
+
+    def run_once(now_ms):
+        if not taken:
+            taken.append(0.0)
+            store._retention.wakeup()
+            taken[0] = close_inside(store)
+        return CleanReport(())
+
+    monkeypatch.setattr(clean_log, "run_once", run_once)
+    store._retention.run_once()
+    assert taken[0] < 10
+    store.close()
+    with rmqcore.open_store(store_path) as again:
+        assert again.recovery_report.clean_shutdown
