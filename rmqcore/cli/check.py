@@ -92,12 +92,12 @@ def dump(
 
     FILE is relative to the store, as in `rmqcore dump STORE commitlog/00000000000000000000`.
     """
-    StoreDir(store).require()
+    loaded = configured(config, settings)
+    StoreDir(store, loaded.store_path_commit_log).require()
     if file is None:
         _list_files(store, as_json)
         return
     (store / file).stat()
-    loaded = configured(config, settings)
     given = "max_hash_slot_num" in loaded.explicit
     items = dump_file(
         store / file,

@@ -22,7 +22,7 @@ from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SysFlag
 
-_PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config")
+_PARTS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config")
 
 
 def stat(
@@ -78,7 +78,8 @@ def _facts(store: ReadOnlyMessageStore) -> dict[str, Any]:
         "last_store_timestamp_ms": ends[1].store_timestamp_ms if ends[1] else None,
         "index_files": len(store.index.files),
         "index_entries": sum(max(file.entry_count, 0) for file in store.index.files),
-        "bytes": {name: _size_below(store.path / name) for name in _PARTS},
+        "bytes": {"commitlog": _size_below(directory.commit_log)}
+        | {name: _size_below(store.path / name) for name in _PARTS},
     }
 
 

@@ -59,7 +59,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the messages of a store, cold or live, to files; _manifest.json says which."""
-    if StoreDir(store).exists():
+    loaded = configured(config, settings)
+    if StoreDir(store, loaded.store_path_commit_log).exists():
         check_topics(store, topics)
     with Bars() as bars:
         parts = export_store(
@@ -68,7 +69,7 @@ def export(
             file_format=file_format.value,
             topics=topics or None,
             uncommitted=uncommitted,
-            config=configured(config, settings),
+            config=loaded,
             jobs=jobs,
             skip_damaged=skip_damaged,
             progress=lambda done, total: bars.show("export", done, total),

@@ -62,10 +62,11 @@ def verify(
         StoreNotFoundError: no store is there.
         ConfigError: a setting that was given contradicts the files.
     """
-    directory = StoreDir(store_path)
+    loaded = load_config(config)
+    directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
     report = VerifyReport(directory.path, live=directory.is_locked())
-    return _Verification(directory, load_config(config), report, check_crc, progress).run(jobs)
+    return _Verification(directory, loaded, report, check_crc, progress).run(jobs)
 
 
 class _Verification:

@@ -133,7 +133,16 @@ class StoreDir:
         if not _is_directory(self.path):
             raise StoreNotFoundError(self.path, "no such directory")
         if not self.exists():
-            raise StoreNotFoundError(self.path, "no commitlog directory here, so no store")
+            raise StoreNotFoundError(self.path, self._no_log())
+
+    def _no_log(self) -> str:
+        """Why no store is here: a store whose log lies elsewhere has consume queues."""
+        if not (self.consume_queue.is_dir() or self.batch_consume_queue.is_dir()):
+            return "no commitlog directory here, so no store"
+        return (
+            f"consume queues are here, but no log in {self.commit_log}; set store_path_commit_log "
+            "(storePathCommitLog) to the directory where it is"
+        )
 
     def create(self) -> None:
         """Create the directories that every store has."""

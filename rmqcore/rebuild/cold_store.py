@@ -56,13 +56,14 @@ def cold(
     store_path: str | os.PathLike[str], config: StoreConfig | str | Path | None
 ) -> Iterator[LogPlan]:
     """The plan of a store that is locked here, so that no process can open it for writing."""
-    directory = StoreDir(store_path)
+    loaded = load_config(config)
+    directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
     directory.lock()
     try:
         for path in (directory.consume_queue, directory.batch_consume_queue, directory.index):
             settle(path)
-        yield LogPlan(directory, fitted_config(load_config(config), directory))
+        yield LogPlan(directory, fitted_config(loaded, directory))
     finally:
         directory.unlock()
 

@@ -66,9 +66,10 @@ def plan(
         ConfigError: a setting contradicts the files.
         CorruptStoreError: a log file has another length, or is missing between two.
     """
-    directory = StoreDir(store_path)
+    loaded = load_config(config)
+    directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
-    fitted = fitted_config(load_config(config), directory)
+    fitted = fitted_config(loaded, directory)
     return LogPlan(directory, fitted).splits(split_size, start_phy_offset, end_phy_offset, topics)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rmqcore._codec import LAYOUT, decode_batch, encode_batch
 from rmqcore.clock import wall_clock_ms
-from rmqcore.config import StoreConfig
+from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import PutMessageError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
 from rmqcore.message import Message, MessageExt
@@ -120,7 +120,7 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
         StoreError: an append without a job id died in its commit, and this one may be the same.
     """
     directory = StoreDir(store_path)
-    if directory.exists():
+    if directory.lock_file.exists():
         directory.lock()
         directory.unlock()
     for ledger in () if repeatable else _ledgers(staging_root(store_path)):
@@ -193,7 +193,7 @@ def finish_appends(
         StoreLockedError: another process has the store; nothing was appended.
         StoreError: the staged rows are gone.
     """
-    StoreDir(store_path).require()
+    StoreDir(store_path, load_config(config).store_path_commit_log).require()
     root, finished = staging_root(str(store_path)), {}
     forget_s = math.inf if forget_days is None else forget_days * 24 * 3600
     with open_store(store_path, config=config) as store:
@@ -265,7 +265,8 @@ def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
     """True where a record, even a damaged one, says that it lies: its own offset is in it."""
     size = store.config.mapped_file_size_commit_log
     first = phy_offset - phy_offset % size
-    with (StoreDir(store.path).commit_log / f"{first:020d}").open("rb") as file:
+    directory = StoreDir(store.path, store.config.store_path_commit_log)
+    with (directory.commit_log / f"{first:020d}").open("rb") as file:
         file.seek(phy_offset - first + _OWN_OFFSET_AT)
         return file.read(_OWN_OFFSET_SIZE) == phy_offset.to_bytes(_OWN_OFFSET_SIZE, "big")
 

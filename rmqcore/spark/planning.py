@@ -43,9 +43,10 @@ def open_plan(path: str, options: ReadOptions) -> LogPlan:
         ConfigError: a setting contradicts the files.
         CorruptStoreError: a log file has another length, or is missing between two.
     """
-    directory = StoreDir(path)
+    loaded = load_config(options.config)
+    directory = StoreDir(path, loaded.store_path_commit_log)
     directory.require()
-    return LogPlan(directory, fitted_config(load_config(options.config), directory))
+    return LogPlan(directory, fitted_config(loaded, directory))
 
 
 def batch_partitions(options: ReadOptions) -> list[LogPartition]:

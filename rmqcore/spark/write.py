@@ -86,7 +86,8 @@ class RowStager:
         check_free(options.path, repeatable=repeatable)
         self.options = options
         self.folder = staging_root(options.path) / f"staging-{uuid.uuid4().hex}"
-        config = fitted_config(load_config(options.config), StoreDir(options.path))
+        loaded = load_config(options.config)
+        config = fitted_config(loaded, StoreDir(options.path, loaded.store_path_commit_log))
         self._message_size_max = config.effective_max_message_size
         self._file_size = config.mapped_file_size_commit_log
 

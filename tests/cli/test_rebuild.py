@@ -55,3 +55,24 @@ def test_damage_changes_nothing_until_it_may_be_skipped(rmqcore, store):
     skipped = rmqcore("rebuild", "cq", store, "--skip-damage", "--json")
     assert skipped.exit_code == 0
     assert [at for at, _ in skipped.json["damaged"]] == [offset]
+
+
+def test_a_store_whose_log_lies_elsewhere(rmqcore, tmp_path):
+    store, log = tmp_path / "store", tmp_path / "log"
+    where = "-c", f"storePathCommitLog={log}"
+    with open_store(store, store_path_commit_log=str(log)) as opened:
+        opened.put("T", b"x", keys="k")
+    for words in (
+        ("verify", store),
+        ("dump", store),
+        ("rebuild", "cq", store),
+        ("rebuild", "index", store),
+        ("export", store, tmp_path / "out", "--topic", "T"),
+    ):
+        done = rmqcore(*words, *where)
+        assert done.exit_code == 0, (words, done.stderr)
+    assert not (store / "commitlog").exists()
+    assert rmqcore("stat", store, *where, "--json").json["bytes"]["commitlog"]["length"] > 0
+    refused = rmqcore("verify", store)
+    assert refused.exit_code == 3
+    assert "storePathCommitLog" in refused.stderr

@@ -1,0 +1,64 @@
+"""A store whose log lies elsewhere (``storePathCommitLog``) is whole for whoever reads it cold."""
+
+import pytest
+
+import rmqcore
+from rmqcore import StoreNotFoundError
+from rmqcore.config import load_config
+from rmqcore.doctor import verify
+from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
+from rmqcore.scan import plan, read_store
+from rmqcore.transfer.export import export_store
+
+COUNT = 40
+
+
+@pytest.fixture
+def config(tmp_path):
+    return load_config(
+        store_path_commit_log=str(tmp_path / "fast" / "log"),
+        mapped_file_size_commit_log=4096,
+        max_hash_slot_num=50,
+        max_index_num=200,
+    )
+
+
+@pytest.fixture
+def divided(store_path, config):
+    with rmqcore.open_store(store_path, config=config) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number, keys=f"k{number}")
+    assert not (store_path / "commitlog").exists()
+    return store_path
+
+
+def test_it_is_verified_scanned_and_exported(divided, config, tmp_path):
+    report = verify(divided, config=config)
+    assert report.clean, report.findings
+    assert report.records == report.units == COUNT
+    splits = plan(divided, config=config, split_size=4096)
+    assert len(splits) > 1
+    batches = read_store(divided, ("queue_offset",), config=config)
+    assert sum(batch.num_rows for batch in batches) == COUNT
+    parts = export_store(divided, tmp_path / "out", file_format="jsonl", config=config)
+    assert sum(part.rows for part in parts) == COUNT
+
+
+def test_it_is_rebuilt_as_it_was(divided, config):
+    for rebuild in (rebuild_consume_queues, rebuild_index):
+        report = rebuild(divided, config=config)
+        assert report.records == COUNT
+        assert report.identical
+    assert not (divided / "commitlog").exists()
+
+
+def test_without_its_setting_it_is_no_store_with_a_lost_log(divided):
+    for refused in (
+        lambda: verify(divided),
+        lambda: plan(divided),
+        lambda: rebuild_consume_queues(divided),
+        lambda: rmqcore.open_store(divided, mode="r"),
+        lambda: rmqcore.open_store(divided, create=False),
+    ):
+        with pytest.raises(StoreNotFoundError, match="storePathCommitLog"):
+            refused()
