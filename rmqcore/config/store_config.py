@@ -229,6 +229,7 @@ class StoreConfig:
                 object.__setattr__(self, name, value)
         for name, item in SETTINGS.items():
             object.__setattr__(self, name, checked_value(item, getattr(self, name)))
+        _check_one_path("store_path_commit_log", self.store_path_commit_log)
         object.__setattr__(self, "explicit", self._explicit_names())
         self._round_sizes()
         self._check_relations()

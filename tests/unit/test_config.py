@@ -263,6 +263,12 @@ class TestNames:
         other = usual | {"storePathCommitLog": "/fast/commitlog"}
         assert load_config(other).store_path_commit_log == "/fast/commitlog"
 
+    @pytest.mark.parametrize("given", [StoreConfig, StoreConfig.embedded, load_config])
+    def test_a_log_in_several_directories_is_refused_by_name(self, given):
+        with pytest.raises(ConfigError, match="a commit log in several") as refused:
+            given(store_path_commit_log="/a,/b")
+        assert refused.value.field == "store_path_commit_log"
+
 
 class TestLoading:
     def test_settings_win_over_the_configuration(self):
