@@ -298,7 +298,7 @@ class Broker:
                     await self._saving.wait()
             except TimeoutError:
                 managers.checkpoints.commit()
-                await self._persist(managers.persist_offsets)
+                await self._persist(store.consumer_offsets.persist)
             self._saving.clear()
             await self._persist(store.topics.persist)
             await self._persist(groups.persist)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from rmqcore.broker.topics import TIMER_TOPIC, Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.config_tables import SubscriptionGroupTable
 from rmqcore.remoting import Connection
 from rmqcore.store.protocol import MessageStore
@@ -60,6 +62,7 @@ class Managers:
         )
         self.timer = TimerMessages(self.store, self.config, self.folder, self._timer_arrived)
         self.checkpoints = Checkpoints(self.store, self.config)
+        self.store.consumer_offsets.ahead = self._flush_checkpoints
         self.pop_acks = PopAcks(
             self.store, self.config, self.topics, self.checkpoints, self.arrived
         )
@@ -113,15 +116,20 @@ class Managers:
         for topic, queue_id in queues:
             self.arrived(topic, queue_id)
 
-    def persist_offsets(self) -> bool:
-        """Write the consumer offsets, after the checkpoints that they rely on; True when written.
+    def _flush_checkpoints(self) -> None:
+        """Write what the consumer offsets rely on through to the disk, before they are written.
 
         Raises:
-            OSError, StoreError: they cannot be written.
+            OSError: it cannot be written.
         """
-        if self.store.consumer_offsets.changed and len(self.checkpoints):
+        if not len(self.checkpoints):
+            return
+        try:
             self.store.flush()
-        return self.store.consumer_offsets.persist()
+        except (StoreClosedError, StoreNotWritableError):
+            return  # the store writes them itself: it closes, and has flushed, or deletes a topic
+        except StoreError as error:
+            raise OSError(errno.EIO, str(error)) from error
 
     def release(self) -> None:
         """Answer all requests that wait for messages: the broker is about to stop."""

@@ -153,6 +153,10 @@ class ConfigTable:
     - ``persist`` writes only when something changed since the last write.
     - A change during ``persist`` is never lost: it makes the table dirty again.
 
+    Attributes:
+        ahead: called between taking the content and writing it, so that what the content relies on
+            reaches the disk first; None for nothing. An OSError of it keeps the former file.
+
     Threads: any; one lock a table.
     Durability: disk when ``persist`` returns.
     """
@@ -174,6 +178,7 @@ class ConfigTable:
         self._lock = ReentrantLock()
         self._persist_lock = ReentrantLock()
         self._changed = False
+        self.ahead: Callable[[], object] | None = None
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
         content = self._file.load()
@@ -208,6 +213,8 @@ class ConfigTable:
                 text = self.to_text()
                 self._changed = False
             try:
+                if self.ahead is not None:
+                    self.ahead()
                 self._file.store(text)
             except OSError:
                 self._changed = True

@@ -235,6 +235,21 @@ def test_what_was_not_acknowledged_comes_again_after_a_restart(with_broker):
     with_broker(once_more)
 
 
+def test_checkpoints_are_on_the_disk_before_the_offsets_that_rely_on_them(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 4, queues=1)
+        await pop(peer)
+        store, order = broker.store, []
+        flush, write = store.flush, store.consumer_offsets._file.store
+        store.flush = lambda: order.append("log") or flush()
+        store.consumer_offsets._file.store = lambda text: order.append("offsets") or write(text)
+        store.consumer_offsets.persist()
+        assert order == ["log", "offsets"]
+        store.flush, store.consumer_offsets._file.store = flush, write
+
+    with_broker(scenario)
+
+
 def test_a_pop_waits_for_a_message_and_one_pop_gets_it(with_broker):
     async def scenario(_, peer):
         await send_many(peer, 1)
