@@ -47,6 +47,14 @@ def test_every_setting_has_its_row_with_a_sentence():
     assert [name for name in SETTINGS if len(rows.get(name, "")) < 10] == []
 
 
+def test_the_map_of_the_tests_names_files_that_exist():
+    page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+/(?:test_\w+\.py)?)`", page))
+    assert not [name for name in sorted(named) if not (ROOT / "tests" / name).exists()]
+    folders = {f"{path.parent.name}/" for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders <= named
+
+
 def test_a_table_is_read():
     assert tables(PAGE) == {"unit": UNIT}
     assert not differences(tables(PAGE), {"unit": UNIT})
