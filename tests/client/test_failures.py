@@ -142,10 +142,10 @@ def test_no_more_is_fetched_than_there_is_room_for(rocketmq_broker, rocketmq_top
                 prefetch=prefetch,
                 unacked_max=unacked_max,
             ) as consumer:
-                while not any(each.unacked_count >= 40 for each in consumer.assigned):
+                while not any(len(each._unacked) >= 40 for each in consumer.assigned):
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.3)
-                sizes.append(sum(each.unacked_count for each in consumer.assigned))
+                sizes.append(sum(len(each._unacked) for each in consumer.assigned))
                 found = await receive(consumer, 1000)
                 assert [int(message.body) for message in found] == list(range(1000))
         return sizes
