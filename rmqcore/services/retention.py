@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.native.base._lock import ReentrantLock
-from rmqcore.running_flags import RunningFlag, RunningFlags
+from rmqcore.services.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import ServiceThread
 
 _log = logging.getLogger("rmqcore")

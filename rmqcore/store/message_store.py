@@ -39,7 +39,6 @@ from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.recovery import Recovery
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
-from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.arrival import ArrivalListener, MessageArrival
 from rmqcore.services.delay_schedule import DeliverDelayedMessageService
@@ -52,6 +51,7 @@ from rmqcore.services.flush import (
 )
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
+from rmqcore.services.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.service import ServiceThread
 from rmqcore.services.store_marker import StoreMarker

@@ -9,7 +9,6 @@ from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.files.commit_log import CommitLog
-from rmqcore.running_flags import RunningFlags
 from rmqcore.services.retention import (
     CleanCommitLogService,
     CleanConsumeQueueService,
@@ -17,6 +16,7 @@ from rmqcore.services.retention import (
     RetentionService,
     disk_usage,
 )
+from rmqcore.services.running_flags import RunningFlags
 
 
 class RetainedStore(Protocol):

@@ -13,7 +13,7 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
 ROWS = (
-    ("F0", "errors status version clock running_flags"),
+    ("F0", "errors status version clock"),
     ("F0", "arguments"),
     ("F0", "native.base/"),
     ("F0", "native.format/"),

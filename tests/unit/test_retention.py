@@ -13,7 +13,6 @@ import pytest
 from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
-from rmqcore.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.retention import (
     MANUAL_DELETE_ROUNDS,
     CleanCommitLogService,
@@ -25,6 +24,7 @@ from rmqcore.services.retention import (
     disk_usage,
     local_hour,
 )
+from rmqcore.services.running_flags import RunningFlag, RunningFlags
 
 HOUR_MS = 3_600_000
 NOW = 1_700_000_000_000

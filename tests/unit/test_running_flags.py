@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rmqcore.running_flags import RunningFlag, RunningFlags
+from rmqcore.services.running_flags import RunningFlag, RunningFlags
 
 BLOCKS = {
     # flag: (bit, puts), RocketMQ's RunningFlags.java
