@@ -191,6 +191,10 @@ class ConfigTable:
         """The file of the table."""
         return self._file.path
 
+    def discard_unfinished(self) -> None:
+        """Remove what a kill has left of a `persist`; only for the store's writer."""
+        self._file.discard_unfinished()
+
     @property
     def changed(self) -> bool:
         """Whether there is anything to persist."""

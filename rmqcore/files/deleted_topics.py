@@ -62,6 +62,10 @@ class DeletedTopics:
         self._has_queues.clear()
         return self
 
+    def discard_unfinished(self) -> None:
+        """Remove what a kill has left of a `delete`; only for the store's writer."""
+        self._file.discard_unfinished()
+
     def _table_of_a_broker(self) -> frozenset[str] | None:
         """The topics of a broker's ``topics.json``; None when there is none, or it is not whole."""
         with suppress(CorruptConfigFileError):

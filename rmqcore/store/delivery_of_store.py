@@ -38,9 +38,11 @@ def delivery_of(
         clock_ms: Unix time in milliseconds.
         on_error: called with an exception that ended the service.
     """
+    offsets = DelayOffsetTable(directory, clock=clock_ms)
+    offsets.discard_unfinished()
     schedule = ScheduleMessageService(
         store,
-        DelayOffsetTable(directory, clock=clock_ms),
+        offsets,
         store.config.delay_levels_ms,
         flush_interval_ms=store.config.flush_delay_offset_interval_ms,
         parked_queue_ids=[

@@ -203,6 +203,8 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
     ) -> RecoveryReport:
         self._checkpoint.load()
         self._mark.load()
+        for table in (self.topics, self.consumer_offsets, self._deleted):
+            table.discard_unfinished()
         self.log.load(lengthen=self.config.on_corruption != "raise")
         recovery = Recovery(
             self._log_writer,

@@ -288,6 +288,21 @@ def message():
     return rmqcore.Message("T0", b"x", queue_id=0)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["topics", "consumerOffset", "delayOffset", "deletedTopics", "storeMark"],
+)
+def test_what_a_kill_left_of_a_small_file_goes_with_the_next_opening(store_path, name):
+    with rmqcore.open_store(store_path, deliver_delayed=True, **SETTINGS) as store:
+        put(store, 0)
+    left = store_path / "config" / f"{name}.json.tmp"
+    left.write_text('{"half')
+    rmqcore.open_store(store_path, mode="r").close()
+    assert left.exists()
+    with rmqcore.open_store(store_path, deliver_delayed=True, **SETTINGS):
+        assert not left.exists()
+
+
 #: Puts until it hears of a refusal; says what was acknowledged.
 TRACED = """
 import os, sys, rmqcore
