@@ -13,7 +13,7 @@ NATIVE := $(CYTHON) $(HEADERS) setup.py
 STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 
-.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-counts bench-spark test-spark-all test-debian wheel test-interop clean
+.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-broker bench-counts bench-spark test-spark-all test-debian wheel test-interop clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -69,6 +69,9 @@ bench-smoke: build ## each benchmark once, without figures
 bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues; ARGS=--quick takes three minutes
 	@scripts/bootstrap $(VENV) arrow,bench,peers
 	@$(PY) bench/peers/run.py $(ARGS)
+
+bench-broker: build ## our broker beside Apache RocketMQ's under one Java client; needs Java and Maven; ARGS=--quick takes two minutes
+	@$(PY) bench/broker/run.py $(ARGS)
 
 bench-counts: build ## instructions of five kernels against their baselines; needs valgrind
 	@$(PY) bench/counts.py $(ARGS)
