@@ -102,7 +102,7 @@ _NOT_WAITED_FOR: Final = re.compile(r"(?:^|\x02)WAIT\x01false", re.IGNORECASE)
 HalfMessage = Callable[[Message], Message]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendRequest:
     """The header of a send, under long names whatever it came with."""
 
@@ -126,34 +126,46 @@ class SendRequest:
         Raises:
             RequestRefusedError: a field is missing or no number; answers with code 1.
         """
-        if "b" in request.ext_fields:
-            fields = request.ext_fields
-            request.ext_fields = {_LONG_NAMES.get(name, name): fields[name] for name in fields}
-        limit = request.ext_fields.get("maxReconsumeTimes")
+        fields = request.ext_fields
+        if "b" in fields:
+            fields = {_LONG_NAMES.get(name, name): fields[name] for name in fields}
+            request.ext_fields = fields
         return cls(
             request.text("producerGroup"),
             request.text("topic"),
-            request.text("defaultTopic", ""),
+            fields.get("defaultTopic", ""),
             request.number("defaultTopicQueueNums", 0),
             request.number("queueId"),
             request.number("sysFlag"),
             request.number("bornTimestamp"),
             request.number("flag"),
-            request.text("properties", ""),
+            fields.get("properties", ""),
             request.number("reconsumeTimes", 0),
-            None if limit is None else request.number("maxReconsumeTimes"),
+            request.number("maxReconsumeTimes") if "maxReconsumeTimes" in fields else None,
             request.boolean("batch") or request.code == RequestCode.SEND_BATCH_MESSAGE,
         )
 
     @property
     def plain(self) -> bool:
         """Tell whether the message is stored as it came: nothing in it asks the broker to act."""
-        return not self.topic.startswith(RETRY_PREFIX) and not _ASKS.search(self.properties_text)
+        text = self.properties_text
+        may_ask = (
+            "DELAY\x01" in text
+            or "TRAN_MSG\x01" in text
+            or "TIMER_" in text
+            or "INNER_" in text
+            or "POP_CK\x01" in text
+        )
+        return not self.topic.startswith(RETRY_PREFIX) and not (may_ask and _ASKS.search(text))
 
     @property
     def unique_key(self) -> str | None:
         """The id that the producer has given the message."""
-        found = _UNIQUE_KEY.search(self.properties_text)
+        text = self.properties_text
+        at = text.find("UNIQ_KEY\x01")
+        if at < 0:
+            return None
+        found = _UNIQUE_KEY.search(text, max(0, at - 1))
         return found[1] if found else None
 
 
@@ -189,6 +201,7 @@ class SendMessages:
         self._locks = locks
         self._arrived = arrived
         self._traffic = traffic
+        self._told, self._own = config(), self._made_of(config())
         self._half_message = half_message
         self._timer = timer
 
@@ -288,6 +301,12 @@ class SendMessages:
     def _own_properties(self) -> str:
         """The properties that every message gets from the broker."""
         config = self._config()
+        if config is not self._told:
+            self._told, self._own = config, self._made_of(config)
+        return self._own
+
+    @staticmethod
+    def _made_of(config: BrokerConfig) -> str:
         return (
             f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01true\x02"
             f"CLUSTER\x01{config.broker_cluster_name}\x02"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from rmqcore.broker.settings import INHERIT, READ, WRITE, BrokerConfig
@@ -107,10 +108,9 @@ class Topics:
         if topic in _NOT_FOR_CLIENTS:
             remark = f"Sending message to topic[{topic}] is forbidden."
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
-        try:
-            check_topic_name(topic)
-        except MessageIllegalError as error:
-            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        wrong = _name_error(topic)
+        if wrong is not None:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, wrong)
 
     def for_send(self, topic: str, template: str, queue_count: int) -> TopicConfig:
         """The topic of a message, created if it may be.
@@ -215,6 +215,16 @@ class Topics:
             elif found.perm & INHERIT != permission & INHERIT:
                 self.table.put(replace(found, perm=permission))
         return [name for name, _, _ in wanted] + [AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC]
+
+
+@lru_cache(maxsize=4096)
+def _name_error(topic: str) -> str | None:
+    """What is wrong with a topic's name; None when nothing is."""
+    try:
+        check_topic_name(topic)
+    except MessageIllegalError as error:
+        return str(error)
+    return None
 
 
 def _unknown(topic: str) -> RequestRefusedError:

@@ -24,6 +24,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _INT64_MAX = 2**63 - 1
 #: digits and sign of the longest 64-bit number
 _NUMBER_MAX = 20
+#: most numbers are small: they are looked up, not parsed
+_SMALL_NUMBERS = {str(number): number for number in range(256)}
 
 
 @dataclass(slots=True)
@@ -88,7 +90,10 @@ class RemotingCommand:
         text = self.ext_fields.get(name)
         if text is None and default is not None:
             return default
-        text = self.text(name)
+        text = self.text(name) if text is None else text
+        small = _SMALL_NUMBERS.get(text)
+        if small is not None:
+            return small
         digits = text.removeprefix("-")
         if len(text) <= _NUMBER_MAX and digits.isascii() and digits.isdigit():
             value = int(text)
