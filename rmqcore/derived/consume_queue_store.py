@@ -12,7 +12,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
-from rmqcore.files.store_dir import subdirectories, sync_directory
+from rmqcore.files.store_dir import queue_id_of, subdirectories, sync_directory
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
@@ -94,8 +94,8 @@ class ConsumeQueueStore:
         for root, kind in self._roots():
             for topic in subdirectories(root):
                 for name in subdirectories(root / topic):
-                    if name.isascii() and name.isdigit():
-                        yield topic, int(name), root / topic / name, kind
+                    if (queue_id := queue_id_of(name)) is not None:
+                        yield topic, queue_id, root / topic / name, kind
 
     def _make(
         self, topic: str, queue_id: int, directory: Path, kind: type[StoredQueue]

@@ -10,6 +10,7 @@ from typing import Any
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_checkpoint import CHECKPOINT_MEND, StoreCheckpoint
+from rmqcore.files.store_dir import queue_id_of
 from rmqcore.java.json import parse_java_json
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.audit import AuditReport
@@ -131,7 +132,7 @@ def _check_foreign(log: LogPlan, report: VerifyReport) -> None:
     _report_foreign(directory.index, _INDEX_NAME, report)
     for root in (directory.consume_queue, directory.batch_consume_queue):
         for queue in sorted(root.glob("*/*")) if root.is_dir() else ():
-            if queue.is_dir() and queue.name.isdigit():
+            if queue.is_dir() and queue_id_of(queue.name) is not None:
                 _report_foreign(queue, _NUMBERED, report)
             else:
                 report.add(Severity.NOTE, "store", queue, -1, "it is no queue; left alone")

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,8 +27,33 @@ from typing import Generic, TypeVar
 from rmqcore.errors import CorruptConfigFileError
 
 T = TypeVar("T")
+_SEAL = re.compile(r'\{\s*"crc32":"([0-9a-f]{8})",')
 
 _FILE_MODE = 0o644
+
+
+def sealed(text: str) -> str:
+    """The text of a JSON object with the CRC-32 of it as its first member."""
+    return f'{{\n\t"crc32":"{_crc32(text)}",{text[1:]}'
+
+
+def unsealed(text: str) -> str:
+    """The text that was sealed.
+
+    Raises:
+        ValueError: its checksum is missing, or that of another text.
+    """
+    seal = _SEAL.match(text)
+    if seal is None:
+        raise ValueError("it has no checksum")
+    bare = "{" + text[seal.end() :]
+    if _crc32(bare) != seal[1]:
+        raise ValueError("its checksum is that of another text")
+    return bare
+
+
+def _crc32(text: str) -> str:
+    return f"{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
 class ConfigFile(Generic[T]):

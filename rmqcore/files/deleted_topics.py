@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptConfigFileError
-from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import subdirectories
@@ -130,12 +130,13 @@ class DeletedTopics:
             self._store(fitted)
 
     def _store(self, deleted_at: dict[str, int]) -> None:
-        self._file.store(format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))}))
+        text = format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))})
+        self._file.store(sealed(text))
         self._deleted_at = deleted_at
 
 
 def _decoded(text: str) -> dict[str, int]:
-    content = parse_java_json(text)
+    content = parse_java_json(unsealed(text))
     topics = content.get("deletedTopics") if isinstance(content, dict) else None
     if not isinstance(topics, dict):
         raise ValueError("deletedTopics is no object")  # noqa: TRY004 - the text is wrong

@@ -17,6 +17,7 @@ from rmqcore.errors import NO_ROOM, DiskFullError, StoreLockedError, StoreNotFou
 from rmqcore.files.lock_owner import command_of, lock_owner
 
 LOCK_TEXT = b"lock"
+QUEUE_ID_MAX = 2**31 - 1
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -59,6 +60,14 @@ def subdirectories(path: Path) -> list[str]:
         return []
     with entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def queue_id_of(name: str) -> int | None:
+    """The queue id that a directory below a topic's is named after; None for any other name."""
+    if not (name.isascii() and name.isdigit() and len(name) <= len(str(QUEUE_ID_MAX))):
+        return None
+    queue_id = int(name)
+    return queue_id if queue_id <= QUEUE_ID_MAX and name == str(queue_id) else None
 
 
 def _is_directory(path: Path) -> bool:

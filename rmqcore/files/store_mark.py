@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptConfigFileError
-from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.config_file import ConfigFile, sealed, unsealed
+from rmqcore.files.store_dir import queue_id_of
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.base._lock import ReentrantLock
+from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 MARK_NAME = "storeMark.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OFFSET_MAX = 2**63 - 1
+#: the first unit behind it has no place in a file
+_END_MAX = _OFFSET_MAX // UNIT_SIZE
+#: bytes of a directory's name
+_NAME_MAX = 255
 QueueKey = tuple[str, int]
 
 
@@ -88,16 +94,18 @@ class StoreMark:
         for (topic, queue_id), end in sorted(self.ends.items()):
             table = batch_queues if (topic, queue_id) in self.batch_queues else queues
             table.setdefault(topic, {})[queue_id] = end
-        return format_java_json(
-            {
-                "batchQueueEnds": batch_queues,
-                "deriveFrom": self.derive_from,
-                "firstOffset": self.first_offset,
-                "firstTimestamp": self.first_timestamp_ms,
-                "logEnd": self.log_end,
-                "machine": self.machine,
-                "queueEnds": queues,
-            }
+        return sealed(
+            format_java_json(
+                {
+                    "batchQueueEnds": batch_queues,
+                    "deriveFrom": self.derive_from,
+                    "firstOffset": self.first_offset,
+                    "firstTimestamp": self.first_timestamp_ms,
+                    "logEnd": self.log_end,
+                    "machine": self.machine,
+                    "queueEnds": queues,
+                }
+            )
         )
 
     def this_machine(self) -> str:
@@ -118,7 +126,7 @@ _Content = tuple[tuple[int, int, int, int], str, dict[QueueKey, int], dict[Queue
 
 
 def _decoded(text: str) -> _Content:
-    content = parse_java_json(text)
+    content = parse_java_json(unsealed(text))
     if not isinstance(content, dict):
         raise ValueError("the file is no object")  # noqa: TRY004 - the text is wrong, not a type
     numbers = (
@@ -137,13 +145,20 @@ def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:
         raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
     ends = {}
     for topic, queues in topics.items():
-        if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
+        if "/" in topic or "\0" in topic or topic in ("", ".", "..") or _too_long(topic):
             raise ValueError(f"topic {topic!r} is no name")
         if not isinstance(queues, Mapping):
             raise ValueError(f"{name}: {topic} is no object")  # noqa: TRY004 - same
         for queue_id, end in queues.items():
-            ends[topic, _number(int(queue_id))] = _number(end)
+            number = queue_id_of(str(queue_id))
+            if number is None or not 0 <= _number(end) <= _END_MAX:
+                raise ValueError(f"{name}: {topic}/{queue_id} cannot end at {end}")
+            ends[topic, number] = end
     return ends
+
+
+def _too_long(topic: str) -> bool:
+    return len(topic.encode(errors="replace")) > _NAME_MAX
 
 
 def _number(value: object) -> int:

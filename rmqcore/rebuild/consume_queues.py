@@ -20,7 +20,7 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
-from rmqcore.files.store_dir import make_directory, subdirectories
+from rmqcore.files.store_dir import make_directory, queue_id_of, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
@@ -320,10 +320,10 @@ def _merged(
 def queue_keys(root: Path) -> list[QueueKey]:
     """(topic, queue id) of each queue directory below ``root``."""
     return sorted(
-        (topic, int(name))
+        (topic, queue_id)
         for topic in subdirectories(root)
         for name in subdirectories(root / topic)
-        if name.isascii() and name.isdigit()
+        if (queue_id := queue_id_of(name)) is not None
     )
 
 

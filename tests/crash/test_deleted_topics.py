@@ -10,7 +10,9 @@ from crash.children import die, run_child
 from crash.small_store import SETTINGS
 from rmqcore._codec import encode_record
 from rmqcore.doctor import verify
+from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_tables import TopicConfig
+from rmqcore.native.log._tail import LogTail
 from rmqcore.rebuild import rebuild_consume_queues
 
 FIRST, SECOND = 60, 7
@@ -225,3 +227,25 @@ def test_the_log_and_the_index_still_know_the_records(deleted):
         old = store.message_at(0)
         assert old.body == b"old 0"
         assert old.phy_offset in [m.phy_offset for m in store.query_message("T", "k0").messages]
+
+
+def test_a_deletion_with_another_digit_deletes_nothing(deleted, again):
+    note = deleted / "config/deletedTopics.json"
+    text = note.read_bytes()
+    place = text.index(b'"T":') + 4
+    changed = text[:place] + b"9" + text[place + 1 :]
+    assert changed != text
+    note.write_bytes(changed)
+    note.with_name(note.name + ".bak").unlink(missing_ok=True)
+    with pytest.raises(CorruptConfigFileError, match="checksum"):
+        rmqcore.open_store(deleted, **SETTINGS)
+    note.write_bytes(text)
+    with rmqcore.open_store(deleted, **SETTINGS) as store:
+        assert bodies(store) == wanted(again)
+
+
+def test_a_queue_id_that_is_none_is_refused():
+    tail = LogTail("127.0.0.1:0", 4 << 20)
+    with pytest.raises(ValueError, match="queue id -1"):
+        tail.set_next_queue_offset("T", -1, 5)
+    assert tail.next_queue_offset("T", -1) == 0

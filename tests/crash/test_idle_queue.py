@@ -8,6 +8,7 @@ import pytest
 import rmqcore
 from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, body_of, check_against_log, put
+from rmqcore.files.config_file import sealed
 from rmqcore.recovery import recovery
 
 IDLE = 40
@@ -172,11 +173,15 @@ def test_a_mark_of_another_log_says_nothing(idle, tmp_path):
         "[]",
         '{"queueEnds":{"../x":{"0":5}}}',
         '{"queueEnds":{"T":{"a":5}}}',
+        '{"queueEnds":{"T":{"-1":5}}}',
+        '{"queueEnds":{"T":{"4294967296":5}}}',
+        '{"queueEnds":{"Idle":{"0":4611686018427387904}}}',
+        '{"queueEnds":{"%s":{"0":5}}}' % ("T" * 256),
         '{"logEnd":{}}',
     ],
 )
 def test_a_mark_that_cannot_be_read_says_nothing(idle, text):
-    (idle / "config/storeMark.json").write_text(text)
+    (idle / "config/storeMark.json").write_text(sealed(text) if text[1:] else text)
     (idle / "config/storeMark.json.bak").unlink(missing_ok=True)
     with rmqcore.open_store(idle, **CHECKED) as store:
         assert store.max_queue_offset("Idle", 0) == IDLE
@@ -185,6 +190,34 @@ def test_a_mark_that_cannot_be_read_says_nothing(idle, text):
         (idle / "config/storeMark.json").read_text().replace("0:", '"0":').replace("1:", '"1":')
     )
     assert ends["queueEnds"]["Idle"] == {"0": IDLE}
+
+
+@pytest.mark.parametrize("digit", [b"1", b"9"])
+def test_a_mark_with_another_digit_says_nothing(idle, digit):
+    mark = idle / "config/storeMark.json"
+    text = mark.read_bytes()
+    place = text.index(b"0:", text.index(b'"Idle"')) + 2
+    assert text[place : place + 1] != digit
+    mark.write_bytes(text[:place] + digit + text[place + 1 :])
+    mark.with_name("storeMark.json.bak").unlink(missing_ok=True)
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert store.recovery_report.findings == []
+        assert put_idle(store, IDLE).queue_offset == IDLE
+        check_against_log(store)
+
+
+@pytest.mark.parametrize("name", ["00", "4294967296", "99999999999"])
+def test_a_directory_that_no_queue_has_is_left_alone(idle, name):
+    foreign = idle / "consumequeue/Idle" / name
+    shutil.copytree(idle / "consumequeue/Idle/0", foreign)
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert put_idle(store, IDLE).queue_offset == IDLE
+        store.flush()
+        assert len(store.get_message("Idle", 0, 0, max_messages=999).messages) == IDLE + 1
+    shutil.rmtree(foreign)
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert store.recovery_report.findings == []
+        check_against_log(store)
 
 
 def test_the_mark_is_renewed_while_the_store_is_open(store_path):

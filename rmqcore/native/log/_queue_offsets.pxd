@@ -1,7 +1,7 @@
 # The next offset of each queue, for the log tail; what every put asks is inlined there.
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 cimport cython
 
 from rmqcore.native.format._encoder cimport RecordEncoder
@@ -23,12 +23,12 @@ cdef class TopicEntry:
     cdef inline int64_t next_offset(self, int32_t queue_id) noexcept:
         cdef PyObject* found
         if queue_id < ARRAY_QUEUES:
-            return self.near[queue_id] if queue_id < self.near_count else 0
+            return self.near[queue_id] if 0 <= queue_id < self.near_count else 0
         found = PyDict_GetItem(self.far, queue_id)
         return 0 if found == NULL else <int64_t><object>found
 
     cdef inline int set_next(self, int32_t queue_id, int64_t offset) except -1:
-        if queue_id >= self.near_count:
+        if <uint32_t>queue_id >= <uint32_t>self.near_count:
             return self.set_far(queue_id, offset)
         self.near[queue_id] = offset
         return 0

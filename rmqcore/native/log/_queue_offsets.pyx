@@ -45,6 +45,8 @@ cdef class TopicEntry:
     cdef int set_far(self, int32_t queue_id, int64_t offset) except -1:
         cdef int64_t* grown
         cdef int32_t count
+        if queue_id < 0:
+            raise ValueError(f"queue id {queue_id}: expected 0 or more")
         if queue_id >= ARRAY_QUEUES:
             self.far[queue_id] = offset
             return 0
