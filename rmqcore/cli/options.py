@@ -15,7 +15,7 @@ from rmqcore.cli.failures import ExitCode, warn
 from rmqcore.cli.progress import Bars
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
-from rmqcore.errors import ArgumentError, CorruptConsumeQueueError, CorruptStoreError
+from rmqcore.errors import ArgumentError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, subdirectories
 
@@ -44,8 +44,6 @@ SkipDamaged = Annotated[
 
 _AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAMES_SHOWN = 8
-_TRANSACTION_MASK = 0xC
-_TRANSACTION_COMMIT = 0x8
 #: damaged places that are named one by one
 _DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -132,17 +130,7 @@ def check_queues_are_there(store: ReadOnlyMessageStore) -> None:
         CorruptConsumeQueueError: there is none, though the log has messages that belong into one;
             not while a writer may still make them.
     """
-    directory = StoreDir(store.path, store.config.store_path_commit_log)
-    if store.queues() or directory.is_locked():
-        return
-    for message in store.messages():
-        if message.sys_flag & _TRANSACTION_MASK in (0, _TRANSACTION_COMMIT):
-            raise CorruptConsumeQueueError(
-                directory.consume_queue,
-                -1,
-                "no consume queue is there, though the log has messages; rmqcore rebuild cq STORE "
-                "derives them again",
-            )
+    store.queues()
 
 
 def check_topics(store: Path, topics: list[str] | None) -> None:

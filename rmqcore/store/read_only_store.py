@@ -15,6 +15,7 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
 from rmqcore.files.batch_consume_queue import StoredQueue
 from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.log_walker import good_record_at, view_of, walk_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -23,6 +24,7 @@ from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
@@ -138,7 +140,6 @@ class ReadOnlyMessageStore(MessageReads):
     # ---- reading beside the writer
 
     get_message = _steady(MessageReads.get_message)
-    queues = _steady(MessageReads.queues)
     min_queue_offset = _steady(MessageReads.min_queue_offset)
     max_queue_offset = _steady(MessageReads.max_queue_offset)
     read_units = _steady(MessageReads.read_units)
@@ -149,6 +150,36 @@ class ReadOnlyMessageStore(MessageReads):
     _message_in_log = _steady(MessageReads._message_in_log)
     _behind_blank = _steady(MessageReads._behind_blank)
     _next_good = _steady(MessageReads._next_good)
+
+    @_steady
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue, sorted.
+
+        Raises:
+            CorruptConsumeQueueError: there is none, though the log has messages that belong into
+                one; not while a writer may still make them.
+        """
+        found = super().queues()
+        if not found and not self._directory.is_locked():
+            self._refuse_lost_queues()
+        return found
+
+    def _refuse_lost_queues(self) -> None:
+        """Tell a store whose consume queues are lost from one that has none."""
+        deleted = DeletedTopics(self._directory).load()
+        for message in self.messages(on_damage=lambda *_: None):
+            transaction = message.sys_flag & SysFlag.TRANSACTION_MASK
+            if (
+                transaction in (0, SysFlag.TRANSACTION_COMMIT)
+                and message.phy_offset >= deleted.since(message.topic)
+                and not deleted.is_gone(message.topic)
+            ):
+                raise CorruptConsumeQueueError(
+                    self._directory.consume_queue,
+                    -1,
+                    "no consume queue is there, though the log has messages; rmqcore rebuild cq "
+                    "STORE derives them again",
+                )
 
     # ---- following the writer
 
