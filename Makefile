@@ -38,7 +38,7 @@ setup: $(VENV)/ready ## the virtual environment, .venv
 
 build: $(VENV)/built ## the extension modules, in place
 
-run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, verify, then the pipeline on Spark
+run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, verify, send and consume, then the pipeline on Spark
 	@$(BIN)/rmqcore demo --report build/demo.html
 
 # ---- checks ---------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ asan: $(VENV)/built ## unit, property and fuzz tests under the address and undef
 wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, run the unit tests there
 	@scripts/lane wheel $(PY)
 
-test-interop: build ## Apache RocketMQ on our stores and our name server; needs Java and Maven
+test-interop: build ## Apache RocketMQ on our stores, its clients with our broker; needs Java, Maven and Go
 	@$(BIN)/pytest tests/interop -m interop --no-skip
 
 test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3 and 4.2, and those of batches on 4.0

@@ -1,11 +1,12 @@
 """The demonstration: its verdict is earned, and it sees what is wrong."""
 
 import json
+from subprocess import CompletedProcess
 
 import pytest
 
 from rmqcore import open_store
-from rmqcore.cli.demo import steps
+from rmqcore.cli.demo import pipeline, steps
 from rmqcore.cli.demo.corpus import Corpus, Entry, Source
 from rmqcore.cli.demo.steps import Demo
 from rmqcore.cli.options import configured
@@ -21,6 +22,7 @@ NAMES = [
     "close, reopen",
     "kill -9, recover",
     "verify",
+    "broker",
 ]
 
 
@@ -40,7 +42,8 @@ def test_the_demonstration_passes_and_keeps_its_store(rmqcore, tmp_path):
     assert outcome.exit_code == 0
     assert answer["verdict"] == "ok"
     assert [step["name"] for step in answer["steps"]] == NAMES
-    put, killed = answer["steps"][0], answer["steps"][-2]
+    steps_by_name = {step["name"]: step for step in answer["steps"]}
+    put, killed = steps_by_name["append"], steps_by_name["kill -9, recover"]
     with open_store(kept, mode="r") as opened:
         assert sum(1 for _ in opened.messages()) == killed["messages"]
         mine = [m for m in opened.messages() if m.queue_id < 4]
@@ -91,6 +94,39 @@ def test_a_consume_queue_that_contradicts_the_log_is_seen(demo):
     with file.open("r+b") as stream:
         stream.write(b"\0" * 7 + b"\7")
     assert not steps.verify(demo).ok
+
+
+def test_a_broker_that_changes_a_body_is_seen(demo, monkeypatch):
+    class Changing(steps.Producer):
+        def send(self, topic, body, **settings):
+            return super().send(topic, body + b"!", **settings)
+
+    monkeypatch.setattr(steps, "Producer", Changing)
+    demo.sample = demo.sample[:3]
+    seen = steps.broker(demo)
+    assert not seen.ok
+    assert "3 WRONG" in seen.note
+
+
+def test_a_broker_that_loses_a_message_is_seen(demo, monkeypatch):
+    class Losing(steps.Producer):
+        def send(self, topic, body, *, keys, **settings):
+            if keys != demo.sample[1].key:
+                super().send(topic, body, keys=keys, **settings)
+
+    monkeypatch.setattr(steps, "Producer", Losing)
+    monkeypatch.setattr(steps, "_RECEIVE_TIMEOUT_S", 1.0)
+    demo.sample = demo.sample[:3]
+    seen = steps.broker(demo)
+    assert not seen.ok
+    assert seen.messages == 2
+
+
+def test_what_the_part_on_spark_lacks_is_said_to_the_letter(tmp_path, monkeypatch, capsys):
+    missing = CompletedProcess([], 2, "", "rmqcore: spark needs pip install 'rmqcore[spark]'\n")
+    monkeypatch.setattr(pipeline.subprocess, "run", lambda *_, **__: missing)
+    assert pipeline.pipeline(tmp_path, tmp_path, None) == []
+    assert "pip install 'rmqcore[spark]'" in capsys.readouterr().err
 
 
 def test_a_failed_step_ends_with_1_and_says_failed(rmqcore, monkeypatch):

@@ -34,7 +34,7 @@ def pipeline(store: Path, target: Path, html: Path | None) -> list[Step]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if done.returncode in _MISSING:
         reason = done.stderr.strip().splitlines()[-1].removeprefix("rmqcore: ")
-        NOTES.print(f"the part on Spark was left out: {reason}")
+        NOTES.print(f"the part on Spark was left out: {reason}", markup=False)
         return []
     try:
         report = json.loads(done.stdout)

@@ -6,24 +6,38 @@ A further step is a function ``(Demo) -> Step``, added to ``STEPS``.
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore import DefaultMessageStore, Durability, MessageExt, StoreConfig, open_store
+from rmqcore import (
+    DefaultMessageStore,
+    Durability,
+    MessageExt,
+    StoreConfig,
+    StoreError,
+    open_store,
+)
 from rmqcore.cli.demo.corpus import QUEUES, Corpus, Entry
 from rmqcore.cli.demo.writer import ACKNOWLEDGED
 from rmqcore.cli.progress import Bars
+from rmqcore.client.blocking import Consumer, Producer
 from rmqcore.doctor import verify as verify_store
 
 _SAMPLE_EVERY = 101
 _MISSES = 500
 _TIMES_A_QUEUE = 200
 _KILL_AT = 0.4
+_SENT_MAX = 1000
+_RECEIVE_TIMEOUT_S = 10.0
+_SMALL_FILES = ("mappedFileSizeCommitLog=16777216", "maxHashSlotNum=10000", "maxIndexNum=40000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +258,34 @@ def verify(demo: Demo) -> Step:
     return Step("verify", report.records, end, report.elapsed_s, note, report.clean)
 
 
+def broker(demo: Demo) -> Step:
+    """Send sampled entries to a broker and consume them from it, each in a process of its own."""
+    sent = demo.sample[:: max(1, len(demo.sample) // _SENT_MAX)]
+    expected = {(entry.topic, entry.key): entry for entry in sent}
+    received = wrong = again = 0
+    with tempfile.TemporaryDirectory(prefix="rmqcore-demo-broker-") as path, _serve(path) as names:
+        began = time.perf_counter()
+        with Producer(names, group="demo") as producer:
+            for topic, _, key, tags, body in demo.bars.track("broker", sent, len(sent)):
+                producer.send(topic, body, tags=tags, keys=key)
+        topics = {entry.topic: "*" for entry in sent}
+        with Consumer(names, "demo-readers", topics, start="first") as consumer:
+            while expected and (message := consumer.receive(_RECEIVE_TIMEOUT_S)) is not None:
+                consumer.ack(message)
+                entry = expected.pop((message.topic, message.keys[0]), None)
+                if entry is None:
+                    again += 1
+                    continue
+                received += 1
+                wrong += (message.body, message.tags) != (entry.body, entry.tags)
+        seconds = time.perf_counter() - began
+    ok = received == len(sent) > 0 and not wrong
+    note = f"{received:,} of {len(sent):,} sent one by one, consumed"
+    note += ", every body, key and tag as sent" if ok else f"; {wrong} WRONG"
+    note += f"; {again} came twice" if again else ""
+    return Step("broker", received, sum(len(entry.body) for entry in sent), seconds, note, ok)
+
+
 STEPS: Final[tuple[Callable[[Demo], Step], ...]] = (
     append,
     dispatch,
@@ -254,6 +296,7 @@ STEPS: Final[tuple[Callable[[Demo], Step], ...]] = (
     close_and_reopen,
     kill_and_recover,
     verify,
+    broker,
 )
 
 
@@ -309,6 +352,23 @@ def _store_time(store: DefaultMessageStore, topic: str, queue_id: int, offset: i
         return None
     found = store.get_message(topic, queue_id, offset, max_messages=1).messages
     return found[0].store_timestamp_ms if found else None
+
+
+@contextlib.contextmanager
+def _serve(path: str) -> Iterator[str]:
+    """Run ``rmqcore serve`` on free ports; the address of its name server."""
+    command = [sys.executable, "-m", "rmqcore", "serve", path, "--json"]
+    command += ["--port", "0", "--namesrv-port", "0"]
+    for setting in _SMALL_FILES:
+        command += ["-c", setting]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
+        try:
+            line = server.stdout.readline() if server.stdout else ""
+            if not line:
+                raise StoreError("the broker of the demonstration did not start")
+            yield str(json.loads(line)["namesrv"])
+        finally:
+            server.send_signal(signal.SIGTERM)
 
 
 def _write_and_kill(demo: Demo) -> int:
