@@ -119,12 +119,21 @@ def cluster_list(admin: Admin, as_json: AsJson = False) -> None:
                     "broker_id": broker_id,
                     "address": address,
                     "version": figures.get("brokerVersionDesc", ""),
-                    "put_tps": figures.get("putTps", "").partition(" ")[0],
-                    "get_tps": figures.get("getTransferredTps", "").partition(" ")[0],
+                    "put_tps": _rate(figures.get("putTps", "")),
+                    "get_tps": _rate(figures.get("getTransferredTps", "")),
                 }
             )
     columns = ("cluster", "broker_name", "broker_id", "address", "version", "put_tps", "get_tps")
     _show(rows, columns, as_json)
+
+
+def _rate(rates: str) -> str:
+    """Of a broker's rates over the last 10, 60 and 600 seconds the first, to two places."""
+    first = rates.partition(" ")[0]
+    try:
+        return f"{float(first):.2f}"
+    except ValueError:
+        return first
 
 
 @_command("brokerStatus")

@@ -27,7 +27,7 @@ from rmqcore.version import __version__
 
 app = typer.Typer(
     name="rmqcore",
-    help="Look into, write, check and repair RocketMQ message stores. No broker, no JVM.",
+    help="Look into, write, check, repair and serve RocketMQ message stores. No JVM.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     cls=Application,

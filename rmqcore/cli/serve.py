@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import json
 import signal
@@ -197,7 +198,7 @@ def _accounts(
     except ValueError as error:
         raise ConfigError("host", host, "an IP address of this machine") from error
     if not address.is_loopback and not insecure and auth is None:
-        rule = "a loopback address; others reach this one, so give --auth, or say --insecure"
+        rule = "others reach this address, so give --auth or say --insecure; or a loopback address"
         raise ConfigError("host", host, rule)
     if auth is None:
         return None
@@ -223,7 +224,13 @@ async def _until_signal(
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)
-    servers, facts = await start()
+    try:
+        servers, facts = await start()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            advice = "end what listens there, or give another port (0: any that is free)"
+            raise OSError(error.errno, f"{error.strerror}; {advice}") from error
+        raise
     elapsed_ms = round((time.monotonic() - began) * 1000)
     if as_json:
         facts |= {"store": str(store) if store else None, "ready_ms": elapsed_ms}

@@ -1,5 +1,7 @@
 """`produce`, `consume` and `admin` against a broker."""
 
+import re
+
 import pytest
 
 from rmqcore.cli.failures import ExitCode
@@ -80,6 +82,7 @@ def test_messages_are_found(remote, topic):
 
 def test_brokers_are_listed_and_set(remote):
     (row,) = remote("admin", "clusterList", "--json").json
+    assert re.fullmatch(r"\d+\.\d\d", row["put_tps"])
     assert (row["cluster"], row["broker_name"], row["broker_id"]) == (
         "DefaultCluster",
         "broker-a",

@@ -1,6 +1,7 @@
 """`rmqcore serve`: where it listens, and for whom."""
 
 import json
+import socket
 
 import pytest
 
@@ -29,3 +30,11 @@ def test_a_file_of_accounts_that_is_not_there_is_said(rmqcore, tmp_path):
     done = rmqcore("serve", tmp_path / "store", "--auth", tmp_path / "none.json")
     assert done.exit_code != 0
     assert "none.json" in done.stderr
+
+
+def test_a_port_that_is_taken_is_said_with_what_to_do(rmqcore, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = rmqcore("serve", tmp_path / "store", "--namesrv-port", taken.getsockname()[1])
+        assert done.exit_code == 5
+        assert f"('127.0.0.1', {taken.getsockname()[1]})" in done.stderr
+        assert "give another port" in done.stderr
