@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rmqcore.cli.serve import NAMESRV_PORT
+from rmqcore.testing import rocketmq_broker  # noqa: F401 - a fixture
+
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
 SAID = {
     "durable_queue.py": "doing task 2 (queue offset 2)",
     "find_again.py": "the ten before: [80, 81, 82, 83, 84, 85, 86, 87, 88, 89]",
@@ -36,13 +40,26 @@ def test_every_example_is_in_the_table():
 
 
 def test_the_example_of_the_readme_runs(tmp_path):
-    readme = (ROOT / "README.md").read_text("utf-8")
-    code, *others = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert all("spark" in other for other in others)  # tests/spark/test_docs.py runs those
+    code, client, spark = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert "rmqcore.client" in client  # the next test runs it
+    assert "spark" in spark  # tests/spark/test_docs.py runs that
     assert len(code.splitlines()) <= 20
-    (said,) = re.findall(r"It prints:\n\n```text\n(.*?)```", readme, re.DOTALL)
+    (said,) = re.findall(r"It prints:\n\n```text\n(.*?)```", README, re.DOTALL)
     assert run("-c", code, cwd=tmp_path) == said
     assert "b'order 3' is in queue 1 at 3" in run("-c", code, cwd=tmp_path)
+
+
+def test_the_client_of_the_readme_exchanges_a_message(rocketmq_broker, tmp_path):  # noqa: F811
+    (code,) = re.findall(r"```python\n(from rmqcore.client.*?)```", README, re.DOTALL)
+    addressed = code.replace("127.0.0.1:9876", rocketmq_broker.namesrv_addr)
+    assert run("-W", "error", "-c", addressed, cwd=tmp_path) == "SEND_OK\nb'from Python'\n"
+
+
+def test_the_clients_of_the_readme_have_ten_lines_and_one_address():
+    for language in ("java", "go"):
+        (code,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+        assert len(code.splitlines()) <= 10
+        assert set(re.findall(r"127\.0\.0\.1:\d+", code)) == {f"127.0.0.1:{NAMESRV_PORT}"}
 
 
 def test_the_commands_that_the_documents_name_exist(rmqcore):

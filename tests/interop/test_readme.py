@@ -1,0 +1,92 @@
+"""The README's lines of Java and Go, as they are printed, exchange a message with our broker."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interop.cluster import TIMEOUT_S, java
+from interop.peer import missing
+from rmqcore.testing import rocketmq_broker  # noqa: F401 - a fixture
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+GO_CLIENT = "github.com/apache/rocketmq-client-go/v2"
+
+pytestmark = pytest.mark.interop
+
+JAVA = """
+import org.apache.rocketmq.client.consumer.*;
+import org.apache.rocketmq.client.producer.*;
+import org.apache.rocketmq.common.message.*;
+
+class Lines {
+    public static void main(String[] words) throws Exception {
+        %s
+        consumer.shutdown();
+        producer.shutdown();
+    }
+}
+"""
+GO = """
+package main
+
+import (
+    "context"
+    "fmt"
+    "time"
+
+    "github.com/apache/rocketmq-client-go/v2"
+    "github.com/apache/rocketmq-client-go/v2/consumer"
+    "github.com/apache/rocketmq-client-go/v2/primitive"
+    "github.com/apache/rocketmq-client-go/v2/producer"
+)
+
+func main() {
+    %s
+    time.Sleep(5 * time.Second)
+    c.Shutdown()
+    p.Shutdown()
+}
+"""
+
+
+def lines_of(language, broker):
+    (code,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return code.replace("127.0.0.1:9876", broker.namesrv_addr)
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}")
+def test_the_lines_of_java_send_and_consume(rocketmq_broker, tmp_path):  # noqa: F811
+    source = tmp_path / "Lines.java"
+    source.write_text(JAVA % lines_of("java", rocketmq_broker), "utf-8")
+    command, environment = java("5.5.0", tmp_path / "java", source)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert "sendStatus=SEND_OK" in done.stdout, done.stdout + done.stderr
+    assert "from Java" in done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="not on this machine: go")
+def test_the_lines_of_go_send_and_consume(rocketmq_broker, tmp_path):  # noqa: F811
+    (tmp_path / "main.go").write_text(GO % lines_of("go", rocketmq_broker), "utf-8")
+    for words in (
+        ["mod", "init", "lines"],
+        ["get", f"{GO_CLIENT}@v2.1.2"],
+        ["mod", "tidy"],
+        ["build", "-o", "lines", "."],
+    ):
+        subprocess.run(["go", *words], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    done = subprocess.run(
+        [tmp_path / "lines"],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "sendStatus=0" in done.stdout or "SEND_OK" in done.stdout, done.stdout + done.stderr
+    assert "from Go" in done.stdout.splitlines()
