@@ -10,7 +10,7 @@ import typer
 
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
 from rmqcore.cli.options import AsJson, Long, parse_time
-from rmqcore.cli.output import print_facts, print_json, print_message, print_table, time_text
+from rmqcore.cli.output import NOTES, print_facts, print_json, print_message, print_table, time_text
 from rmqcore.cli.remote import (
     DEFAULT_NAME_SERVER,
     AccessKey,
@@ -367,6 +367,7 @@ def _query(admin: Admin, topic: str, key: str, *, unique: bool, long: bool, as_j
     for message in found:
         print_message(message.stored, as_json=as_json, long=long)
     if not found:
+        NOTES.print(f"{topic} has no message with {key}", markup=False)
         raise typer.Exit(ExitCode.FINDINGS)
 
 

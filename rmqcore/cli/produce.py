@@ -147,4 +147,5 @@ def consume(
             consumer.ack(message)
             taken += 1
     if not taken:
+        NOTES.print(f"no message of {topic} came", markup=False)
         raise typer.Exit(ExitCode.FINDINGS)

@@ -36,6 +36,7 @@ def test_what_was_produced_is_consumed(remote, topic):
     assert last["body"] == "c"
     assert last["properties"]["p"] == "1"
     nothing = remote(*words, "--idle", 0.2)
+    assert nothing.stderr == f"no message of {topic} came\n"
     assert (nothing.exit_code, nothing.stdout) == (ExitCode.FINDINGS, "")
     tagged = remote("consume", topic, "-g", group + "t", "--tags", "x", "--start", 0, "--count", 2)
     assert tagged.stdout == "a\nb\n"
@@ -78,6 +79,7 @@ def test_messages_are_found(remote, topic):
     assert remote("admin", "queryMsgByKey", "-t", topic, "-k", "n").stdout == "needle\n"
     none = remote("admin", "queryMsgByKey", "-t", topic, "-k", "none")
     assert none.exit_code == ExitCode.FINDINGS
+    assert none.stderr == f"{topic} has no message with none\n"
 
 
 def test_brokers_are_listed_and_set(remote):
