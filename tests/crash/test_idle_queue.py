@@ -192,13 +192,12 @@ def test_a_mark_that_cannot_be_read_says_nothing(idle, text):
     assert ends["queueEnds"]["Idle"] == {"0": IDLE}
 
 
-@pytest.mark.parametrize("digit", [b"1", b"9"])
-def test_a_mark_with_another_digit_says_nothing(idle, digit):
+def test_a_mark_with_another_digit_says_nothing(idle):
     mark = idle / "config/storeMark.json"
     text = mark.read_bytes()
     place = text.index(b"0:", text.index(b'"Idle"')) + 2
-    assert text[place : place + 1] != digit
-    mark.write_bytes(text[:place] + digit + text[place + 1 :])
+    assert text[place : place + 1] < b"9"
+    mark.write_bytes(text[:place] + b"9" + text[place + 1 :])
     mark.with_name("storeMark.json.bak").unlink(missing_ok=True)
     with rmqcore.open_store(idle, **CHECKED) as store:
         assert store.recovery_report.findings == []
