@@ -1,8 +1,12 @@
 """The pytest plugin: a broker that is there at once, and topics that nobody else has."""
 
+import importlib
+import os
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 from rmqcore.testing import running_broker
 
@@ -45,9 +49,18 @@ def test_another_project_uses_the_fixtures(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "rmqcore.testing", "-W", "error"]
     done = subprocess.run(
         [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)],
+        # as in an environment without others' plugins; an installed rmqcore brings its own
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_installed_package_brings_the_plugin():
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        entries = tomllib.load(file)["project"]["entry-points"]["pytest11"]
+    (module,) = entries.values()
+    assert hasattr(importlib.import_module(module), "rocketmq_broker")
