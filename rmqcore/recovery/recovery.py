@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.log_walker import first_record
 from rmqcore.recovery.index_left import LeftIndexFiles
 from rmqcore.recovery.index_tags import index_has_tags
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexService
+    from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -154,10 +155,41 @@ class Recovery:
     def _load_queues(self) -> None:
         self._queues.load(self._tell_queues)
         self.report.findings += [str(error) for error in self._queues.damaged]
+        for topic in sorted({queue.topic for queue in self._queues if self._was_put_to(queue)}):
+            self._take_back_deletion(topic)
         for queue in self._queues:
             # a deletion that was interrupted goes on
             if queue.end_phy_offset <= self._deleted.since(queue.topic) > 0:
                 self._queues.drop(queue.topic, queue.queue_id)
+
+    def _was_put_to(self, queue: StoredQueue) -> bool:
+        """True for a queue with messages from before and from behind its topic's deletion.
+
+        Only a kill between the first note of a deletion and the end of the topic's old numbers
+        leaves that, when something was put meanwhile. The log has to agree: a unit may have rotted.
+        """
+        since = self._deleted.since(queue.topic)
+        first = queue.unit_at(queue.min_offset) if since > 0 else None
+        if first is None or first[0] >= since or queue.end_phy_offset <= since:
+            return False
+        try:
+            message = self._log.message_at(first[0])
+        except CorruptRecordError:
+            return False
+        if message is None:
+            return False
+        named = message.topic, message.queue_id, message.queue_offset
+        return named == (queue.topic, queue.queue_id, queue.min_offset)
+
+    def _take_back_deletion(self, topic: str) -> None:
+        """Let a topic be whose deletion had dropped nothing yet: no message of it is lost."""
+        mine = [queue for queue in self._queues if queue.topic == topic]
+        firsts = [unit[0] for queue in mine if (unit := queue.unit_at(queue.min_offset))]
+        self._deleted.delete(topic, min(firsts))
+        self.report.findings.append(
+            f"topic {topic}: its deletion was interrupted before anything was dropped, and did not "
+            "take place"
+        )
 
     def _load_index(self) -> None:
         if self._index is None:

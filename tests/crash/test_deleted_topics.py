@@ -207,6 +207,37 @@ def test_a_deletion_that_was_interrupted_goes_on(store_path):
         assert store.queues() == [("Other", 0)]
 
 
+def test_a_deletion_killed_beside_a_put_has_not_taken_place(store_path):
+    def write(_acknowledge):
+        store = rmqcore.open_store(store_path, **SETTINGS)
+        fill(store)
+        fill(store, topic="Other")
+        note = store._deleted.delete
+
+        def late(topic, phy_offset):
+            note(topic, phy_offset)
+            store.put("T", b"between")
+            store.get_message("T", 0, 0)
+            die()
+
+        store._deleted.delete = late
+        store.delete_topic("T")
+
+    run_child(write)
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        found = bodies(store)
+        assert len(found) == FIRST + 1
+        assert found[-1] == b"between"
+        assert any("did not take place" in each for each in store.recovery_report.findings)
+    assert not verify(store_path).findings
+    shutil.rmtree(store_path / "consumequeue" / "T")
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        assert bodies(store) == found
+        assert store.put("T", b"next").queue_offset == FIRST + 1
+        assert store.delete_topic("T")
+        assert bodies(store) == []
+
+
 def test_deleting_takes_configuration_and_offsets_too(store_path):
     with rmqcore.open_store(store_path) as store:
         store.topics.put(TopicConfig(topic_name="T"))
