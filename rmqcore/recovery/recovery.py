@@ -392,6 +392,8 @@ class Recovery:
         self.report.end_offset = end
         self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.truncate(end)
+        if not self._clean_shutdown:
+            self._drop_empty_queues()
         for start, stop in self._judge.passed_over:
             self.report.units_dropped += self._queues.blank_between(start, stop)
         self._queues.correct_min_offset(self._log.min_offset)
@@ -410,6 +412,12 @@ class Recovery:
         except OSError as error:
             # it counts as another machine then, which is asked for more
             _log.warning("the store's mark stays as it is: %s", error)
+
+    def _drop_empty_queues(self) -> None:
+        """Let go of queues none of whose messages survived: they were created just before."""
+        for queue in list(self._queues):
+            if queue.max_offset == 0:
+                self._queues.drop(queue.topic, queue.queue_id)
 
     def _written_through(self, end: int) -> int:
         """Physical offset below which the log is on the disk.

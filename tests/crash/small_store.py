@@ -20,7 +20,7 @@ def body_of(number):
     return b"%d " % number * (1 + number % 23)
 
 
-def put(store, number, durability=None):
+def put(store, number, **more):
     """Put message `number`; which queue and which keys follow from it."""
     return store.put(
         f"T{number % 2}",
@@ -28,7 +28,7 @@ def put(store, number, durability=None):
         queue_id=number // 2 % 2,
         tags=f"tag{number % 3}",
         keys=(f"k{number}", f"m{number % 7}"),
-        durability=durability,
+        **more,
     )
 
 
