@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 #: characters of a refused value that an error shows
 _VALUE_SHOWN: Final = 200
@@ -94,6 +94,15 @@ def _short(text: str) -> str:
     return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "..."
 
 
+def is_refusal(error: BaseException) -> TypeGuard[OSError]:
+    """True when the operating system has refused a call.
+
+    False for what a signal handler has raised inside one: its ``TimeoutError`` is an OSError, too,
+    but has no number, and nothing was refused.
+    """
+    return isinstance(error, OSError) and error.errno is not None
+
+
 class StoreError(RmqCoreError):
     """The store cannot do what was asked in the state it is in."""
 
@@ -139,16 +148,70 @@ class StoreLockedError(StoreError, OSError):
         self.command = command
         if owner == os.getpid():
             by = f"another handle of this process ({owner})"
-        elif owner:
-            by = f"process {owner} ({_short(command)})" if command else f"process {owner}"
         else:
-            by = "another process or handle"
+            by = _process(owner, command) if owner else "another process or handle"
         OSError.__init__(
             self,
             errno.EWOULDBLOCK,
-            f'the store is open for writing in {by}; close it there, or open with mode="r"',
+            f"the store is open for writing in {by}; close it there, open it in all processes with "
+            'rmqcore.open_shared, or read it with mode="r"',
             str(path),
         )
+
+
+class OwnerTimeoutError(StoreError, TimeoutError):
+    """The process that owns a shared store does not answer: it is stopped, or it hangs.
+
+    Whether it has done what was asked, or will when it goes on, is not known.
+
+    Attributes:
+        path: the store's directory.
+        timeout_ms: how long was waited.
+        owner: its process id, when the system tells it.
+        command: its command line, when the system tells it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        timeout_ms: float,
+        owner: int | None = None,
+        command: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.timeout_ms = timeout_ms
+        self.owner = owner
+        self.command = command
+        super().__init__(
+            f"{path}: the store's owner, {_process(owner, command)}, has not answered for "
+            f"{timeout_ms:.0f} ms; let it go on, or end it: then another process takes over"
+        )
+
+
+class OwnerLostError(StoreError, ConnectionError):
+    """The owner of a shared store has ended during a call that cannot be made a second time.
+
+    Whether it has done what was asked is not known.
+
+    Attributes:
+        path: the store's directory.
+        method: what was called.
+    """
+
+    def __init__(self, path: str | Path, method: str) -> None:
+        self.path = Path(path)
+        self.method = method
+        super().__init__(
+            f"{path}: the store's owner has ended before it answered {method}; whether it was done "
+            "is not known, and it is not safe to be done twice"
+        )
+
+
+def _process(owner: int | None, command: str | None) -> str:
+    """A process as errors name it."""
+    if not owner:
+        return "another process"
+    return f"process {owner} ({_short(command)})" if command else f"process {owner}"
 
 
 class StoreNotWritableError(StoreError):

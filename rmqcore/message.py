@@ -1,4 +1,8 @@
-"""The message classes under their public names: `Message`, `MessageExt` and the receipts."""
+"""Messages under their public names: as they are put, as they are stored, as consumers get them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
 
 from rmqcore._codec import decode_message_id, encode_message_id
 from rmqcore.native.format._message import Message, MessageExt
@@ -7,11 +11,253 @@ from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
 
 __all__ = [
+    "DEAD_LETTER_PREFIX",
+    "EXPIRES_MS",
+    "RETRY_PREFIX",
     "GetMessageResult",
+    "Lease",
     "Message",
     "MessageExt",
     "PutMessageResult",
     "QueryMessageResult",
+    "QueueLag",
+    "ReceivedMessage",
+    "Sql",
     "decode_message_id",
     "encode_message_id",
+    "tags_of",
 ]
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+#: property with the Unix time in milliseconds from which on a message is of no use
+EXPIRES_MS: Final = "EXPIRES_MS"
+
+
+class Sql(str):
+    """A condition of SQL92 over a message's properties, where a subscription takes an expression.
+
+    A broker needs ``enablePropertyFilter=true`` for it. Source: MessageSelector, bySql.
+    """
+
+    __slots__ = ()
+
+
+def tags_of(expression: str) -> frozenset[str]:
+    """The tags of ``a || b``; none where all messages are wanted."""
+    text = expression.strip()
+    words = () if text == "*" else (word.strip() for word in text.split("||"))
+    return frozenset(filter(None, words))
+
+
+class ReceivedMessage:
+    """One message, with the attributes of `MessageExt`; three of them as a consumer wants them.
+
+    ``topic`` of a message that comes again is the one that it was sent to, ``body`` is as the
+    producer gave it (decompressed), and ``message_id`` is the producer's id (UNIQ_KEY), as in
+    RocketMQ's clients; `offset_message_id` is the broker's.
+
+    Attributes:
+        stored: the record as the broker has it.
+        broker_name: the broker that it came from; empty where a store was asked.
+        reconsume_times: how often it was handed out and not acknowledged before.
+
+    Source: MessageClientExt.
+    """
+
+    __slots__ = ("_body", "broker_name", "place", "reconsume_times", "stored")
+
+    def __init__(self, stored: MessageExt, broker_name: str = "", place: object = None) -> None:
+        self.stored = stored
+        self.broker_name = broker_name
+        self.reconsume_times = stored.reconsume_times
+        #: what the consumer needs to settle the message
+        self.place = place
+        self._body: bytes | None = None
+
+    def __repr__(self) -> str:
+        broker = f" from {self.broker_name}" if self.broker_name else ""
+        return (
+            f"<ReceivedMessage {self.message_id} of {self.topic}/{self.queue_id}"
+            f"@{self.queue_offset}{broker}>"
+        )
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was sent to."""
+        topic = self.stored.topic
+        if topic.startswith(RETRY_PREFIX):
+            return self.stored.properties.get("RETRY_TOPIC", topic)
+        return topic
+
+    @property
+    def body(self) -> bytes:
+        """The body as the producer gave it.
+
+        Raises:
+            CorruptRecordError: it does not decompress, or has the wrong checksum.
+            RmqCoreError: LZ4 or ZSTD without the package that reads it.
+        """
+        if self._body is None:
+            self._body = self.stored.decompressed_body()
+        return self._body
+
+    def decompressed_body(self) -> bytes:
+        """The same as `body`."""
+        return self.body
+
+    @property
+    def message_id(self) -> str:
+        """The producer's id of the message, the broker's where there is none."""
+        return self.stored.unique_key or self.stored.message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that says where the message is stored."""
+        return self.stored.message_id
+
+    @property
+    def queue_id(self) -> int:
+        """Queue of the topic that it came from; of one that comes again the retry topic's."""
+        return self.stored.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Number of the message in that queue."""
+        return self.stored.queue_offset
+
+    @property
+    def phy_offset(self) -> int:
+        """Byte position of the record in the broker's commit log."""
+        return self.stored.phy_offset
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of the record."""
+        return self.stored.store_size
+
+    @property
+    def flag(self) -> int:
+        """The application's flag."""
+        return self.stored.flag
+
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's own flags."""
+        return self.stored.sys_flag
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """Unix time at the producer, milliseconds."""
+        return self.stored.born_timestamp_ms
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """Unix time in the broker, milliseconds."""
+        return self.stored.store_timestamp_ms
+
+    @property
+    def born_host(self) -> str:
+        """`address:port` of the producer."""
+        return self.stored.born_host
+
+    @property
+    def store_host(self) -> str:
+        """`address:port` of the broker."""
+        return self.stored.store_host
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Of the half message of a transaction, in bytes of the log."""
+        return self.stored.prepared_transaction_offset
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body without its top bit."""
+        return self.stored.body_crc
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Every property, RocketMQ's own included."""
+        return self.stored.properties
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Words of the property KEYS."""
+        return self.stored.keys
+
+    @property
+    def tags(self) -> str | None:
+        """The filter tag."""
+        return self.stored.tags
+
+    @property
+    def unique_key(self) -> str | None:
+        """The producer's id; None without."""
+        return self.stored.unique_key
+
+    @property
+    def record(self) -> memoryview:
+        """The record's bytes, as they came."""
+        return self.stored.record
+
+    @property
+    def body_view(self) -> memoryview:
+        """The body as it is stored, perhaps compressed, without a copy."""
+        return self.stored.body_view
+
+    def has_key(self, topic: str, key: str) -> bool:
+        """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
+        return self.stored.has_key(topic, key)
+
+    def check_crc(self) -> bool:
+        """True when the stored body agrees with its CRC."""
+        return self.stored.check_crc()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every attribute of `MessageExt` by its name, as a consumer has it here."""
+        return self.stored.to_dict() | {
+            "topic": self.topic,
+            "body": self.body,
+            "message_id": self.message_id,
+            "reconsume_times": self.reconsume_times,
+        }
+
+
+class Lease(NamedTuple):
+    """A message that is handed out for a time; plain values, for another process too.
+
+    Topic, queue, offset and attempt name one handing out to a group.
+
+    Attributes:
+        topic: where the message lies: the topic that was asked for, or the group's retry topic.
+        queue_id: number of the queue.
+        queue_offset: number of the message in it.
+        attempt: how often it had been handed out to the group before.
+        due_ms: Unix time at which it comes again when it is not acknowledged.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    attempt: int
+    due_ms: int
+
+
+class QueueLag(NamedTuple):
+    """How much of a queue a group has before it.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: its number.
+        committed_offset: number of the first message that is not acknowledged, as it stands in
+            ``consumerOffset.json``.
+        ready: messages that can be handed out now, whatever the expression says of them.
+        leased: messages that are handed out, or were given back with a delay that is not over.
+    """
+
+    topic: str
+    queue_id: int
+    committed_offset: int
+    ready: int
+    leased: int

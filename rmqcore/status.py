@@ -55,7 +55,7 @@ class Durability(StrEnum):
 
 
 #: what a put may ask for by name
-DurabilityName = Literal["disk", "page_cache", "memory"]
+DurabilityName = Literal["replicated", "disk", "page_cache", "memory"]
 
 
 class BoundaryType(StrEnum):

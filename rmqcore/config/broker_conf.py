@@ -78,13 +78,16 @@ def parse_broker_conf(source: str | Path) -> dict[str, str]:
     return parse_properties(source if isinstance(source, str) else _text_of(source))
 
 
-def to_broker_conf(config: StoreConfig, *, path: str | Path | None = None) -> str:
+def to_broker_conf(
+    config: StoreConfig, *, path: str | Path | None = None, every: bool = False
+) -> str:
     """The lines with which RocketMQ opens a store of this configuration.
 
     Args:
         config: what to write: the file sizes, what differs from RocketMQ's defaults, and what was
             given without a meaning for a store.
         path: the store's directory, when its place is to be written too.
+        every: whether what is as RocketMQ's default is written, too.
 
     Returns:
         Properties text that `parse_broker_conf` reads back.
@@ -100,7 +103,7 @@ def to_broker_conf(config: StoreConfig, *, path: str | Path | None = None) -> st
             usual = value == DEFAULT_MAX_MESSAGE_SIZE
         else:
             usual = value == item.default and name not in GEOMETRY
-        if item.metadata["java"] and not usual:
+        if item.metadata["java"] and value is not None and (every or not usual):
             values[item.metadata["java"]] = value
     values = {**config.ignored, **values}
     return "".join(format_property(name, _text(value)) + "\n" for name, value in values.items())

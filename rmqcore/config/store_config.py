@@ -14,17 +14,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
+from rmqcore._codec import BLANK_SIZE
 from rmqcore._index import index_file_size
 from rmqcore.config.known_properties import known_properties
 from rmqcore.config.setting import checked_value, parse_delay_levels, parse_delete_when, setting
 from rmqcore.errors import ConfigError
+from rmqcore.native.format._numbers import (
+    BATCH_UNIT_SIZE,
+    SMALLEST_RECORD_SIZE,
+    UNIT_SIZE,
+)
 
 INT32_MAX: Final = 2**31 - 1
 DEFAULT_MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
-_SMALLEST_RECORD_SIZE: Final = 92
-_BLANK_RECORD_SIZE: Final = 8
-_CONSUME_QUEUE_UNIT_SIZE: Final = 20
-_BATCH_CONSUME_QUEUE_UNIT_SIZE: Final = 46
 
 
 class FlushDiskType(StrEnum):
@@ -102,7 +104,8 @@ class StoreConfig:
     #: another place of the log than ``commitlog`` below the store.
     store_path_commit_log: str | None = setting(None, "storePathCommitLog", kind=str)
     #: what opening does about damage in front of good records: "raise" an error, "skip" what is
-    #: damaged, or "truncate" the log there, as RocketMQ does.
+    #: damaged (all that it walks over is then compared with its CRC, as ``open_check_bytes`` says),
+    #: or "truncate" the log there, as RocketMQ does.
     on_corruption: OnCorruption = setting(  # noqa: RUF009 - it makes a dataclass field
         "raise", kind=OnCorruption
     )
@@ -172,6 +175,10 @@ class StoreConfig:
     #: milliseconds between two flushes of the consume queues.
     flush_interval_consume_queue_ms: int = setting(
         1000, "flushIntervalConsumeQueue", least=1, dynamic=True
+    )
+    #: new 4 KiB pages with which a consume queue waits for no later round of flushes.
+    flush_consume_queue_least_pages: int = setting(
+        2, "flushConsumeQueueLeastPages", least=0, dynamic=True
     )
     #: milliseconds after which all consume queues are flushed.
     flush_consume_queue_thorough_interval_ms: int = setting(
@@ -321,7 +328,7 @@ class StoreConfig:
 
     @property
     def _largest_body(self) -> int:
-        return self.mapped_file_size_commit_log - _BLANK_RECORD_SIZE - _SMALLEST_RECORD_SIZE
+        return self.mapped_file_size_commit_log - BLANK_SIZE - SMALLEST_RECORD_SIZE
 
     def _explicit_names(self) -> frozenset[str]:
         """What was given; after ``dataclasses.replace`` what was known plus what differs."""
@@ -343,8 +350,8 @@ class StoreConfig:
 
     def _round_sizes(self) -> None:
         for name, unit in (
-            ("mapped_file_size_consume_queue", _CONSUME_QUEUE_UNIT_SIZE),
-            ("mapper_file_size_batch_consume_queue", _BATCH_CONSUME_QUEUE_UNIT_SIZE),
+            ("mapped_file_size_consume_queue", UNIT_SIZE),
+            ("mapper_file_size_batch_consume_queue", BATCH_UNIT_SIZE),
         ):
             object.__setattr__(self, name, -(-getattr(self, name) // unit) * unit)
 

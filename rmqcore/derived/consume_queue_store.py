@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptStoreError, is_refusal
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
+from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import queue_id_of, subdirectories, sync_directory
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: queues that a round of flushes writes through however little is new
 _QUEUES_A_ROUND = 64
-_BYTES_FLUSHED_AT_ONCE = 2 * 4096
 
 
 class ConsumeQueueStore:
@@ -222,6 +222,9 @@ class ConsumeQueueStore:
     def _create(self, stretch: Stretch) -> StoredQueue:
         topic, queue_id = stretch.topic, stretch.queue_id
         queue = self._new(topic, queue_id, batches=stretch.inner_batch)
+        # what a deletion has left that was interrupted
+        for _, path, _ in numbered_files(queue.queue.directory):
+            path.unlink()
         self._queues[topic, queue_id] = queue
         return queue
 
@@ -245,11 +248,14 @@ class ConsumeQueueStore:
         self._sync(self, self._taken(list(self._waiting)))
         return timestamp_ms
 
-    def flush_some(self) -> tuple[int, bool]:
-        """Write the queues through to the disk that have two pages of new units, and some others.
+    def flush_some(self, least_bytes: int) -> tuple[int, bool]:
+        """Write the queues through to the disk that have many new units, and some others.
 
         The others are those that have waited longest: a thousand queues with a unit each are
         spread over some rounds, none of which holds up the disk.
+
+        Args:
+            least_bytes: of new units, with which a queue does not wait.
 
         Returns:
             (store time up to which all queues are complete, True when none was left out).
@@ -263,7 +269,7 @@ class ConsumeQueueStore:
         waiting = list(self._waiting)
         chosen: list[StoredQueue] = []
         for queue in waiting:
-            if len(chosen) < _QUEUES_A_ROUND or queue.unsynced_bytes >= _BYTES_FLUSHED_AT_ONCE:
+            if len(chosen) < _QUEUES_A_ROUND or queue.unsynced_bytes >= least_bytes:
                 chosen.append(queue)
         self._sync(chosen, self._taken(chosen))
         left = list(self._waiting.values())
@@ -286,7 +292,7 @@ class ConsumeQueueStore:
                 with suppress(FileNotFoundError):
                     sync_directory(directory)
         except BaseException as error:
-            if isinstance(error, OSError):
+            if is_refusal(error):
                 self._sync_failure = error
             # an interrupt, perhaps: the next flush begins again
             for queue, since_ms in waited.items():
@@ -323,11 +329,27 @@ class ConsumeQueueStore:
         queue.end_at(offset)
 
     def drop(self, topic: str, queue_id: int) -> None:
-        """Remove one queue and its files, to be derived again or for good."""
+        """Remove one queue and its files, to be derived again."""
         queue = self._queues.pop((topic, queue_id), None)
         if queue is not None:
             self._waiting.pop(queue, None)
             queue.destroy()
+
+    def drop_topic(self, topic: str) -> None:
+        """Remove the queues of a topic and their files for good.
+
+        Raises:
+            OSError: some files could not be removed; the next message removes them.
+        """
+        queues = [queue for queue in self if queue.topic == topic]
+        for queue in queues:
+            self._queues.pop((topic, queue.queue_id), None)
+            self._waiting.pop(queue, None)
+        for queue in queues:
+            queue.destroy()
+        for root, _ in self._roots():
+            with suppress(OSError):
+                (root / topic).rmdir()
 
     def clear(self) -> None:
         """Remove every queue and its files, so that all are derived again."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore._index import index_hash
-from rmqcore.errors import CorruptIndexError, DiskFullError
+from rmqcore.errors import CorruptIndexError, DiskFullError, is_refusal
 from rmqcore.files.index_file import IndexFile, file_name_at
 from rmqcore.files.store_dir import make_directory, sync_directory
 from rmqcore.native.base._lock import ReentrantLock
@@ -260,8 +260,11 @@ class IndexService:
 
     def note_filed(self, batch: DispatchBatch, stop: int) -> None:
         """Note that the first ``stop`` keys of a stretch have entries now."""
-        with self._dirty_lock.within():
-            self._dirty.add(self.files[-1])
+        file = self.files[-1]
+        # one that is noted already is synced by a flush that has still to take the note
+        if file not in self._dirty:
+            with self._dirty_lock.within():
+                self._dirty.add(file)
         last = batch.key_offsets[stop - 1]
         if last >= self.resume_offset:
             self.resume_offset = last
@@ -356,7 +359,7 @@ class IndexService:
             for directory in unsynced:
                 sync_directory(directory)
         except BaseException as error:
-            if isinstance(error, OSError):
+            if is_refusal(error):
                 self._sync_failure = error
             # an interrupt, perhaps: the next flush begins again
             with self._dirty_lock.within():
@@ -372,7 +375,8 @@ class IndexService:
         try:
             file.flush()
         except OSError as error:
-            self._sync_failure = error
+            if is_refusal(error):
+                self._sync_failure = error
             raise
 
     def delete_before(self, min_phy_offset: int) -> int:

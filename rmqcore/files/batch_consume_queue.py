@@ -62,9 +62,11 @@ class BatchConsumeQueue(UnitFile):
         self.write(self.unit_end, memoryview(units)[start:])
         if self.unit_start == self.unit_end:
             self.min_offset = _BASE_AND_COUNT.unpack_from(units, start + _BASE_AT)[0]
-        self.unit_end += (len(units) - start) // BATCH_UNIT_SIZE
-        self.end_phy_offset = sum(UNIT_HEAD.unpack_from(units, last))
-        self.max_offset = sum(_BASE_AND_COUNT.unpack_from(units, last + _BASE_AT))
+        unit_end = self.unit_end + (len(units) - start) // BATCH_UNIT_SIZE
+        end_phy_offset = sum(UNIT_HEAD.unpack_from(units, last))
+        max_offset = sum(_BASE_AND_COUNT.unpack_from(units, last + _BASE_AT))
+        # no call in between, in which a signal handler could raise: the units would come twice
+        self.unit_end, self.end_phy_offset, self.max_offset = unit_end, end_phy_offset, max_offset
 
     def end_at(self, offset: int) -> None:
         """Set the next queue offset; it gets to the disk with the next batch only."""

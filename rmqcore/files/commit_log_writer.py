@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from rmqcore.errors import StoreNotWritableError
+from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_refusal
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rmqcore.files.commit_log import CommitLog
@@ -32,14 +33,10 @@ class FileSource(Protocol):
 
 
 class BufferPool(Protocol):
-    """Lends buffers of a log file's size: TransientStorePool."""
+    """Has buffers of a log file's size: TransientStorePool."""
 
-    def borrow(self) -> MappedRegion | None:
-        """A buffer, or None when all are lent."""
-        ...
-
-    def give_back(self, buffer: MappedRegion) -> None:
-        """Take a buffer back; its content is no longer needed."""
+    def free(self, files: Iterable[MappedFile]) -> MappedRegion | None:
+        """A buffer that none of the files has, or None."""
         ...
 
 
@@ -82,7 +79,6 @@ class CommitLogWriter:
         self._large_folios = large_folios
         self._rolling = ReentrantLock()
         self._roll_lock = ReentrantLock()
-        self._attached: MappedFile | None = None
         self._ended = False
 
     # ---- appending
@@ -102,14 +98,46 @@ class CommitLogWriter:
                 file.begin_writes(large_folios=self._large_folios)
             self._attach(file)
 
+    def check_beginning(self, offset: int) -> None:
+        """Refuse an offset at which no log file begins.
+
+        Raises:
+            MessageIllegalError: it is none.
+        """
+        size = self._queue.file_size
+        if offset % size:
+            raise MessageIllegalError(
+                f"an empty log cannot begin at {offset}: log files of {size} bytes begin at "
+                "multiples of that; mappedFileSizeCommitLog has to be the master's"
+            )
+
+    def begin(self, offset: int) -> None:
+        """Let an empty log begin at ``offset``, where a file of its master's begins.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        with self._roll_lock.within():
+            if not self._ended:
+                file = self._queue.append_file(offset, self._source.take)
+                self.flushed_offset = offset
+                self._attach(file)
+                # an empty one may be there already
+                self._queue.remove_first(len(self._queue.files) - 1)
+
     def make_file(self, path: Path, offset: int) -> MappedFile:
         """Create a log file, reserved whole; it is not in the log yet.
 
         Raises:
             DiskFullError: there is no room.
+            OSError: the system refused; the file is removed again, lest it stand behind a gap.
         """
         file = self._queue.new_file(path, offset, whole=True)
-        file.begin_writes(large_folios=self._large_folios)
+        try:
+            file.begin_writes(large_folios=self._large_folios)
+        except OSError:
+            file.destroy()
+            raise
         return file
 
     def _next_file(self, last: MappedFile | None) -> MappedFile:
@@ -117,15 +145,14 @@ class CommitLogWriter:
         return self._queue.append_file(offset, self._source.take)
 
     def _attach(self, file: MappedFile) -> None:
-        buffer = file.region
-        if self._pool is not None:
-            borrowed = self._pool.borrow()
-            if borrowed is not None:
+        if self._pool is not None and file.write_buffer is None:
+            free = self._pool.free(self._queue.files)
+            if free is not None:
                 wrote = file.wrote_position
-                memoryview(borrowed)[:wrote] = memoryview(file.region)[:wrote]
-                file.write_buffer = buffer = borrowed
+                memoryview(free)[:wrote] = memoryview(file.region)[:wrote]
+                file.write_buffer = free
+        buffer = file.region if file.write_buffer is None else file.write_buffer
         self.tail.attach(buffer, file.file_from_offset, file.wrote_position)
-        self._attached = file
 
     def roll(self, full_at: int) -> None:
         """End the file that had no room and go on in the next.
@@ -150,14 +177,14 @@ class CommitLogWriter:
 
     def _roll(self, full_at: int) -> None:
         with self._roll_lock.within():
-            file = self._attached
-            if self._ended or file is None or file.file_from_offset != full_at:
+            file, fresh = self._queue.find(full_at), self._queue.last
+            if self._ended or file is None or self.attached_offset != full_at:
                 return
-            fresh = self._next_file(file) if self._queue.last is file else self._queue.last
+            if fresh is None or fresh is file:
+                fresh = self._next_file(file)
             self.tail.seal()
             self._take_position()
-            if fresh is not None:
-                self._attach(fresh)
+            self._attach(fresh)
             file.end_writes()
 
     def end_puts(self) -> None:
@@ -167,12 +194,7 @@ class CommitLogWriter:
             self.tail.detach()
 
     def _take_position(self) -> None:
-        """Bring the wrote positions up to the tail's.
-
-        The tail may be a file ahead of `_attached`: a roll may have been interrupted in between.
-        """
-        if self._attached is None:
-            return
+        """Bring the wrote positions up to the tail's, also of the file before its own."""
         end = self.tail.max_offset
         for file in self._queue.files[-2:]:
             wrote = min(end - file.file_from_offset, file.size)
@@ -181,7 +203,7 @@ class CommitLogWriter:
     @property
     def attached_offset(self) -> int:
         """`file_from_offset` of the file that the tail writes to."""
-        return self._attached.file_from_offset if self._attached else -1
+        return self.tail.file_from_offset
 
     # ---- flushing
 
@@ -194,17 +216,16 @@ class CommitLogWriter:
         if self._pool is None:
             return self.tail.max_offset
         with self._roll_lock.within():
-            return self._commit_buffers(self._pool)
+            return self._commit_buffers()
 
-    def _commit_buffers(self, pool: BufferPool) -> int:
-        """Commit every buffer, and give back those of full files; under `_roll_lock`."""
+    def _commit_buffers(self) -> int:
+        """Commit every buffer, and let go of those of full files; under `_roll_lock`."""
         self._take_position()
         for file in self._queue.files:
             if file.write_buffer is not None:
                 file.commit()
-                if file.full and file is not self._attached:
-                    buffer, file.write_buffer = file.write_buffer, None
-                    pool.give_back(buffer)
+                if file.full and file.file_from_offset != self.attached_offset:
+                    file.write_buffer = None
         end = self._queue.max_offset
         self.log.end.move_to(end)
         return end
@@ -227,22 +248,28 @@ class CommitLogWriter:
                 if self._pool is None:
                     self._take_position()
                 else:
-                    self._commit_buffers(self._pool)
+                    self._commit_buffers()
                 files = self._unflushed()
             for file in files:
                 try:
                     position = file.flush()
                 except OSError as error:
                     # before anybody else gets the turn, whom the disk may tell nothing any more
-                    self._flush_failure = error
+                    self._flush_failure = error if is_refusal(error) else None
                     raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
             return self.flushed_offset
 
     def _unflushed(self) -> list[MappedFile]:
-        """Files that hold bytes behind `flushed_offset`, oldest first."""
+        """Files that hold bytes behind `flushed_offset`, oldest first.
+
+        The last one may hold none: a roll that was interrupted has made it, and the tail still
+        writes to the one before.
+        """
         found: list[MappedFile] = []
         for file in reversed(self._queue.files):
+            if file.read_position == 0:
+                continue
             if file.file_from_offset + file.read_position <= self.flushed_offset:
                 break
             found.append(file)
@@ -273,5 +300,4 @@ class CommitLogWriter:
         """Refuse further puts and close the files."""
         self.tail.detach()
         with self._roll_lock.within():
-            self._attached = None
             self.log.close()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from rmqcore.errors import CorruptConfigFileError
+from rmqcore.files.store_dir import NOT_A_FILE
 
 T = TypeVar("T")
 _SEAL = re.compile(r'\{\s*"crc32":"([0-9a-f]{8})",')
@@ -150,6 +151,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
+    except IsADirectoryError as error:
+        raise CorruptConfigFileError(path, -1, NOT_A_FILE) from error
 
 
 def _write(path: Path, raw: bytes) -> None:

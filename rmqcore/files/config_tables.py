@@ -210,17 +210,18 @@ class ConfigTable:
             OSError: the file could not be written; the former one is still in place.
         """
         with self._persist_lock.within():
-            with self._lock.within():
-                if not self._changed:
-                    return False
-                self.data_version = self.data_version.next(self._clock())
-                text = self.to_text()
-                self._changed = False
             try:
+                with self._lock.within():
+                    if not self._changed:
+                        return False
+                    self.data_version = self.data_version.next(self._clock())
+                    text = self.to_text()
+                    self._changed = False
                 if self.ahead is not None:
                     self.ahead()
                 self._file.store(text)
-            except OSError:
+            except BaseException:
+                # the disk refuses, or a signal handler has raised
                 self._changed = True
                 raise
             return True
@@ -230,7 +231,38 @@ class ConfigTable:
         content = {**self._other, **self._encode(), "dataVersion": self.data_version.to_java()}
         return format_java_json(dict(sorted(content.items())))
 
-    def _decode(self, content: dict[str, object]) -> object:
+    def adopt(self, text: str) -> bool:
+        """Take over a table that another broker has told, in the form of the file.
+
+        Returns:
+            Whether that changed anything.
+
+        Raises:
+            ValueError: it is no such table; nothing was changed.
+        """
+        _, _, table = _decoded_by(self._decode)(text)
+        with self._lock.within():
+            before = self._encode()
+            self._merge(table)
+            changed = self._encode() != before
+            self._changed |= changed
+            return changed
+
+    @classmethod
+    def check(cls, text: str) -> None:
+        """Look whether the text of a file is that of such a table.
+
+        Raises:
+            ValueError: it says what is wrong.
+        """
+        _decoded_by(cls._decode)(text)
+
+    def _merge(self, table: Any) -> None:
+        """Make what another broker has told part of the table, or all of it."""
+        self._install(table)
+
+    @staticmethod
+    def _decode(content: dict[str, object]) -> object:
         """Take this table's fields out of the file's content; ValueError when they are wrong."""
         raise NotImplementedError
 
@@ -244,13 +276,14 @@ class ConfigTable:
 
 
 class TopicConfigTable(ConfigTable):
-    """``topics.json``. Source: RocketMQ broker/topic/TopicConfigManager.java."""
+    """``topics.json``; `on_put` hears of each new entry. Source: RocketMQ TopicConfigManager."""
 
     file_name = "topics.json"
 
     def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
         """See `ConfigTable`."""
         self._topics: dict[str, TopicConfig] = {}
+        self.on_put: Callable[[TopicConfig], None] = lambda _: None
         super().__init__(directory, clock=clock)
 
     def get(self, topic: str) -> TopicConfig | None:
@@ -267,6 +300,7 @@ class TopicConfigTable(ConfigTable):
         with self._lock.within():
             self._topics = {**self._topics, config.topic_name: config}
             self._changed = True
+        self.on_put(config)
 
     def remove(self, topic: str) -> bool:
         """Forget a topic; returns whether it was there."""
@@ -282,7 +316,8 @@ class TopicConfigTable(ConfigTable):
     def __len__(self) -> int:
         return len(self._topics)
 
-    def _decode(self, content: dict[str, object]) -> dict[str, TopicConfig]:
+    @staticmethod
+    def _decode(content: dict[str, object]) -> dict[str, TopicConfig]:
         entries = _mapping("topicConfigTable", content.pop("topicConfigTable", {}))
         for name in entries:
             _refuse_path(name)
@@ -350,6 +385,12 @@ class ConsumerOffsetTable(ConfigTable):
             self._changed |= queues.get(queue_id) != queue_offset
             queues[queue_id] = queue_offset
 
+    def advance(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """As `commit`, for an offset of a message that has been read: nothing is checked."""
+        with self._lock.within():
+            self._offsets.setdefault(_offset_key(topic, group), {})[queue_id] = queue_offset
+            self._changed = True
+
     def queues(self, topic: str, group: str) -> dict[int, int]:
         """A copy of the offsets of one group in one topic, by queue id."""
         with self._lock.within():
@@ -379,7 +420,8 @@ class ConsumerOffsetTable(ConfigTable):
             self._changed |= bool(gone)
             return len(gone)
 
-    def _decode(self, content: dict[str, object]) -> dict[str, dict[int, int]]:
+    @staticmethod
+    def _decode(content: dict[str, object]) -> dict[str, dict[int, int]]:
         # RocketMQ 5.5 writes this map beside the offsets and derives it from them when it reads.
         content.pop("groupTopicMap", None)
         entries = _mapping("offsetTable", content.pop("offsetTable", {}))
@@ -387,6 +429,10 @@ class ConsumerOffsetTable(ConfigTable):
 
     def _install(self, table: dict[str, dict[int, int]]) -> None:
         self._offsets = table
+
+    def _merge(self, table: dict[str, dict[int, int]]) -> None:
+        for key, queues in table.items():
+            self._offsets.setdefault(key, {}).update(queues)
 
     def _encode(self) -> dict[str, object]:
         table = {key: dict(sorted(queues.items())) for key, queues in sorted(self._offsets.items())}
@@ -427,7 +473,8 @@ class DelayOffsetTable(ConfigTable):
         with self._lock.within():
             return dict(self._offsets)
 
-    def _decode(self, content: dict[str, object]) -> dict[int, int]:
+    @staticmethod
+    def _decode(content: dict[str, object]) -> dict[int, int]:
         return _offsets("offsetTable", content.pop("offsetTable", {}))
 
     def _install(self, table: dict[int, int]) -> None:
@@ -478,7 +525,8 @@ class SubscriptionGroupTable(ConfigTable):
         with self._lock.within():
             return sorted(self._groups)
 
-    def _decode(self, content: dict[str, object]) -> dict[str, dict[str, object]]:
+    @staticmethod
+    def _decode(content: dict[str, object]) -> dict[str, dict[str, object]]:
         entries = _mapping("subscriptionGroupTable", content.pop("subscriptionGroupTable", {}))
         return {name: dict(_mapping(name, entry)) for name, entry in entries.items()}
 

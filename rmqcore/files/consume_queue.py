@@ -15,11 +15,14 @@ from rmqcore.files.unit_file import UNIT_HEAD, UnitFile
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rmqcore.files.mapped_file import OpenFiles
 
-FILLER = struct.pack(">qiq", 0, FILLER_SIZE, 0)
+#: one unit: physical offset, size of the record, tags code
+UNIT = struct.Struct(">qiq")
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 #: units that a hole between two messages may have before it counts as corruption
 HOLE_UNITS_MAX = 1 << 20
 #: the topic whose units carry a time of delivery in place of a tags code
@@ -148,29 +151,36 @@ class ConsumeQueue(UnitFile):
     def end_at(self, offset: int) -> None:
         """Set the next queue offset; places before it that have no unit get fillers.
 
+        A queue all of whose units are hidden begins anew there rather than get very many.
+
         Raises:
             DiskFullError: no room.
         """
-        if offset > self.unit_end + HOLE_UNITS_MAX:
+        if offset > self.unit_end + HOLE_UNITS_MAX and self.unit_start == self.unit_end:
             self.destroy()
         if not self.queue.files:
             self._begin(offset)
-        elif offset > self.unit_end:
-            self.fill(self.unit_end, offset)
-            self.unit_end = offset
-            self._show()
+        while self.unit_end < offset:
+            step = min(offset, self.unit_end + HOLE_UNITS_MAX)
+            self.fill(self.unit_end, step)
+            self.unit_end = step
+        self._show()
 
     # ---- comparing with the log
 
-    def mend_units(self, first_offset: int, units: memoryview) -> int:
+    def mend_units(
+        self, first_offset: int, units: memoryview, is_good: Callable[[int], bool]
+    ) -> int:
         """Compare units that are there with what the log says, and write those anew that differ.
 
         A tags code that is the address of an extension unit is left as it is, and so is one that
-        is a time of delivery: it follows the delays that were configured when it was written.
+        is a time of delivery: it follows the delays that were configured when it was written. A
+        filler stays where the record is damaged.
 
         Args:
             first_offset: queue offset of the first one.
             units: 20 bytes each, as they are derived from the log.
+            is_good: tells of a physical offset whether the record there is undamaged.
 
         Returns:
             how many were written anew.
@@ -183,8 +193,9 @@ class ConsumeQueue(UnitFile):
             return 0
         mended = 0
         for at in range(0, len(there), UNIT_SIZE):
-            if self._differ(there[at : at + UNIT_SIZE], wanted[at : at + UNIT_SIZE]):
-                self._overwrite(start + at // UNIT_SIZE, wanted[at : at + UNIT_SIZE])
+            old, new = there[at : at + UNIT_SIZE], wanted[at : at + UNIT_SIZE]
+            if self._differ(old, new) and (old != FILLER or is_good(UNIT_HEAD.unpack_from(new)[0])):
+                self._overwrite(start + at // UNIT_SIZE, new)
                 mended += 1
         self._set_end(self.unit_end)
         return mended

@@ -6,7 +6,8 @@ derived from the log again must leave them out. Three things tell:
 - rmqcore writes down the end of the log when it deletes a topic: records below are deleted;
 - a topic that RocketMQ has deleted is missing in its ``topics.json``;
 - a topic that was made again counts its queue offsets from 0 again: the last run of offsets that
-  begins with 0 is the queue's, and the queue's own first unit says where that is.
+  begins with 0 is the queue's, and the queue's own first unit says where that is. What it says of
+  the topic's other queues tells `rmqcore.native.derive.runs.TopicRuns`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from rmqcore.files.store_dir import subdirectories
 from rmqcore.java.json import format_java_json, parse_java_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rmqcore.files.store_dir import StoreDir
 
 DELETED_TOPICS_NAME = "deletedTopics.json"
@@ -98,10 +101,18 @@ class DeletedTopics:
         if known is None:
             known = self._has_queues[topic] = any(
                 numbered_files(root / topic / name)
-                for root in (self._directory.consume_queue, self._directory.batch_consume_queue)
+                for root in self._roots()
                 for name in subdirectories(root / topic)
             )
         return known
+
+    def lacks_files(self, key: tuple[str, int]) -> bool:
+        """True for a (topic, queue id) of which no file is there."""
+        topic, queue_id = key
+        return not any(numbered_files(root / topic / str(queue_id)) for root in self._roots())
+
+    def _roots(self) -> tuple[Path, Path]:
+        return self._directory.consume_queue, self._directory.batch_consume_queue
 
     def topics(self) -> dict[str, int]:
         """Topics that were deleted here, with the end of the log at that time."""

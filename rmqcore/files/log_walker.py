@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 #: bytes read at once; a larger record is read whole all the same
 PIECE_SIZE = 512 << 10
 _GROWTH = 16
+_STATUS = {int(status): status for status in ScanStatus}
 _LOOK = 1 << 20
 
 
@@ -110,7 +111,7 @@ def walk_file(
             reached, code = kernel(
                 piece.buffer, at - piece.base_offset, end, base_offset=piece.base_offset
             )
-            at, status = piece.base_offset + reached, ScanStatus(code)
+            at, status = piece.base_offset + reached, _STATUS[code]
             if status is not ScanStatus.CAPACITY:
                 break
             yield LogStep(status, at)

@@ -11,6 +11,7 @@ import os
 import resource
 from collections import OrderedDict
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakSet
@@ -29,6 +30,15 @@ _FOLIO_MAX = 2 << 20
 _DESCRIPTORS_MAX = 4096
 _MAPPINGS_MAX = 4096
 _MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+
+
+def holds_nothing(path: Path) -> bool:
+    """True for an empty file and for zeros, which an interrupted creation leaves behind."""
+    with path.open("rb") as stream:
+        while data := stream.read(len(_ZEROS)):
+            if data.strip(b"\0"):
+                return False
+    return True
 
 
 class _Handle:
@@ -50,6 +60,7 @@ def _descriptors_allowed() -> int:
     return _DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else max(8, soft // 2)
 
 
+@cache
 def _mappings_allowed() -> int:
     """Half of what the process may have: advice on a part of a mapping makes two of it."""
     try:
@@ -260,7 +271,7 @@ class MappedFile:
             DiskFullError: there is no room; nothing is left behind.
             OSError: the file exists and holds data, or any other refusal.
         """
-        if over_zeros and self.path.exists() and self._holds_nothing():
+        if over_zeros and self.path.exists() and holds_nothing(self.path):
             self.path.unlink()
         try:
             handle = self._create_nameless(whole=whole) or self._create_named(whole=whole)
@@ -307,14 +318,6 @@ class MappedFile:
             self._reserve_whole(fd)
         else:
             os.ftruncate(fd, self.size)
-
-    def _holds_nothing(self) -> bool:
-        """True for zeros, which an interrupted caller leaves behind."""
-        with self.path.open("rb") as stream:
-            while data := stream.read(len(_ZEROS)):
-                if data.strip(b"\0"):
-                    return False
-        return True
 
     def _reserve_whole(self, fd: int) -> None:
         if not reserve(fd, 0, self.size):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError
-from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file import MappedFile, OpenFiles, holds_nothing
 from rmqcore.files.store_dir import make_directory, sync_directory
 from rmqcore.native.base._lock import ReentrantLock
 
@@ -127,7 +127,8 @@ class MappedFileQueue:
         """Take in the files of the directory.
 
         A last file that is short and holds nothing, left by a crash during creation, is brought
-        to its length (or removed when it is empty) in a store opened for writing.
+        to its length in a store opened for writing. An empty one is removed, with the files behind
+        it that hold nothing: a power cut may leave any of those that were made ahead.
 
         Args:
             lengthen: do the same with a short last file that holds data.
@@ -136,10 +137,11 @@ class MappedFileQueue:
             CorruptStoreError: a file has another length, or a file is missing between two.
         """
         found = numbered_files(self.directory)
-        if found and found[-1][2] == 0:
-            if self.writable:
-                found[-1][1].unlink()
-            found.pop()
+        begun = next((number for number, (_, _, size) in enumerate(found) if not size), len(found))
+        if all(holds_nothing(path) for _, path, _ in found[begun:]):
+            for _, path, _ in reversed(found[begun:]) if self.writable else ():
+                path.unlink()
+            del found[begun:]
         files: list[MappedFile] = []
         for number, (start, path, size) in enumerate(found):
             last = number == len(found) - 1
@@ -262,8 +264,12 @@ class MappedFileQueue:
         """Create a file; it is not in the queue yet."""
         file = MappedFile(path, self.file_size, offset, self.open_files)
         file.create(whole=whole)
-        if self._sync_names:
-            sync_directory(self.directory)
+        try:
+            if self._sync_names:
+                sync_directory(self.directory)
+        except OSError:
+            file.destroy()
+            raise
         self.unsynced = not self._sync_names
         return file
 
@@ -315,19 +321,20 @@ class MappedFileQueue:
         Raises:
             OSError: a file could not be removed; it and those behind it stay.
         """
-        with self._change.within():
-            count = min(count, len(self.files) - 1)
-            if count <= 0:
-                return
-            gone = self.files[:count]
-            self._set(self.files[count:])
-        for number, file in enumerate(gone):
-            try:
+        gone = self.files[: max(0, min(count, len(self.files) - 1))]
+        if not gone:
+            return
+        try:
+            with self._change.within():
+                self._set(self.files[len(gone) :])
+            for file in gone:
                 file.destroy()
-            except OSError:
-                with self._change.within():
-                    self._set([*gone[number:], *self.files])
-                raise
+        except BaseException:
+            # an interrupt, too: what is left would stand in front of a gap when later files go
+            with self._change.within():
+                left = [file for file in gone if file.path.exists() and file not in self.files]
+                self._set([*left, *self.files])
+            raise
         sync_directory(self.directory)
 
     def close(self) -> None:

@@ -13,11 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rmqcore.errors import NO_ROOM, DiskFullError, StoreLockedError, StoreNotFoundError
+from rmqcore.errors import (
+    NO_ROOM,
+    CorruptStoreError,
+    DiskFullError,
+    StoreLockedError,
+    StoreNotFoundError,
+)
 from rmqcore.files.lock_owner import command_of, lock_owner
 
 LOCK_TEXT = b"lock"
 QUEUE_ID_MAX = 2**31 - 1
+#: what is said of a directory in the place of a file
+NOT_A_FILE = "it is a directory, where a store has a file; move it away"
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -37,6 +45,19 @@ def room_at(path: Path) -> Iterator[None]:
         if error.errno in NO_ROOM:
             raise DiskFullError(path, os.strerror(error.errno)) from error
         raise
+
+
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file survive a power cut.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: Path) -> None:
@@ -104,7 +125,8 @@ class StoreDir:
     """Paths of one store, its lock and its abort marker.
 
     - The lock is an open-file-description lock on byte 0 of ``lock``: it excludes a running Java
-      broker as well as a second open in this process, and ends with this process.
+      broker as well as a second open in this process, and ends with this process. Another one, on
+      the directory of the log, excludes a store elsewhere that has the same log.
     - ``abort`` exists while a store is open for writing, or was not closed.
 
     Args:
@@ -122,10 +144,12 @@ class StoreDir:
         self.batch_consume_queue = self.path / "batchconsumequeue"
         self.index = self.path / "index"
         self.config = self.path / "config"
+        self.consumer_leases = self.config / "consumerLeases.log"
         self.checkpoint = self.path / "checkpoint"
         self.abort = self.path / "abort"
         self.lock_file = self.path / "lock"
-        self._lock_fd: int | None = None
+        #: descriptors that hold the locks; the log's, which is last, goes first
+        self._locks: list[int] = []
 
     def exists(self) -> bool:
         """True when a store, even an empty one, lies here."""
@@ -136,6 +160,7 @@ class StoreDir:
 
         Raises:
             StoreNotFoundError: the directory, or the commit log below it, is missing.
+            CorruptStoreError: a file lies where a directory belongs, or the other way round.
         """
         if self.path.is_file():
             raise StoreNotFoundError(self.path, "a file; give the directory of the store it is in")
@@ -143,9 +168,21 @@ class StoreDir:
             raise StoreNotFoundError(self.path, "no such directory")
         if not self.exists():
             raise StoreNotFoundError(self.path, self._no_log())
+        self._refuse_wrong_kinds()
+
+    def _refuse_wrong_kinds(self) -> None:
+        for path in (self.consume_queue, self.batch_consume_queue, self.index, self.config):
+            if os.path.lexists(path) and not path.is_dir():
+                reason = "it is no directory, as a store has there; move it away"
+                raise CorruptStoreError(path, -1, reason)
+        for path in (self.checkpoint, self.abort, self.lock_file):
+            if path.is_dir():
+                raise CorruptStoreError(path, -1, NOT_A_FILE)
 
     def _no_log(self) -> str:
         """Why no store is here: a store whose log lies elsewhere has consume queues."""
+        if any(self.path.glob("*.meta")) or any(self.path.glob("*/*.meta")):
+            return "no commitlog directory here: it is a store of MetaQ, see rmqcore metaq --help"
         if not (self.consume_queue.is_dir() or self.batch_consume_queue.is_dir()):
             return "no commitlog directory here, so no store"
         return (
@@ -154,7 +191,12 @@ class StoreDir:
         )
 
     def create(self) -> None:
-        """Create the directories that every store has."""
+        """Create the directories that every store has.
+
+        Raises:
+            CorruptStoreError: a file lies where a directory belongs, or the other way round.
+        """
+        self._refuse_wrong_kinds()
         for directory in (self.path, self.commit_log, self.consume_queue, self.index, self.config):
             make_directory(directory)
 
@@ -177,21 +219,46 @@ class StoreDir:
         except BaseException:
             os.close(fd)
             raise
+        self._locks.append(fd)
         try:
             if os.pread(fd, len(LOCK_TEXT), 0) != LOCK_TEXT:
                 with room_at(self.lock_file):
                     os.pwrite(fd, LOCK_TEXT, 0)
                     os.fsync(fd)
+            self._lock_log()
         except BaseException:
-            os.close(fd)
+            self.unlock()
             raise
-        self._lock_fd = fd
+
+    def _lock_log(self) -> None:
+        """Take the log, which may lie elsewhere, where another store may have it, too."""
+        try:
+            fd = os.open(self.commit_log, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            owner = lock_owner(self.commit_log)
+            command = command_of(owner) if owner else None
+            raise StoreLockedError(self.commit_log, owner, command) from None
+        except OSError:
+            # a network file system may have no locks of directories
+            os.close(fd)
+            return
+        self._locks.append(fd)
 
     def unlock(self) -> None:
         """Give the store back; idempotent."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        while self._locks:
+            # out of the list first: an interrupt must not let another's descriptor be closed
+            os.close(self._locks.pop())
+
+    @property
+    def is_ours(self) -> bool:
+        """True between `lock` and `unlock`."""
+        return bool(self._locks)
 
     def is_locked(self) -> bool:
         """True when this or another process has the store open for writing."""

@@ -38,10 +38,13 @@ class StoreMark:
         log_end: physical offset; the log was on the disk up to here, and every queue.
         first_offset, first_timestamp_ms: physical offset and store time of the log's first record
             then, which tell whether the mark is of this log.
-        ends: each queue's end then. A queue may be longer since, never shorter.
+        ends: each queue's end then. A queue may be longer since, never shorter. What is not UTF-8
+            is a directory's name, and no topic that a message can have; it is not written.
         batch_queues: those of them that are queues of stored batches.
         derive_from: physical offset from which an opening was deriving queues when it was
             interrupted; -1 when none is.
+        unsure_from: physical offset from which a crash may have left other bytes than were written;
+            -1 when there was none, or all was compared with another copy since.
         machine: which start of the machine, and which directory, the store was last opened in and
             found in order; empty when that is not known.
 
@@ -59,7 +62,7 @@ class StoreMark:
         self.first_timestamp_ms = 0
         self.ends: dict[QueueKey, int] = {}
         self.batch_queues: set[QueueKey] = set()
-        self.derive_from = -1
+        self.derive_from = self.unsure_from = -1
         self.machine = ""
 
     def load(self) -> None:
@@ -73,7 +76,8 @@ class StoreMark:
         numbers, self.machine, self.ends, batches = content
         self.ends |= batches
         self.batch_queues = set(batches)
-        self.log_end, self.first_offset, self.first_timestamp_ms, self.derive_from = numbers
+        self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
+        self.derive_from, self.unsure_from = numbers[3:]
         self._stored = self._text()
 
     def store(self) -> None:
@@ -92,6 +96,8 @@ class StoreMark:
         queues: dict[str, dict[int, int]] = {}
         batch_queues: dict[str, dict[int, int]] = {}
         for (topic, queue_id), end in sorted(self.ends.items()):
+            if not _is_text(topic):
+                continue
             table = batch_queues if (topic, queue_id) in self.batch_queues else queues
             table.setdefault(topic, {})[queue_id] = end
         return sealed(
@@ -104,6 +110,7 @@ class StoreMark:
                     "logEnd": self.log_end,
                     "machine": self.machine,
                     "queueEnds": queues,
+                    "unsureFrom": self.unsure_from,
                 }
             )
         )
@@ -122,7 +129,7 @@ class StoreMark:
         return f"{boot}/{place.st_dev}/{place.st_ino}"
 
 
-_Content = tuple[tuple[int, int, int, int], str, dict[QueueKey, int], dict[QueueKey, int]]
+_Content = tuple[tuple[int, int, int, int, int], str, dict[QueueKey, int], dict[QueueKey, int]]
 
 
 def _decoded(text: str) -> _Content:
@@ -134,6 +141,7 @@ def _decoded(text: str) -> _Content:
         _number(content.get("firstOffset", 0)),
         _number(content.get("firstTimestamp", 0)),
         _number(content.get("deriveFrom", -1)),
+        _number(content.get("unsureFrom", -1)),
     )
     machine = str(content.get("machine", ""))
     return numbers, machine, _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
@@ -155,6 +163,15 @@ def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:
                 raise ValueError(f"{name}: {topic}/{queue_id} cannot end at {end}")
             ends[topic, number] = end
     return ends
+
+
+def _is_text(topic: str) -> bool:
+    """False where the file system's bytes are no UTF-8."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _too_long(topic: str) -> bool:

@@ -17,6 +17,8 @@ from typing import Final
 from rmqcore.clock import wall_clock_ms
 
 NAME: Final = "timercheck"
+#: the topic whose records wait for their time
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _SIZE: Final = 4096
 #: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset, masterTimerQueueOffset, DataVersion
 _JAVA: Final = struct.Struct(">7q")
@@ -91,11 +93,7 @@ class TimerCheck:
         first = progress.first_pending
         raw = bytearray(_SIZE)
         _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, wall_clock_ms(), 1)
-        fields = (progress.first_pending, progress.read_offset)
-        numbers = struct.pack(">4q", *fields, progress.due_ms, progress.due_offset)
-        raw[_OWN_AT : _OWN_AT + _OWN.size] = (
-            _MAGIC + numbers + struct.pack(">I", zlib.crc32(_MAGIC + numbers))
-        )
+        _put_own(raw, progress)
         temporary = self.path.with_name(NAME + ".tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -109,6 +107,34 @@ class TimerCheck:
         finally:
             os.close(directory)
 
+    def set_back(self, end: int) -> bytes | None:
+        """What the file has to hold when the queue of timer messages ends at an offset.
+
+        What is put behind that end would count as delivered.
+
+        Args:
+            end: queue offset behind the last record of `TIMER_TOPIC`.
+
+        Returns:
+            the file's bytes; None when it names nothing behind the end, or is missing.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(raw) < _JAVA.size:
+            return None
+        head, offsets, rest = (values := _JAVA.unpack_from(raw))[:2], values[2:4], values[4:]
+        own, mended = _own(raw), bytearray(raw)
+        _JAVA.pack_into(mended, 0, *head, *(min(offset, end) for offset in offsets), *rest)
+        if own is not None:
+            first, read = min(own.first_pending, end), min(own.read_offset, end)
+            _put_own(mended, TimerProgress(first, read, own.due_ms, own.due_offset))
+        return None if mended == raw else bytes(mended)
+
     def forget_wheel(self, root: Path) -> None:
         """Remove RocketMQ's wheel and its log, which this file's content makes superfluous.
 
@@ -121,6 +147,14 @@ class TimerCheck:
         (root / "timerwheel").unlink(missing_ok=True)
         for file in sorted((root / "timerlog").glob("[0-9]*")):
             file.unlink(missing_ok=True)
+
+
+def _put_own(raw: bytearray, progress: TimerProgress) -> None:
+    fields = (progress.first_pending, progress.read_offset)
+    numbers = struct.pack(">4q", *fields, progress.due_ms, progress.due_offset)
+    raw[_OWN_AT : _OWN_AT + _OWN.size] = (
+        _MAGIC + numbers + struct.pack(">I", zlib.crc32(_MAGIC + numbers))
+    )
 
 
 def _own(raw: bytes) -> TimerProgress | None:

@@ -255,8 +255,11 @@ class UnitFile(UnitQueue):
             self._mark_dirty(file)
 
     def _mark_dirty(self, file: MappedFile) -> None:
-        with self._dirty_lock.within():
-            self._dirty.add(file)
+        """Let the next flush sync a file that has just been written to."""
+        # one that is noted already is synced by a flush that has still to take the note
+        if file not in self._dirty:
+            with self._dirty_lock.within():
+                self._dirty.add(file)
 
     def flush(self) -> bool:
         """Write through to the disk; True when there was anything.

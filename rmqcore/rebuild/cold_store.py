@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
+from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory, sync_file
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.plan import LogPlan
@@ -61,7 +61,12 @@ def cold(
     directory.require()
     directory.lock()
     try:
-        for path in (directory.consume_queue, directory.batch_consume_queue, directory.index):
+        for name in ("consume_queue", "batch_consume_queue", "index"):
+            path: Path = getattr(directory, name)
+            if path.is_symlink():
+                # what is new belongs beside what the link leads to, on that disk
+                path = path.resolve()
+                setattr(directory, name, path)
             settle(path)
         yield LogPlan(directory, fitted_config(loaded, directory))
     finally:
@@ -87,20 +92,21 @@ def fresh_beside(path: Path) -> Path:
     return fresh
 
 
+def sync_tree(root: Path) -> None:
+    """Bring every file and name below a directory to the disk."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            sync_file(Path(directory) / name)
+        sync_directory(Path(directory))
+
+
 def swap_in(fresh: Path, path: Path) -> None:
     """Put a complete directory in the place of the one there is, and remove that.
 
     Raises:
         OSError: the disk refused; the old directory is in place.
     """
-    for directory, _, names in os.walk(fresh):
-        for name in names:
-            fd = os.open(Path(directory) / name, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        sync_directory(Path(directory))
+    sync_tree(fresh)
     if not path.is_dir():
         fresh.rename(path)
         sync_directory(path.parent)

@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
-from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import make_directory, queue_id_of, subdirectories
@@ -32,6 +32,7 @@ from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 
 _COPY_UNITS = 1 << 16
+_MORE = "rmqcore doctor plan says whether their headers are damaged"
 
 
 def rebuild(
@@ -94,6 +95,7 @@ def _rebuild_splits(
             done += split.size
             if progress is not None:
                 progress(done, total)
+        writer.drop_emptied()
     finally:
         batch.clear()
         writer.close()
@@ -125,20 +127,63 @@ def rebuild_consume_queues(
 
     Raises:
         StoreLockedError: the store is open for writing.
-        CorruptRecordError: the log is damaged; nothing was changed.
-        CorruptConsumeQueueError: a queue offset jumps too far to be true; nothing was changed.
+        CorruptRecordError: the log is damaged, or a record names a queue offset that is too far
+            from the one before to be true; nothing was changed.
         DiskFullError: no room; nothing was changed.
     """
     with cold(store_path, config) as log:
-        return _QueuesRebuild(log, jobs, split_size, skip_damage, progress).run()
+        directory = log.directory
+        fresh = fresh_beside(directory.consume_queue)
+        fresh_batches = fresh_beside(directory.batch_consume_queue)
+        report = derive_consume_queues(
+            log, fresh, fresh_batches, jobs, split_size, skip_damage, progress
+        )
+        digests = tree_digests(
+            directory.consume_queue, directory.batch_consume_queue, fresh, fresh_batches
+        )
+        report.digest_before, report.digest_after = _joined(digests[:2]), _joined(digests[2:])
+        swap_in(fresh, directory.consume_queue)
+        if any(fresh_batches.iterdir()) or directory.batch_consume_queue.is_dir():
+            swap_in(fresh_batches, directory.batch_consume_queue)
+        else:
+            fresh_batches.rmdir()
+        return report
+
+
+def derive_consume_queues(
+    log: LogPlan,
+    fresh: Path,
+    fresh_batches: Path,
+    jobs: int | Runner = 1,
+    split_size: int = SPLIT_SIZE,
+    skip_damage: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> RebuildReport:
+    """Derive every consume queue of a store into two empty directories; the old ones stay.
+
+    Args:
+        log: of a store that no process writes to.
+        fresh: takes the place of ``consumequeue``.
+        fresh_batches: takes the place of ``batchconsumequeue``.
+        jobs: as for `rebuild_consume_queues`, and so are the others.
+        split_size: bytes of log that one process works on at a time.
+        skip_damage: pass over damaged records.
+        progress: called with (bytes of log done, bytes in all).
+
+    Returns:
+        a report without digests; what it raises is what `rebuild_consume_queues` raises.
+    """
+    return _QueuesRebuild(log, fresh, fresh_batches, jobs, split_size, skip_damage, progress).run()
 
 
 class _QueuesRebuild:
-    """One run of `rebuild_consume_queues`."""
+    """One run of `derive_consume_queues`."""
 
     def __init__(
         self,
         log: LogPlan,
+        fresh: Path,
+        fresh_batches: Path,
         jobs: int | Runner,
         split_size: int,
         skip_damage: bool,
@@ -148,9 +193,10 @@ class _QueuesRebuild:
         self._jobs = jobs
         self._progress = progress
         self._split_size = split_size
+        self._skip_damage = skip_damage
         self._directory = log.directory
-        self._fresh = fresh_beside(log.directory.consume_queue)
-        self._fresh_batches = fresh_beside(log.directory.batch_consume_queue)
+        self._fresh = fresh
+        self._fresh_batches = fresh_batches
         self._work = partial(
             rebuild,
             root=self._fresh,
@@ -164,28 +210,15 @@ class _QueuesRebuild:
         self.report = RebuildReport("consume queues")
 
     def run(self) -> RebuildReport:
-        report, directory = self.report, self._directory
         runs, batches = self._write_units()
         self._finish(runs, batches)
-        report.files = sum(
+        self.report.files = sum(
             1
             for root in (self._fresh, self._fresh_batches)
             for path in root.rglob("*")
             if path.is_file()
         )
-        digests = tree_digests(
-            directory.consume_queue,
-            directory.batch_consume_queue,
-            self._fresh,
-            self._fresh_batches,
-        )
-        report.digest_before, report.digest_after = _joined(digests[:2]), _joined(digests[2:])
-        swap_in(self._fresh, directory.consume_queue)
-        if any(self._fresh_batches.iterdir()) or directory.batch_consume_queue.is_dir():
-            swap_in(self._fresh_batches, directory.batch_consume_queue)
-        else:
-            self._fresh_batches.rmdir()
-        return report
+        return self.report
 
     def _write_units(
         self,
@@ -209,10 +242,17 @@ class _QueuesRebuild:
             self.report.damaged += [(damage.phy_offset, damage.reason) for damage in damaged]
             for key, units in written.batches.items():
                 batches.setdefault(key, bytearray()).extend(units)
-            if written.skipped:
-                self.report.notes.append(
-                    f"{written.skipped} records claim queue offsets that earlier records have"
-                )
+            if written.too_far and not self._skip_damage:
+                phy_offset, reason = written.too_far[0]
+                split = self._log.split(phy_offset, phy_offset)
+                raise CorruptRecordError(split.path_at(split.first_file), phy_offset, reason)
+            self.report.damaged += written.too_far
+        for name, what in (
+            ("skipped", "claim queue offsets that earlier records have"),
+            ("unaddressable", "name a place that no queue has, and are in none"),
+        ):
+            if count := sum(getattr(written, name) for written, _ in parts):
+                self.report.notes.append(f"{count} records {what}; {_MORE}")
         return batches
 
     # ---- what the single splits cannot know
@@ -311,7 +351,7 @@ def _merged(
             return None
         for key, stretches in written.runs.items():
             known = runs.setdefault(key, [])
-            if known and stretches[0][0] < known[-1][1]:
+            if known and not 0 <= stretches[0][0] - known[-1][1] <= HOLE_UNITS_MAX:
                 return None
             known.extend(stretches)
     return runs

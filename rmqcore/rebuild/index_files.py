@@ -99,7 +99,13 @@ def rebuild_index(
         DiskFullError: no room; nothing was changed.
     """
     with cold(store_path, config) as log:
-        return _rebuild(log, jobs, split_size, skip_damage, progress)
+        directory = log.directory.index
+        before = tree_digest(directory, names=False)
+        fresh = fresh_beside(directory)
+        report = derive_index(log, fresh, jobs, split_size, skip_damage, progress)
+        report.digest_before, report.digest_after = before, tree_digest(fresh, names=False)
+        swap_in(fresh, directory)
+        return report
 
 
 def index_rule(log: LogPlan) -> bool:
@@ -131,16 +137,28 @@ def _message_at(log: LogPlan, phy_offset: int) -> MessageExt | None:
     return None if record is None else decode_record(record)
 
 
-def _rebuild(
+def derive_index(
     log: LogPlan,
-    jobs: int | Runner,
-    split_size: int,
-    skip_damage: bool,
-    progress: Callable[[int, int], None] | None,
+    fresh: Path,
+    jobs: int | Runner = 1,
+    split_size: int = SPLIT_SIZE,
+    skip_damage: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> RebuildReport:
-    directory = log.directory.index
-    report = RebuildReport("index", digest_before=tree_digest(directory, names=False))
-    fresh = fresh_beside(directory)
+    """Derive every index file of a store into an empty directory; the old one stays.
+
+    Args:
+        log: of a store that no process writes to.
+        fresh: takes the place of ``index``.
+        jobs: as for `rebuild_index`, and so are the others.
+        split_size: bytes of log that one process works on at a time.
+        skip_damage: pass over damaged records.
+        progress: called with (bytes of log done, bytes in all).
+
+    Returns:
+        a report without digests; what it raises is what `rebuild_index` raises.
+    """
+    report = RebuildReport("index")
     splits, rule = log.splits(split_size), index_rule(log)
     write = partial(
         write_files,
@@ -162,11 +180,9 @@ def _rebuild(
         walked = [(keys.records, keys.damaged) for keys in found]
     report.records = sum(records for records, _ in walked)
     report.damaged = [(d.phy_offset, d.reason) for _, damaged in walked for d in damaged]
-    report.files = _rename_as_before(fresh, directory)
-    report.digest_after = tree_digest(fresh, names=False)
+    report.files = _rename_as_before(fresh, log.directory.index)
     if log.start:
         report.notes.append("entries of messages that the log no longer has were left out")
-    swap_in(fresh, directory)
     return report
 
 
@@ -321,10 +337,10 @@ class _FileWriter:
 
     def _finish(self, file: IndexFile) -> None:
         self._before = file.header
+        self._file = None
         file.flush()
         file.close()
         file.path.rename(self._root / f"{self._file_number:020d}")
-        self._file = None
         self._file_number += 1
 
     def close(self) -> None:

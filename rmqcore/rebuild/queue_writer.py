@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.native.derive.runs import begins_anew
+from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ class QueuesWritten:
         runs: for each queue the stretches written, as (first queue offset, offset behind).
         batches: for each queue of stored batches its units.
         skipped: units left out because their queue offset was taken by an earlier record.
-        begun_anew: queues whose numbers begin again with 0 inside of what was walked.
+        begun_anew: queues whose numbers begin again with 0 inside of what was walked, or whose
+            topic was deleted there.
+        unaddressable: units left out because no queue can have their place.
+        too_far: (physical offset, reason) of units left out because their queue offset is so far
+            behind the one before that it cannot be true.
     """
 
     records: int = 0
@@ -41,6 +45,8 @@ class QueuesWritten:
     batches: dict[QueueKey, bytearray] = field(default_factory=dict)
     skipped: int = 0
     begun_anew: set[QueueKey] = field(default_factory=set)
+    unaddressable: int = 0
+    too_far: list[tuple[int, str]] = field(default_factory=list)
 
 
 class QueueWriter:
@@ -66,6 +72,7 @@ class QueueWriter:
         self._batch_queues = batch_queues
         self._open_files = OpenFiles()
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._runs = TopicRuns()
         self.written = QueuesWritten()
 
     def take(self, batch: DispatchBatch) -> None:
@@ -75,17 +82,17 @@ class QueueWriter:
         of it before goes.
 
         Raises:
-            CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
         self.written.records += batch.record_count
-        stretches = batch.stretches()
-        for number, stretch in enumerate(stretches):
+        self.written.unaddressable += batch.unaddressable_count
+        for stretch, more_follow in with_more_follow(batch.stretches()):
             key = stretch.topic, stretch.queue_id
             if self._is_of_deleted(stretch):
                 continue
+            self._runs.take(stretch)
             if stretch.first_queue_offset == 0 and self._has(key):
-                if not begins_anew(stretch, stretches[number + 1 :]):
+                if not begins_anew(stretch, more_follow=more_follow):
                     self.written.skipped += 1
                     continue
                 self._begin_anew(key)
@@ -95,6 +102,15 @@ class QueueWriter:
             else:
                 for first, units in stretch.plain():
                     self._append(key, first, units)
+
+    def drop_emptied(self) -> None:
+        """After the walk: remove what it has written of queues that a deletion has emptied.
+
+        A queue that the store has files of stays.
+        """
+        if self._deleted is not None:
+            for key in self._runs.emptied(self._deleted.lacks_files, {}):
+                self._begin_anew(key)
 
     def _is_of_deleted(self, stretch: Stretch) -> bool:
         if self._deleted is None:
@@ -124,6 +140,9 @@ class QueueWriter:
             first, count, units = first + skip, count - skip, units[skip * UNIT_SIZE :]
             if not count:
                 return
+            if first - runs[-1][1] > HOLE_UNITS_MAX:
+                self._note_too_far(key, first, runs[-1][1], units)
+                return
             if first == runs[-1][1]:
                 runs[-1] = (runs[-1][0], first + count)
             else:
@@ -132,6 +151,14 @@ class QueueWriter:
         else:
             runs.append((first, first + count))
         self.queue(key).write(first, units)
+
+    def _note_too_far(self, key: QueueKey, first: int, behind: int, units: memoryview) -> None:
+        phy_offset, _ = UNIT_HEAD.unpack_from(units)
+        reason = (
+            f"the record names offset {first} of {key[0]}/{key[1]}, where {behind} comes next; "
+            "rmqcore doctor plan says what can be saved"
+        )
+        self.written.too_far.append((phy_offset, reason))
 
     def queue(self, key: QueueKey) -> ConsumeQueue:
         """The files of a queue, which are written by position."""

@@ -4,43 +4,65 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
 
 class BesideThread:
     """Runs one function while its caller goes on; worth it for kernels that release the GIL.
+
+    One thread runs them all, one after the other: to start a thread for each would stop the caller
+    until the new one has had the GIL.
 
     Threads: one caller.
     """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._given: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._last: _Piece | None = None
 
     def start(self, work: Callable[[], None]) -> None:
         """Begin a piece of work; what was begun before is waited for."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(work,), name="rmqcore-beside")
-        self._thread.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rmqcore-beside", daemon=True)
+            self._thread.start()
+        piece = _Piece(work)
+        self._given.put(piece)
+        self._last = piece
 
     def wait(self) -> None:
         """Return when the work is done; raises what it raised."""
-        self._join()
-        error, self._error = self._error, None
+        if self._last is None:
+            return
+        self._last.done.wait()
+        error, self._last = self._last.error, None
         if error is not None:
             raise error
 
     def end(self) -> None:
         """Wait, and end the thread; an exception that `wait` has not raised yet is dropped."""
-        self._join()
-        self._error = None
+        self._last = None
+        if self._thread is not None:
+            self._given.put(None)
+            self._thread.join()
+            self._thread = None
 
-    def _join(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+    def _run(self) -> None:
+        while (piece := self._given.get()) is not None:
+            try:
+                piece.work()
+            except BaseException as error:  # noqa: BLE001 - `wait` raises it
+                piece.error = error
+            piece.done.set()
 
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - `wait` raises it
-            self._error = error
+
+class _Piece:
+    """One piece of work, and what came of it."""
+
+    __slots__ = ("done", "error", "work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.done = threading.Event()
+        self.error: BaseException | None = None

@@ -118,9 +118,11 @@ def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
     if not directory.is_dir():
         return {}
     lengths = Counter(
-        path.stat().st_size
+        length
         for path in directory.iterdir()
         if path.name.isascii() and path.name.isdigit() and path.is_file()
+        # a power cut may leave the name of a new file without its length
+        if (length := path.stat().st_size)
     )
     if not lengths:
         return {}
@@ -148,7 +150,7 @@ def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
         raise _unknown_geometry(directory, length)
     fitting = unfitting = 0
     for path in directory.iterdir():
-        if path.name.isdigit() and path.stat().st_size == length:
+        if path.name.isdigit() and path.is_file() and path.stat().st_size == length:
             good, bad = _chains_that_fit(path, slots, entries)
             fitting, unfitting = fitting + good, unfitting + bad
     # a slot may have rotted; by chance next to none fits

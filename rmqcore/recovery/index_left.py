@@ -1,4 +1,4 @@
-"""Index files after a crash: kept as far as they are what inserting the keys would have written.
+"""Index files after a crash: kept up to the first entry that inserting the keys would not write.
 
 Such a file may be partly on the disk, so its header, slots and name say nothing; entries count as
 far as they are, byte for byte, those of the log's keys.

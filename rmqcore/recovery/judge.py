@@ -129,8 +129,10 @@ class Judge:
             offset, reason = file.file_from_offset + at, status_text(status)
             _log.warning("%s at %d: %s; passed over", file.path, offset, reason)
             self._report.ending = Ending.DAMAGED
-            self._report.damaged.append((offset, reason))
-            self.passed_over.append((offset, following.phy_offset))
+            if (stretch := (offset, following.phy_offset)) not in self.passed_over:
+                # the log may be walked once more
+                self._report.damaged.append((offset, reason))
+                self.passed_over.append(stretch)
             return following
         self._end_torn(file, at)
         return None
@@ -167,7 +169,7 @@ class Judge:
         rest = [file, *self._behind(file)]
         report = self._report
         report.ending = Ending.TORN
-        report.dropped_bytes = _used_bytes(rest, at)
+        report.dropped_bytes = used_bytes(rest, at)
         report.dropped_records = _count_good(rest, at + 1)
         _log.warning(
             "%s: the log ends torn at %d; %d bytes with %d good records are cut off",
@@ -178,7 +180,7 @@ class Judge:
         )
 
 
-def _used_bytes(files: list[MappedFile], at: int) -> int:
+def used_bytes(files: list[MappedFile], at: int) -> int:
     """Bytes from position ``at`` of the first file up to the last one that is not zero."""
     end = files[0].file_from_offset + at
     for file in files:

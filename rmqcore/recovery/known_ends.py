@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptRecordError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log import CommitLog
@@ -76,7 +78,7 @@ class KnownEnds:
 
     def _begun_anew(self, queue: StoredQueue) -> bool:
         """True when RocketMQ has deleted the topic since, and made it again."""
-        unit = queue.unit_at(0)
+        unit = queue.unit_at(queue.min_offset)
         return unit is not None and unit[0] >= self._mark.log_end
 
     def needed_from(self, lacking: dict[QueueKey, int]) -> int:
@@ -85,20 +87,23 @@ class KnownEnds:
         ends = (0 if queue is None else queue.end_phy_offset for queue in found)
         return min(ends, default=self._log.max_offset)
 
-    def restore(self, log_end: int) -> list[QueueKey]:
+    def restore(self, log_end: int, emptied: Collection[QueueKey]) -> list[QueueKey]:
         """After the walk: end queues where they ended, whose messages the log no longer has.
 
         Args:
             log_end: where the log ends; a shorter one than then has lost records, and so the
                 numbers of the mark are of messages that are gone.
+            emptied: queues of topics that were deleted since; they have no end any more.
 
         Returns:
             the queues that were brought to their ends.
         """
         if log_end < self._mark.log_end:
             return []
-        lacking = self.lacking()
+        lacking = {key: end for key, end in self.lacking().items() if key not in emptied}
         for (topic, queue_id), end in lacking.items():
+            if (queue := self._queues.find(topic, queue_id)) is not None:
+                queue.correct_min_offset(self._log.min_offset)
             batches = (topic, queue_id) in self._mark.batch_queues
             self._queues.end_at(topic, queue_id, end, batches=batches)
         return sorted(lacking)

@@ -6,10 +6,11 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.log_walker import good_record_at
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.native.derive.runs import begins_anew
+from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -34,13 +35,16 @@ class QueueCheck:
       has to be walked again for it.
     - Records of a topic that was deleted are passed over. Of one that was made again only the last
       run of numbers that begins with 0 counts: a queue that is there begins where that does, and
-      one that is not is begun anew with it.
+      one that is not is begun anew with it. A queue that was not there and has no message since
+      is dropped again after the walk.
 
     Args:
         queues: what is fed.
         log: where it is looked up whether a queue's units are right.
         deleted: topics that were deleted.
         before_drop: called before a queue is dropped.
+        before_filling: called before a queue is filled that was not there.
+        interrupted: an opening before this one was interrupted; it may have filled queues.
         left_by_crash: units that are there are flushed, too: the process that wrote them may not
             have done it.
     """
@@ -51,13 +55,17 @@ class QueueCheck:
         log: CommitLog,
         deleted: DeletedTopics,
         before_drop: Callable[[], None],
+        before_filling: Callable[[], None],
         *,
+        interrupted: bool,
         left_by_crash: bool,
     ) -> None:
         self._queues = queues
         self._log = log
         self._deleted = deleted
         self._before_drop = before_drop
+        self._before_filling = before_filling
+        self._interrupted = interrupted
         self._left_by_crash = left_by_crash
         self._whole = False
         #: (topic, queue id) of the queues that were dropped because they lack units
@@ -66,6 +74,11 @@ class QueueCheck:
         self._since: dict[QueueKey, int] = {}
         #: queues of which the walk has met a record that counts
         self._met: set[QueueKey] = set()
+        self._runs = TopicRuns()
+        #: of queues whose files count: where the record with number 0 lies that the log agrees upon
+        self._first_records: dict[QueueKey, int] = {}
+        #: whether a queue was there when the first record of it was met
+        self._was_there: dict[QueueKey, bool] = {}
         self._mended: Counter[QueueKey] = Counter()
 
     def from_the_beginning(self) -> None:
@@ -74,36 +87,58 @@ class QueueCheck:
         self.holes.clear()
         self._since.clear()
         self._met.clear()
+        self._runs = TopicRuns()
+        self._first_records.clear()
+
+    def drop_emptied(self) -> set[QueueKey]:
+        """After a walk: drop what it has filled that the deletion of a topic had emptied.
+
+        Returns:
+            the queues that have no message since.
+        """
+        emptied = self._runs.emptied(self._lacked_files, self._first_records)
+        for key in sorted(emptied):
+            if self._queues.find(*key) is not None:
+                self._drop(key)
+        self.holes -= emptied
+        return emptied
+
+    def _lacked_files(self, key: QueueKey) -> bool:
+        return self._interrupted or not self._was_there[key]
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Compare and append the units of one stretch of the log.
 
         Raises:
-            CorruptConsumeQueueError: a queue offset jumps too far to be true.
+            CorruptConsumeQueueError: a queue offset jumps too far to be true, or a record's is not
+                the one under which its queue has it.
             DiskFullError: no room.
         """
-        stretches = batch.stretches()
-        for number, stretch in enumerate(stretches):
+        for stretch, more_follow in with_more_follow(batch.stretches()):
             if not self._deleted.is_gone(stretch.topic):
-                self._take(stretch, stretches[number + 1 :])
+                self._take(stretch, more_follow=more_follow)
         self._queues.dispatched(batch)
 
-    def _take(self, stretch: Stretch, later: list[Stretch]) -> None:
+    def _take(self, stretch: Stretch, *, more_follow: bool) -> None:
         key = stretch.topic, stretch.queue_id
         queue = self._queues.find(*key)
         if self._is_of_deleted(stretch, queue, key):
             return
-        if stretch.first_queue_offset == 0 and self._begins_anew(stretch, queue, key, later):
+        zero = stretch.first_queue_offset == 0
+        if zero and self._begins_anew(stretch, queue, key, more_follow=more_follow):
             _log.warning("consume queue %s/%d begins anew in the log", *key)
-            self._before_drop()
-            self._queues.drop(*key)
+            self._drop(key)
             queue = None
         self._met.add(key)
+        if queue is not None and not isinstance(queue, BatchConsumeQueue):
+            self._check_numbers(queue, stretch)
         if not self._whole and self._has_hole(stretch, queue):
             return
         if queue is not None and not isinstance(queue, BatchConsumeQueue):
             for first, units in stretch.plain():
                 self._compare(queue, first, units)
+        if not self._was_there[key]:
+            self._before_filling()
         self._queues.append(stretch)
 
     # ---- topics that were deleted
@@ -111,11 +146,17 @@ class QueueCheck:
     def _is_of_deleted(self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey) -> bool:
         """True for records in front of the run of numbers that is the queue's."""
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        deleted_here = self._deleted.since(stretch.topic)
         if key not in self._since:
-            since = self._deleted.since(stretch.topic)
+            self._since[key] = deleted_here
+            was_there = self._was_there.setdefault(key, queue is not None)
             if queue is not None and key not in self._met:
-                since = max(since, self._first_record(queue, phy_offset))
-            self._since[key] = since
+                first_record = self._first_record(queue, phy_offset)
+                self._since[key] = max(deleted_here, first_record)
+                if was_there:
+                    self._first_records[key] = first_record
+        if phy_offset >= deleted_here:
+            self._runs.take(stretch)
         return bool(phy_offset < self._since[key])
 
     def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:
@@ -136,25 +177,74 @@ class QueueCheck:
         return unit[0] if named == (queue.topic, queue.queue_id, 0) else 0
 
     def _begins_anew(
-        self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey, later: list[Stretch]
+        self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool
     ) -> bool:
         """True when the numbers of a queue begin again with 0: its topic was made again."""
         if queue is None or queue.max_offset == 0:
             return False
-        if not begins_anew(stretch, later):
+        if not begins_anew(stretch, more_follow=more_follow):
             return False
         unknown = UNIT_HEAD.unpack_from(stretch.units)[0] >= queue.end_phy_offset
         return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
+
+    def _drop(self, key: QueueKey) -> None:
+        self._before_drop()
+        self._queues.drop(*key)
+        self._first_records.pop(key, None)
+
+    # ---- numbers that rotted
+
+    def _check_numbers(self, queue: ConsumeQueue, stretch: Stretch) -> None:
+        """Raise for a record whose number is another one than its queue and its neighbours say.
+
+        RocketMQ's format protects a record's queue offset by nothing. When it is believed, the
+        queue goes on behind a hole that never was.
+        """
+        for first, units in stretch.plain():
+            phy_offset, _ = UNIT_HEAD.unpack_from(units)
+            if phy_offset >= queue.end_phy_offset:
+                continue
+            number = queue.first_at_or_above(phy_offset)
+            unit = queue.unit_at(number)
+            if unit is None or unit[0] != phy_offset or abs(first - number) <= 1:
+                continue
+            beside = [self._agrees(queue, at) for at in (number - 1, number + 1)]
+            if True in beside and False not in beside:
+                raise CorruptConsumeQueueError(
+                    queue.queue.directory,
+                    -1,
+                    f"the record at {phy_offset} says that its queue offset is {first}; the queue "
+                    f"has it at {number}, beside records that agree with that; rmqcore doctor "
+                    "plan says what a repair does",
+                )
+
+    def _agrees(self, queue: ConsumeQueue, number: int) -> bool | None:
+        """Whether the record that a queue has at a number says that number; None for no unit."""
+        unit = queue.unit_at(number)
+        if unit is None:
+            return None
+        try:
+            message = self._log.message_at(unit[0])
+        except CorruptRecordError:
+            return False
+        if message is None:
+            return False
+        named = message.topic, message.queue_id, message.queue_offset
+        return named == (queue.topic, queue.queue_id, number)
 
     # ---- units that are there already
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
         if first < queue.max_offset:
-            mended = queue.mend_units(first, units)
+            mended = queue.mend_units(first, units, self._is_good)
             if mended:
                 self._mended[queue.topic, queue.queue_id] += mended
             if self._left_by_crash:
                 queue.mark_unsynced(first, len(units) // queue.unit_size)
+
+    def _is_good(self, phy_offset: int) -> bool:
+        file = self._log.queue.find(phy_offset)
+        return file is not None and bool(good_record_at(file, phy_offset - file.file_from_offset))
 
     def _has_hole(self, stretch: Stretch, queue: StoredQueue | None) -> bool:
         """True when the queue lacks units before the first of a batch; it is dropped then."""
@@ -168,8 +258,7 @@ class QueueCheck:
             hole = not queue.first_unit_offset <= first <= queue.max_offset
         if hole:
             _log.warning("consume queue %s/%d has a hole before %d", *key, first)
-            self._before_drop()
-            self._queues.drop(*key)
+            self._drop(key)
             self.holes.add(key)
         return hole
 

@@ -94,12 +94,16 @@ class Recovery:
         #: everything of the log below is known to be on the disk
         self._on_disk = 0
         self._saved_at = 0.0
+        #: number of the file of the log that the walk began with
+        self._walked_first = 0
         self._left: LeftIndexFiles | None = None
         self._queue_check = QueueCheck(
             queues,
             writer.log,
             deleted,
             lambda: self._derive_from(0),
+            lambda: self._derive_from(self._walked_first),
+            interrupted=mark.derive_from >= 0,
             left_by_crash=not clean_shutdown,
         )
         #: whatever was written is there: a page is lost with the machine's power only
@@ -305,22 +309,24 @@ class Recovery:
             self._derive_from(first)
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
-        holes = self._queue_check.holes
-        self.report.findings += [
-            f"consume queue {topic}/{queue_id} lacked units and was derived again"
-            for topic, queue_id in sorted(holes | lacking.keys())
-        ]
-        if holes or (first > 0 and ends.lacking()):
+        emptied = self._queue_check.drop_emptied()
+        holes = frozenset(self._queue_check.holes)
+        if holes or (first > 0 and ends.lacking().keys() - emptied):
             self._derive_from(0)
             self._queue_check.from_the_beginning()
             walk.wait()
             if self._left is not None and not self._clean_shutdown:
                 self._left.settle()
             end = self._walk(walk, 0, checked_from)
+            emptied = self._queue_check.drop_emptied()
+        self.report.findings += [
+            f"consume queue {topic}/{queue_id} lacked units and was derived again"
+            for topic, queue_id in sorted((holes | lacking.keys()) - emptied)
+        ]
         self.report.findings += self._queue_check.findings()
         self.report.findings += [
             f"the log has no message of consume queue {topic}/{queue_id}; it goes on at its end"
-            for topic, queue_id in ends.restore(end)
+            for topic, queue_id in ends.restore(end, emptied)
         ]
         known = self._queues.end_phy_offset()
         raising = self._config.on_corruption is OnCorruption.RAISE
@@ -336,6 +342,7 @@ class Recovery:
     def _walk(self, walk: Walk, first: int, checked_from: int) -> int:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""
         files = self._log.queue.files
+        self._walked_first = first
         start = self._on_disk = files[first].file_from_offset
         last = files[max(first, self._last_written_file())]
         total = last.file_from_offset + last.size - start
@@ -405,8 +412,11 @@ class Recovery:
             self._mark.derive_from = -1
 
     def _note_machine(self) -> None:
-        """Note that the store is in order, on the machine as it runs now."""
+        """Note that the store is in order, on the machine as it runs now, and what is unsure."""
         self._mark.machine = self._mark.this_machine()
+        if not self._clean_shutdown:
+            start, known = self.report.start_offset, self._mark.unsure_from
+            self._mark.unsure_from = start if known < 0 else min(start, known)
         try:
             self._mark.store()
         except OSError as error:

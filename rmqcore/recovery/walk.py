@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rmqcore.config import OnCorruption
 from rmqcore.files.log_walker import Kernel, find_good_record, view_of, walk_file
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.beside_thread import BesideThread
@@ -73,7 +74,8 @@ class Walk:
 
         Args:
             first: number of the file to begin with.
-            checked_from: number of the first file whose records are compared with their CRC.
+            checked_from: number of the first file whose records are compared with their CRC; where
+                damage is to be skipped, all of them are.
             walked: called with the number of each file that has been walked to its end.
 
         Returns:
@@ -88,7 +90,7 @@ class Walk:
         if self._index is not None:
             self.index_check = IndexCheck(self._index)
         for number in range(first, len(files)):
-            verify = number >= checked_from and self._config.check_crc_on_recover
+            verify = number >= checked_from or self._config.on_corruption is OnCorruption.SKIP
             end = self._walk_file(files[number], verify)
             if end is not None:
                 return end
@@ -115,6 +117,7 @@ class Walk:
         return None
 
     def _kernel(self, verify: bool) -> Kernel:
+        verify = verify and self._config.check_crc_on_recover
         by_property = verify and self._config.force_verify_prop_crc
 
         def scan(
@@ -162,13 +165,14 @@ class Walk:
     def scan_range(self, start: int, end: int) -> Iterator[DispatchBatch]:
         """Scan the good records between two physical offsets, one stretch at a time."""
         batch = self._batch
+        kernel = self._kernel(self._config.on_corruption is OnCorruption.SKIP)
         while start < end:
             file = self._log.queue.find(start)
             if file is None:
                 return
             file_end = file.file_from_offset + file.size
             for step in walk_file(
-                view_of(file), batch.scan, start, min(end, file_end), file_end=file_end
+                view_of(file), kernel, start, min(end, file_end), file_end=file_end
             ):
                 yield batch
                 batch.clear()

@@ -17,6 +17,7 @@ from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.derive.runs import TopicRuns
 from rmqcore.native.format._message import message_from
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
@@ -62,6 +63,9 @@ class AuditReport:
         problem_count: all of them.
         runs: for each queue the stretches of queue offsets that the log has.
         batches: for each queue of stored batches the physical offsets that the log has.
+        topics: every run of queue offsets that the log has, also of records that were deleted.
+        first_records: of each queue with files the physical offset of the record with number 0 that
+            the queue and the log agree upon, 0 for none, or for one in front of the split's files.
         last_timestamp_ms: store time of the last record.
         latest: number of the last problem of each path and kind.
     """
@@ -73,6 +77,8 @@ class AuditReport:
     problem_count: int = 0
     runs: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
     batches: dict[QueueKey, list[int]] = field(default_factory=dict)
+    topics: TopicRuns = field(default_factory=TopicRuns)
+    first_records: dict[QueueKey, int] = field(default_factory=dict)
     last_timestamp_ms: int = 0
     latest: dict[tuple[Path, str], int] = field(default_factory=dict)
 
@@ -154,8 +160,6 @@ class _Comparison:
     def __init__(self, report: AuditReport, files: UnitFiles, split: Split, live: bool) -> None:
         self._split = split
         self._deleted = DeletedTopics(StoreDir(split.store)).load()
-        #: physical offset of the first record of each queue that begins with number 0
-        self._first_records: dict[QueueKey, int] = {}
         self._report = report
         self._files = files
         self._live = live
@@ -176,9 +180,10 @@ class _Comparison:
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         if self._deleted.is_gone(key[0]) or phy_offset < self._deleted.since(key[0]):
             return True
-        if key not in self._first_records:
-            self._first_records[key] = self._first_record(key)
-        return bool(phy_offset < self._first_records[key])
+        self._report.topics.take(stretch)
+        if key not in self._report.first_records and self._files.has_any(key):
+            self._report.first_records[key] = self._first_record(key)
+        return bool(phy_offset < self._report.first_records.get(key, 0))
 
     def _first_record(self, key: QueueKey) -> int:
         """Physical offset of the record with number 0 that the queue and the log agree upon."""

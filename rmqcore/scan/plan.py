@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import ConsumeQueue
-from rmqcore.files.log_walker import GoodRecord, good_record_at
+from rmqcore.files.log_walker import GoodRecord, find_good_record, good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
@@ -155,13 +155,28 @@ class LogPlan:
 
     def _published_end(self) -> int:
         """Physical offset behind the last good record."""
+        claimed = max((queue.end_phy_offset for queue in self._cut_queues), default=0)
         for number in range(len(self.files) - 1, -1, -1):
             start, _, size = self.files[number]
-            if self._good_at(self._file_at(start), start) is not None or number == 0:
+            if number == 0 or self._is_begun(start, size, claimed):
                 known = max((self._known_end(queue) for queue in self._cut_queues), default=0)
                 begin = known if start < known <= start + size else start
-                return self._walk_to_end(begin, start + min(size, self.file_size))
+                return self._walk_to_end(begin, start + min(size, self.file_size), claimed)
         return 0
+
+    def _is_begun(self, start: int, size: int, claimed: int) -> bool:
+        """True when a log file holds records, though the first one may be damaged."""
+        file = self._file_at(start)
+        if file is None or self._good_at(file, start) is not None:
+            return file is not None
+        try:
+            head = file.read_bytes(0, min(size, RECORD_HEAD_SIZE))
+            # what a writer has just begun, or was killed in, is not published
+            damaged = claimed > start or (any(head) and not self.directory.was_aborted)
+            return damaged and find_good_record([file]) is not None
+        except CorruptStoreError:
+            # the file was cut short meanwhile
+            return False
 
     def _known_end(self, queue: ConsumeQueue) -> int:
         """Where the last record that a queue knows ends, when the log has it."""
@@ -170,8 +185,11 @@ class LogPlan:
             return 0
         return unit[0] + unit[1]
 
-    def _walk_to_end(self, begin: int, stop: int) -> int:
-        """The end of the last good record between two offsets of one file."""
+    def _walk_to_end(self, begin: int, stop: int, claimed: int) -> int:
+        """The end of the last good record between two offsets of one file.
+
+        Zeros end the log, unless a queue claims that it goes on behind them.
+        """
         last_damage: list[Damage] = []
         batch = DispatchBatch()
 
@@ -187,7 +205,7 @@ class LogPlan:
                 end = batch.end_offset
             batch.clear()
             self.ends_in_blank = status is ScanStatus.BLANK
-            if status is ScanStatus.EMPTY:
+            if status is ScanStatus.EMPTY and end >= claimed:
                 break
         return end
 
@@ -285,7 +303,11 @@ class LogPlan:
         first = max((self._known_end(queue) for queue in self._cut_queues), default=low)
         for topic in sorted(topics):
             directory = self.directory.consume_queue / topic
-            for name in subdirectories(directory):
+            names = subdirectories(directory)
+            if not names:
+                # its queues are lost, or hold batches
+                return low
+            for name in names:
                 queue = self._opened(directory / name)
                 if queue is None:
                     return low

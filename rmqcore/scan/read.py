@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rmqcore.config import StoreConfig
+from rmqcore.errors import CorruptStoreError
 from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
@@ -76,8 +77,9 @@ def read(
 
     Raises:
         ValueError: an unknown column.
-        CorruptRecordError, CorruptStoreError, RecordsGoneError: when the stream comes there; rows
-            of a batch that is not complete by then are not handed out.
+        CorruptRecordError, CorruptStoreError: when the stream comes there; all rows before it are
+            handed out.
+        RecordsGoneError: when the stream comes there.
     """
     limits: dict[str, Any] = {}
     if begin_ms is not None:
@@ -102,9 +104,14 @@ def read(
 
 
 def _batches(decoder: ColumnDecoder, walk: LogWalk) -> Iterator[ColumnBatch]:
-    for status in walk.run(decoder.decode):
-        if status is ScanStatus.CAPACITY:
+    try:
+        for status in walk.run(decoder.decode):
+            if status is ScanStatus.CAPACITY:
+                yield decoder.take()
+    except CorruptStoreError:
+        if decoder.row_count:
             yield decoder.take()
+        raise
     if decoder.row_count:
         yield decoder.take()
 

@@ -70,6 +70,10 @@ class UnitFiles:
         """True when the queue is one of stored batches."""
         return len(self.batches(key)) > 0
 
+    def has_any(self, key: QueueKey) -> bool:
+        """True when the queue, of either kind, has any file."""
+        return self.has(key) or self.has_batches(key)
+
     def forget(self, key: QueueKey) -> None:
         """Look for the files of a queue anew, after its writer may have added some."""
         self._known.pop(key, None)
@@ -147,6 +151,13 @@ class UnitFiles:
                 return start + int(used[-1]) + 1
             behind = start
         return first
+
+    def queue_end(self, key: QueueKey) -> int | None:
+        """Number behind the last message of a queue of either kind; None without any file."""
+        if self.has_batches(key):
+            _, _, base, count = self.batches(key)[-1].item()
+            return int(base + count)
+        return self.end(key) if self.has(key) else None
 
     def close(self) -> None:
         """Close the files."""

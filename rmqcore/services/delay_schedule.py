@@ -8,14 +8,13 @@ copies it to its real topic when that time has come.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
-from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.native.format._receipt import PutMessageResult
@@ -32,7 +31,6 @@ _TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
 _QUEUE_ID_MAX: Final = 2**31 - 1
-_UNIT: Final = struct.Struct(">qiq")
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -271,7 +269,7 @@ class ScheduleMessageService:
             units = self._store.read_units(
                 SCHEDULE_TOPIC, queue_id_of_level(level), self._clamped_offset(level)[0], 1
             )
-            starts.extend(phy_offset for phy_offset, _, _ in _UNIT.iter_unpack(units))
+            starts.extend(phy_offset for phy_offset, _, _ in UNIT.iter_unpack(units))
         return min(starts, default=None)
 
     def offsets(self) -> dict[int, int]:
@@ -317,7 +315,7 @@ class ScheduleMessageService:
         while units := self._store.read_units(
             SCHEDULE_TOPIC, queue_id_of_level(level), offset, _UNITS_AT_ONCE
         ):
-            for phy_offset, _, tags_code in _UNIT.iter_unpack(units):
+            for phy_offset, _, tags_code in UNIT.iter_unpack(units):
                 deliver_at_ms = self._deliver_at(level, phy_offset, tags_code, now_ms)
                 if deliver_at_ms > now_ms:
                     return DeliveryReport(delivered, skipped, deliver_at_ms)

@@ -1,4 +1,4 @@
-"""The running event loop; asyncio is imported with the first call that needs it."""
+"""What coroutines need of asyncio, which is imported with the first call that needs it."""
 
 from __future__ import annotations
 
@@ -17,3 +17,17 @@ def running_loop() -> asyncio.AbstractEventLoop:
     import asyncio  # noqa: PLC0415 - heavy, and there already where a loop runs
 
     return asyncio.get_running_loop()
+
+
+def new_event() -> asyncio.Event:
+    """An event of the running loop."""
+    import asyncio  # noqa: PLC0415 - as above
+
+    return asyncio.Event()
+
+
+def within(seconds: float) -> asyncio.Timeout:
+    """A block that ends with TimeoutError after so many seconds."""
+    import asyncio  # noqa: PLC0415 - as above
+
+    return asyncio.timeout(seconds)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import DiskFullError, StoreClosedError
+from rmqcore.errors import DiskFullError, StoreClosedError, is_refusal
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
 from rmqcore.native.base._lock import ReentrantLock
@@ -100,12 +100,21 @@ class GroupCommitService(ServiceThread):
         """
         return self.group.wait(offset, timeout_ms / 1000)
 
+    def try_wait(self, offset: int, timeout_ms: int) -> None:
+        """As `wait`, for who goes on without the disk, too."""
+        try:
+            self.wait(offset, timeout_ms)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+
     def _lead(self, offset: int) -> int:
         """Flush for all who have put by now; the flushed offset."""
         try:
             flushed = self._flusher.flush()
         except OSError as error:
-            self._report(error)
+            if is_refusal(error):
+                self._report(error)
             raise
         if flushed < offset:
             raise StoreClosedError("the store was closed while a put waited for the disk")
@@ -255,8 +264,12 @@ class Derived(Protocol):
 class DerivedQueues(Derived, Protocol):
     """As `Derived`, of many files."""
 
-    def flush_some(self) -> tuple[int, bool]:
-        """Write through what is most urgent; (as of `flush`, True when nothing was left out)."""
+    def flush_some(self, least_bytes: int) -> tuple[int, bool]:
+        """Write through what is most urgent, so many new bytes in any case.
+
+        Returns:
+            (as of `flush`, True when nothing was left out).
+        """
         ...
 
 
@@ -296,6 +309,7 @@ class FlushConsumeQueueService(ServiceThread):
     def configure(self, config: StoreConfig) -> None:
         """Take a store's settings, now and whenever they change."""
         self.interval_s = config.flush_interval_consume_queue_ms / 1000
+        self._least_bytes = config.flush_consume_queue_least_pages * STORE_PAGE_SIZE
         self._thorough_s = config.flush_consume_queue_thorough_interval_ms / 1000
 
     def run_once(self) -> None:
@@ -317,7 +331,9 @@ class FlushConsumeQueueService(ServiceThread):
 
     def _flush(self, *, thorough: bool) -> None:
         checkpoint = self._checkpoint
-        logics, whole = (self._queues.flush(), True) if thorough else self._queues.flush_some()
+        logics, whole = (
+            (self._queues.flush(), True) if thorough else self._queues.flush_some(self._least_bytes)
+        )
         if whole:
             self._on_flushed()
         checkpoint.logics_msg_timestamp_ms = later_of(checkpoint.logics_msg_timestamp_ms, logics)

@@ -61,7 +61,9 @@ class FlushPolicy:
         if durability is None:
             return self.waits_for_disk and wait_store_msg_ok
         if durability not in (Durability.DISK, Durability.PAGE_CACHE, Durability.MEMORY):
-            raise ConfigError("durability", durability, '"disk", "page_cache" or None')
+            raise ConfigError(
+                "durability", durability, '"disk", "page_cache", "replicated" or None'
+            )
         return durability == Durability.DISK
 
     def confirm_offset(self, log: CommitLogWriter) -> int:

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptRecordError, DiskFullError, StoreNotWritableError
+from rmqcore.errors import (
+    CorruptRecordError,
+    CorruptStoreError,
+    DiskFullError,
+    StoreNotWritableError,
+    is_refusal,
+)
 from rmqcore.files.commit_log import CommitLog, View
 from rmqcore.files.log_walker import walk_file
 from rmqcore.native.base._lock import ReentrantLock
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 
 SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001
+_BUSY_INTERVAL_MAX_S = 0.002
+#: a pause lasts so many times as long as the round before it
+_PAUSE = 10
 _IDLE_INTERVAL_S = 0.05
 _FULL_INTERVAL_S = 1.0
 _LONGEST_S = 1e6
@@ -31,8 +40,9 @@ class ReputMessageService(ServiceThread):
 
     - Everything below `offset` has been dispatched.
     - A reader that must see what has just been put calls `catch_up` itself; the thread only keeps
-      the lag short. It looks once a millisecond while there is work. When there is none it sleeps,
-      and the next put, or the next flush where that decides, wakes it at once.
+      the lag short. While there is work it looks after a millisecond, or after two when its rounds
+      take long, so that it holds up those who put no longer than it must. When there is none it
+      sleeps, and the next put, or the next flush where that decides, wakes it at once.
 
     Args:
         log: the log.
@@ -78,7 +88,7 @@ class ReputMessageService(ServiceThread):
         self._on_refused = on_refused
         self._refused = False
         self._lock = ReentrantLock()
-        self._failure: BaseException | None = None
+        self._failure: CorruptStoreError | None = None
 
     @property
     def behind(self) -> int:
@@ -95,7 +105,7 @@ class ReputMessageService(ServiceThread):
         Raises:
             OSError: the system refused to take a stretch, a full disk above all; the next call
                 tries again.
-            StoreError: a stretch could not be dispatched, now or before.
+            CorruptStoreError: a stretch could not be dispatched, now or before.
         """
         end = self._confirm_offset()
         if self.offset >= end:
@@ -106,25 +116,22 @@ class ReputMessageService(ServiceThread):
             if self._failure is not None:
                 raise self._failure
             try:
-                while self.offset < end:
-                    self._dispatch_file(end)
+                self._dispatch_below(end)
                 self._tell_refused(None)
             except OSError as error:
-                self._tell_refused(error)
+                if is_refusal(error):
+                    self._tell_refused(error)
                 raise
-            except BaseException as error:
-                self._failure = error if isinstance(error, Exception) else None
+            except CorruptStoreError as error:
+                self._failure = error
                 raise
-            finally:
-                self._batch.clear()
 
     @contextmanager
-    def stopped_at(self, end: Callable[[], int]) -> Iterator[None]:
-        """Dispatch nothing while the caller works, and before that all below a physical offset.
+    def stopped(self) -> Iterator[Callable[[int], None]]:
+        """Dispatch nothing while the caller works, but what it asks for.
 
-        Args:
-            end: called when no thread dispatches any more; gives the offset up to which the log
-                is dispatched first.
+        Yields:
+            dispatches all below a physical offset.
 
         Raises:
             StoreNotWritableError: the caller is a signal handler or a finalizer that interrupted
@@ -133,13 +140,14 @@ class ReputMessageService(ServiceThread):
         with self._lock.within(_LONGEST_S) as mine:
             if not mine or self._lock.depth > 1:
                 raise StoreNotWritableError("a dispatch that was interrupted is still at work")
-            stop = end()
-            try:
-                while self.offset < stop:
-                    self._dispatch_file(stop)
-            finally:
-                self._batch.clear()
-            yield
+            yield self._dispatch_below
+
+    def _dispatch_below(self, end: int) -> None:
+        try:
+            while self.offset < end:
+                self._dispatch_file(end)
+        finally:
+            self._batch.clear()
 
     def _tell_refused(self, error: OSError | None) -> None:
         if error is not None or self._refused:
@@ -175,7 +183,7 @@ class ReputMessageService(ServiceThread):
         return view
 
     def _sleep(self, seconds: float) -> None:
-        if seconds == _BUSY_INTERVAL_S:
+        if seconds <= _BUSY_INTERVAL_MAX_S:
             # while there is work no put wakes the thread: that would cost more than it gains
             time.sleep(seconds)
         elif self._tail is not None and seconds == _IDLE_INTERVAL_S:
@@ -192,10 +200,14 @@ class ReputMessageService(ServiceThread):
 
     def run_once(self) -> None:
         """Dispatch what there is, and look again soon when there was any."""
-        before = self.offset
+        before, began = self.offset, time.monotonic()
         try:
             self.catch_up()
         except DiskFullError:
             self.interval_s = _FULL_INTERVAL_S
             return
-        self.interval_s = _BUSY_INTERVAL_S if self.offset != before else _IDLE_INTERVAL_S
+        if self.offset == before:
+            self.interval_s = _IDLE_INTERVAL_S
+            return
+        pause_s = _PAUSE * (time.monotonic() - began)
+        self.interval_s = min(max(_BUSY_INTERVAL_S, pause_s), _BUSY_INTERVAL_MAX_S)

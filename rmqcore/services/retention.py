@@ -250,6 +250,22 @@ class CleanCommitLogService:
             self._watch_disk()
         return CleanReport(tuple(deleted))
 
+    def delete_before(self, phy_offset: int) -> int:
+        """Delete the files that lie below a physical offset, whatever their age; the last stays.
+
+        Returns:
+            files deleted; fewer than there are where the store has still to read one.
+
+        Raises:
+            OSError: a file cannot be deleted.
+        """
+        count = 0
+        for file, following in itertools.pairwise(list(self._log.log_files())):
+            if following.file_from_offset > phy_offset or not self._log.delete_log_file(file):
+                break
+            count += 1
+        return count
+
     def plan(self, now_ms: int | None = None) -> list[PlannedDeletion]:
         """Say what the rounds from now on would delete, and why; nothing is touched.
 
@@ -437,6 +453,13 @@ class RetentionService(ServiceThread):
         self.clean_queues = clean_queues
         self._clock = clock
         self._round_lock = ReentrantLock()
+
+    def delete_before(self, phy_offset: int) -> int:
+        """Delete what lies below a physical offset; see `CleanCommitLogService.delete_before`."""
+        with self._round_lock.within():
+            count = self.clean_log.delete_before(phy_offset)
+            self.clean_queues.run_once()
+            return count
 
     def run_once(self) -> None:
         """One round of each cleaner; a call beside a running round waits for it first."""

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 _log = logging.getLogger("rmqcore")
@@ -49,7 +49,7 @@ class ServiceThread:
 
     def start(self) -> None:
         """Begin; a service that has been started is left alone."""
-        if self._thread is None:
+        if not self.running:
             self._stopping = False
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
@@ -65,7 +65,7 @@ class ServiceThread:
         Returns:
             False when the round did not end in time.
         """
-        thread, self._thread = self._thread, None
+        thread = self._thread
         self._stopping = True
         self._wake.put(None)
         if thread is None or thread is threading.current_thread():
@@ -106,3 +106,10 @@ class ServiceThread:
         while not self._stopping and (left := end - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 self._wake.get(timeout=left)
+
+
+def stop_running(services: Iterable[ServiceThread]) -> None:
+    """Stop the services that an interrupt has kept from being stopped."""
+    for service in services:
+        if service.running:
+            service.stop()

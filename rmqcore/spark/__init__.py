@@ -1,7 +1,9 @@
-"""RocketMQ stores in Spark: ``spark.read.format("rmq").load(store)``. No jar, no broker.
+"""RocketMQ stores in Spark: ``spark.read.format("rmq").load(store)``.
 
-Names are imported when they are first used: Spark imports this package in each of its Python
-processes, which need only the data source.
+Never needs a jar or a broker. Names are imported when they are first used: Spark imports this
+package in each of its Python processes, which need only the data source.
+
+Floor: F8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names and times in the options that nothing in the store answers to: said, not passed over.
+"""Checks the names and times in the options: what nothing in the store matches is reported.
 
 What reads nothing is a warning; what would read more than was meant is an error.
 """

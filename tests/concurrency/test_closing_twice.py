@@ -4,7 +4,10 @@ import threading
 
 import pytest
 
-from rmqcore import open_store
+from rmqcore import StoreLockedError, open_store
+from rmqcore.services.allocate import AllocateMappedFileService
+from rmqcore.services.flush import FlushConsumeQueueService
+from rmqcore.store import message_store
 
 
 def test_a_second_close_leaves_the_next_handle_alone(tmp_path):
@@ -53,3 +56,50 @@ def test_all_who_close_return_when_it_is_closed(tmp_path, callers):
     for thread in threads:
         thread.join(20)
     assert markers == [False] * callers
+
+
+@pytest.mark.parametrize("stopped", [FlushConsumeQueueService, AllocateMappedFileService])
+def test_an_interrupted_close_leaves_nothing_running(tmp_path, monkeypatch, stopped):
+    store, interrupted = open_store(tmp_path / "s"), []
+    store.put("T", b"x")
+    join = threading.Thread.join
+
+    def interrupt(thread, timeout=None):
+        if thread.name == stopped.__name__ and not interrupted:
+            interrupted.append(thread)
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert not [service for service in store._services if service.running]
+    with open_store(tmp_path / "s") as other:
+        assert not other.recovery_report.clean_shutdown
+        assert [bytes(message.body) for message in other.messages()] == [b"x"]
+
+
+@pytest.mark.parametrize("part", ["stop_running", "StoreDir.unlock"])
+def test_a_close_that_is_interrupted_at_its_end_can_be_called_again(tmp_path, monkeypatch, part):
+    owner, _, name = part.rpartition(".")
+    owner = getattr(message_store, owner) if owner else message_store
+    real, due = getattr(owner, name), [True]
+
+    def interrupted(*what):
+        if due.pop():
+            due.append(False)
+            raise KeyboardInterrupt
+        due.append(False)
+        return real(*what)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    store = open_store(tmp_path / "s")
+    store.put("T", b"x")
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    with pytest.raises(StoreLockedError):
+        open_store(tmp_path / "s")
+    store.close()
+    assert not [service for service in store._services if service.running]
+    with open_store(tmp_path / "s") as other:
+        assert [bytes(message.body) for message in other.messages()] == [b"x"]

@@ -230,6 +230,7 @@ with rmqcore.open_store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long
 def test_an_idle_store_costs_next_to_nothing(store_path):
     # in a process of its own: other tests' brokers are no idle store
     command = [sys.executable, "-c", IDLE, str(store_path)]

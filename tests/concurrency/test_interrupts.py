@@ -55,6 +55,42 @@ assert interrupted > 20, interrupted
 store.close()
 """
 
+#: Time limits that a signal handler sets to puts, reads and flushes, by errors of all kinds.
+LIMITED = """
+kinds = (TimeoutError, OSError, RuntimeError, rmqcore.StoreNotWritableError)
+armed, seen = False, set()
+def limit(number, frame):
+    if armed:
+        raise rng.choice(kinds)("too long")
+signal.signal(signal.SIGALRM, limit)
+end = time.monotonic() + float(sys.argv[4])
+number = 0
+while time.monotonic() < end:
+    number += 1
+    body = b"%d" % number
+    receipt = None
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, rng.choice([2e-6, 5e-5, 2e-4, 1e-3, 2e-3]))
+        receipt = store.put("T", body, keys=("k%d" % number, "all"))
+        store.get_message("T", 0, receipt.queue_offset)
+        store.query_message("T", "k%d" % number)
+        store.flush()
+        armed = False
+    except kinds as error:
+        armed = False
+        assert str(error) == "too long", repr(error)
+        seen.add(type(error))
+    if receipt is not None:
+        acknowledge(body)
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert store.why_not_writable() is None
+assert len(seen) == len(kinds), seen
+store.put("T", b"last")
+acknowledge(b"last")
+store.close()
+"""
+
 #: A handler that puts, whatever the main thread is doing; some are refused, none waits for ever.
 HANDLING = """
 number = inner = 0
@@ -142,8 +178,9 @@ def check(path, acknowledged):
         assert not found or bytes(found[0].body) == acknowledged[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("script", [INTERRUPTED, HANDLING, FINALIZING])
+@pytest.mark.parametrize("script", [INTERRUPTED, LIMITED, HANDLING, FINALIZING])
 def test_puts_that_are_interrupted(store_path, seed, script, how):
     check(store_path, run(script, store_path, seed, how, 2))
 

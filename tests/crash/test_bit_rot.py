@@ -6,7 +6,12 @@ import pytest
 
 import rmqcore
 from crash.small_store import SETTINGS, put
-from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
+from rmqcore.errors import (
+    ConfigError,
+    CorruptConsumeQueueError,
+    CorruptStoreError,
+    RmqCoreError,
+)
 
 NUMBERS = 45
 FIELDS = (
@@ -108,6 +113,7 @@ def test_derived_files_are_mended_on_opening(tmp_path, intact, rng, part):
     assert seen["right"] >= seen["refused"]
 
 
+@pytest.mark.long
 def test_the_log(tmp_path, intact, rng):
     seen = check_flips(tmp_path, intact, rng, "commitlog", "a", 0.01)
     assert seen["refused"] > seen["right"]
@@ -121,6 +127,24 @@ def test_the_log_of_another_process(tmp_path, intact, rng):
 def test_derived_files_of_another_process(tmp_path, intact, rng, part):
     """A tags code is compared with nothing when it does not match: only opening mends it."""
     check_flips(tmp_path, intact, rng, part, "r", 0.1, known=("tag0", "tag1", "tag2"))
+
+
+@pytest.mark.parametrize("place", [0, 4, -1])
+@pytest.mark.parametrize("flipped", [1 << 4, 1 << 17, 1 << 40])
+def test_a_queue_offset_that_rotted_moves_no_queue(tmp_path, place, flipped):
+    """Nothing in a record protects its queue offset: the queue and its neighbours know better."""
+    with rmqcore.open_store(tmp_path / "store") as store:
+        receipts = [store.put("T", b"x") for _ in range(9)]
+    record = receipts[place]
+    log = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    queue = tmp_path / "store" / "consumequeue" / "T" / "0" / f"{0:020d}"
+    units = queue.read_bytes()
+    with log.open("r+b") as file:
+        file.seek(record.phy_offset + 20)
+        file.write((record.queue_offset ^ flipped).to_bytes(8, "big"))
+    with pytest.raises(CorruptConsumeQueueError, match=f"the record at {record.phy_offset} says"):
+        rmqcore.open_store(tmp_path / "store")
+    assert queue.read_bytes() == units
 
 
 @pytest.mark.slow

@@ -10,10 +10,14 @@ from crash.children import die, run_child
 from crash.small_store import SETTINGS
 from rmqcore._codec import encode_record
 from rmqcore.doctor import verify
-from rmqcore.errors import CorruptConfigFileError
+from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, DiskFullError
 from rmqcore.files.config_tables import TopicConfig
+from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.mapped_file import MappedFile
 from rmqcore.native.log._tail import LogTail
 from rmqcore.rebuild import rebuild_consume_queues
+from rmqcore.recovery.queue_check import QueueCheck
+from rmqcore.services.flush import LogFlusher
 
 FIRST, SECOND = 60, 7
 SMALL = SETTINGS | {"open_check_bytes": 0}
@@ -27,9 +31,12 @@ def wanted(again):
     return [b"new %d" % number for number in range(SECOND)] if again else []
 
 
-def fill(store, topic="T", word=b"old", count=FIRST):
+def fill(store, topic="T", word=b"old", count=FIRST, other_queue=False):
+    """Put to a topic and to Other in turn; `other_queue` puts to its queue 1, too."""
     for number in range(count):
         store.put(topic, word + b" %d" % number, keys=(f"k{number}",))
+        if other_queue:
+            store.put(topic, word + b" %d" % number, queue_id=1)
         store.put("Other", b"other %d" % number)
 
 
@@ -42,7 +49,7 @@ def again(request):
 def deleted(store_path, again):
     """A store whose topic T was deleted here, and perhaps made again."""
     with rmqcore.open_store(store_path, **SMALL) as store:
-        fill(store)
+        fill(store, other_queue=True)
         assert store.delete_topic("T")
         assert store.max_queue_offset("T", 0) == 0
         assert ("T", 0) not in store.queues()
@@ -63,7 +70,7 @@ def by_rocketmq(store_path, again):
             store.topics.put(TopicConfig(topic_name=topic))
         if again:
             store.topics.put(TopicConfig(topic_name="T"))
-        fill(store)
+        fill(store, other_queue=True)
         at = store.max_phy_offset
     if again:
         with (store_path / f"commitlog/{0:020d}").open("r+b") as log:
@@ -155,6 +162,7 @@ def test_what_was_deleted_stays_deleted(path, again, harm, check):
     for _ in range(2):
         with rmqcore.open_store(path, open_check_bytes=check) as store:
             assert bodies(store) == wanted(again)
+            assert bodies(store, queue_id=1) == []
             assert (
                 bodies(store, "Other")
                 == [b"other %d" % n for n in [*range(FIRST), *range(SECOND if again else 0)]][
@@ -167,6 +175,7 @@ def test_what_was_deleted_stays_deleted(path, again, harm, check):
     with rmqcore.open_store(path, open_check_bytes=check) as store:
         assert store.put("T", b"next").queue_offset == len(wanted(again))
         assert bodies(store) == [*wanted(again), b"next"]
+        assert store.put("T", b"next", queue_id=1).queue_offset == 0
 
 
 def test_a_store_of_rocketmq_opens_unchanged(by_rocketmq):
@@ -280,3 +289,201 @@ def test_a_queue_id_that_is_none_is_refused():
     with pytest.raises(ValueError, match="queue id -1"):
         tail.set_next_queue_offset("T", -1, 5)
     assert tail.next_queue_offset("T", -1) == 0
+
+
+@pytest.mark.parametrize("error", [DiskFullError("deletedTopics.json"), KeyboardInterrupt()])
+@pytest.mark.parametrize("place", ["the second note", "the flush", "the files"])
+def test_what_is_put_after_a_deletion_that_failed_is_found(store_path, monkeypatch, place, error):
+    calls = {"the second note": (DeletedTopics, "delete"), "the flush": (LogFlusher, "flush")}
+    owner, name = calls.get(place, (MappedFile, "destroy"))
+    original, seen = getattr(owner, name), []
+
+    def failing(*args):
+        seen.append(args)
+        if len(seen) == 2 - (place == "the flush"):
+            raise error
+        return original(*args)
+
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        for queue_id in (0, 1):
+            for number in range(20):
+                store.put("T", b"old %d" % number, queue_id=queue_id)
+        assert store.max_queue_offset("T", 1) == 20
+        monkeypatch.setattr(owner, name, failing)
+        with pytest.raises(type(error)):
+            store.delete_topic("T")
+        monkeypatch.undo()
+        for queue_id in (0, 1):
+            assert store.put("T", b"new", queue_id=queue_id).queue_offset == 0
+            assert [bytes(m.body) for m in store.messages("T", queue_id)] == [b"new"]
+        assert store.delete_topic("T")
+        assert store.put("T", b"newer").queue_offset == 0
+    with rmqcore.open_store(store_path) as store:
+        assert [bytes(m.body) for m in store.messages("T", 0)] == [b"newer"]
+        assert store.max_queue_offset("T", 1) == 0
+    assert verify(store_path).clean
+
+
+def rebuild_by_splits(path):
+    rebuild_consume_queues(path, jobs=map, split_size=1 << 12)
+
+
+IN_TURN = [0, 1] * 40
+OTHER_FIRST = [1] * 40 + [0] * 40
+
+
+def made_again(store_path, old, new):
+    """Put to queues of T, let RocketMQ delete it and make it again, and put once more."""
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        for queue_id in old:
+            store.put("T", b"old", queue_id=queue_id)
+        store.put("Other", b"other")
+        store.delete_topic("T")
+        for queue_id in new:
+            store.put("T", b"new", queue_id=queue_id)
+    for note in (store_path / "config").glob("deletedTopics*"):
+        note.unlink()
+    lose_marks(store_path)
+    return store_path
+
+
+def files_of(store_path):
+    return {f: f.read_bytes() for f in (store_path / "consumequeue").rglob("*") if f.is_file()}
+
+
+def counts(store_path, check=1 << 30):
+    with rmqcore.open_store(store_path, open_check_bytes=check) as store:
+        return {key[1]: store.max_queue_offset(*key) for key in store.queues() if key[0] == "T"}
+
+
+@pytest.mark.parametrize("check", [0, 1 << 30], ids=["last file", "whole log"])
+@pytest.mark.parametrize("old", [IN_TURN, OTHER_FIRST], ids=["in turn", "T/1 first"])
+@pytest.mark.parametrize("harm", [nothing, unclean, lose_topic, lose_queues, rebuild_by_splits])
+def test_a_queue_of_a_topic_made_again_stays_empty(store_path, old, harm, check, monkeypatch):
+    made_again(store_path, old, [0] * 5)
+    harm(store_path)
+    if harm in (nothing, unclean):
+        before = files_of(store_path)
+    for _ in range(2):
+        with rmqcore.open_store(store_path, open_check_bytes=check) as store:
+            assert store.max_queue_offset("T", 0) == 5
+            assert store.max_queue_offset("T", 1) == 0
+            assert not any("T/1" in each for each in store.recovery_report.findings)
+    if harm in (nothing, unclean):
+        assert files_of(store_path) == before
+    monkeypatch.setitem(verify.__globals__, "SPLIT_SIZE", 1 << 12)
+    report = verify(store_path)
+    assert report.clean, report.findings
+    with rmqcore.open_store(store_path, open_check_bytes=check) as store:
+        assert store.put("T", b"next", queue_id=1).queue_offset == 0
+    assert verify(store_path).clean
+
+
+def test_an_end_that_the_mark_knows_is_one_of_the_deleted_topic(store_path):
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        for queue_id in OTHER_FIRST:
+            store.put("T", b"old", queue_id=queue_id)
+    marks = {mark: mark.read_bytes() for mark in (store_path / "config").glob("storeMark*")}
+    assert marks
+    made_again(store_path, [], [0] * 5)
+    for mark, content in marks.items():
+        mark.write_bytes(content)
+    assert counts(store_path, 0) == {0: 5}
+
+
+@pytest.mark.parametrize("check", [0, 1 << 30], ids=["last file", "whole log"])
+def test_an_opening_that_was_killed_brings_nothing_back(store_path, check):
+    made_again(store_path, IN_TURN, [0] * 2)
+    before = files_of(store_path)
+
+    def open_and_die(_acknowledge):
+        QueueCheck.drop_emptied = lambda self: (self._queues.flush(), die())
+        rmqcore.open_store(store_path, open_check_bytes=check)
+
+    run_child(open_and_die)
+    assert counts(store_path, check) == {0: 2}
+    assert files_of(store_path) == before
+
+
+def test_several_queues_and_several_deletions(store_path):
+    made_again(store_path, [0, 1, 2] * 20, [0, 1] * 10)
+    assert counts(store_path) == {0: 10, 1: 10}
+    made_again(store_path, [], [0] * 5)
+    assert counts(store_path) == {0: 5}
+    lose_queues(store_path)
+    assert counts(store_path) == {0: 5}
+    rebuild_by_splits(store_path)
+    assert counts(store_path) == {0: 5}
+    assert verify(store_path).clean
+
+
+def rot_number(store_path, phy_offset, number=0):
+    name = phy_offset - phy_offset % SMALL["mapped_file_size_commit_log"]
+    with (store_path / f"commitlog/{name:020d}").open("r+b") as file:
+        file.seek(phy_offset - name + 20)
+        file.write(struct.pack(">q", number))
+
+
+@pytest.mark.parametrize("old", [IN_TURN, OTHER_FIRST], ids=["in turn", "T/1 first"])
+@pytest.mark.parametrize("rotten", [None, 2, 39])
+@pytest.mark.parametrize("lost", [[1], [0, 1]])
+def test_a_lost_queue_comes_back_also_beside_a_number_that_rotted(store_path, old, rotten, lost):
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        receipts = [store.put("T", b"old", queue_id=queue_id) for queue_id in old]
+    lose_marks(store_path)
+    if rotten is not None:
+        (at,) = (
+            r.phy_offset
+            for r, q in zip(receipts, old, strict=True)
+            if (q, r.queue_offset) == (0, rotten)
+        )
+        rot_number(store_path, at)
+    for queue_id in lost:
+        shutil.rmtree(store_path / f"consumequeue/T/{queue_id}")
+    assert any("T/1" in str(each.path) for each in verify(store_path).findings)
+    rebuilt = store_path.with_name("rebuilt")
+    shutil.copytree(store_path, rebuilt)
+    rebuild_by_splits(rebuilt)
+    with rmqcore.open_store(rebuilt, mode="r") as store:
+        assert store.max_queue_offset("T", 1) == 40
+    if rotten is not None and 0 not in lost:
+        with pytest.raises(CorruptConsumeQueueError, match="says that its queue offset is 0"):
+            rmqcore.open_store(store_path, open_check_bytes=1 << 30)
+    else:
+        assert counts(store_path)[1] == 40
+
+
+@pytest.mark.parametrize("also_lost", [[], [0], [0, 2]])
+def test_a_queue_that_goes_on_says_that_nothing_was_deleted(store_path, also_lost):
+    """RocketMQ numbers a queue anew when its files are lost; the topic's others go on."""
+    made_again(store_path, OTHER_FIRST, [0] * 5)
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        offsets = [store.put("T", b"old", queue_id=2).phy_offset for _ in range(2)]
+    for number, phy_offset in enumerate(offsets, 7):
+        rot_number(store_path, phy_offset, number)
+    for queue_id in (2, *also_lost):
+        shutil.rmtree(store_path / f"consumequeue/T/{queue_id}", ignore_errors=True)
+    lose_marks(store_path)
+    assert counts(store_path)[1] == 40
+
+
+def test_a_queue_that_began_after_the_others_were_emptied_is_a_lost_one(store_path):
+    made_again(store_path, [0] * 20 + [1] * 20, [0] * 5)
+    assert any("T/1" in str(each.path) for each in verify(store_path).findings)
+    assert counts(store_path) == {0: 5, 1: 20}
+    shutil.rmtree(store_path / "consumequeue")
+    rebuild_by_splits(store_path)
+    assert counts(store_path) == {0: 5, 1: 20}
+
+
+def test_a_put_to_a_topic_that_a_broker_deleted_brings_nothing_back(store_path):
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        for topic in ("TBW102", "SELF_TEST_TOPIC", "Other"):
+            store.topics.put(TopicConfig(topic_name=topic))
+    made_again(store_path, OTHER_FIRST, [])
+    with rmqcore.open_store(store_path) as store:
+        assert store.put("T", b"next").queue_offset == 0
+    assert verify(store_path).clean
+    lose_marks(store_path)
+    assert counts(store_path) == {0: 1}
+    assert verify(store_path).clean

@@ -1,6 +1,7 @@
 """A queue that was idle for long keeps its end, whatever becomes of its files."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -9,6 +10,8 @@ import rmqcore
 from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, body_of, check_against_log, put
 from rmqcore.files.config_file import sealed
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.recovery import recovery
 
 IDLE = 40
@@ -226,3 +229,85 @@ def test_the_mark_is_renewed_while_the_store_is_open(store_path):
         for _ in range(3):
             store.flush()
         assert f"0:{IDLE}" in (store_path / "config/storeMark.json").read_text()
+
+
+def renumber_mark(path, end):
+    """Let the mark say that the idle queue ended elsewhere, as if the log had lost the rest."""
+    mark = StoreMark(StoreDir(path))
+    mark.load()
+    mark.ends["Idle", 0] = end
+    mark.store()
+
+
+#: more units than a hole in a queue may have
+FAR = 1_500_000
+#: queue files that hold them
+LONG = CHECKED | {"mapped_file_size_consume_queue": 6_000_000}
+
+
+@pytest.fixture
+def idle_long(store_path):
+    """As `idle`, with queue files that are rarely full."""
+    with rmqcore.open_store(store_path, **LONG) as store:
+        for number in range(IDLE):
+            put_idle(store, number)
+        for number in range(LATER):
+            put(store, number)
+    return store_path
+
+
+@pytest.mark.parametrize("end", [IDLE + 5, FAR])
+def test_a_queue_that_ended_far_behind_its_units_keeps_them(idle_long, end):
+    renumber_mark(idle_long, end)
+    with rmqcore.open_store(idle_long, **LONG) as store:
+        found = [bytes(message.body) for message in store.messages("Idle", 0)]
+        assert found == [body_of(number) for number in range(IDLE)]
+        assert store.max_queue_offset("Idle", 0) == end
+    with rmqcore.open_store(idle_long, **LONG) as store:
+        assert put_idle(store, IDLE).queue_offset == end
+        assert [m.queue_offset for m in store.messages("Idle", 0)] == [*range(IDLE), end]
+
+
+def test_a_queue_that_ended_far_behind_units_that_are_gone_begins_there(idle_long):
+    with rmqcore.open_store(idle_long, **LONG) as store:
+        last = store.get_message("Idle", 0, IDLE - 1).messages[0].phy_offset
+    for file in sorted((idle_long / "commitlog").iterdir()):
+        if int(file.name) <= last:
+            file.unlink()
+    renumber_mark(idle_long, FAR)
+    with rmqcore.open_store(idle_long, **LONG) as store:
+        assert store.min_queue_offset("Idle", 0) == FAR
+        assert put_idle(store, IDLE).queue_offset == FAR
+    assert [int(file.name) for file in queue_files(idle_long)] == [
+        FAR * 20 // 6_000_000 * 6_000_000
+    ]
+
+
+def test_a_topic_made_again_whose_first_files_are_gone_keeps_its_numbers(idle):
+    """As RocketMQ does it: queue files are removed, and numbers begin with 0; then retention."""
+    mark = (idle / "config/storeMark.json").read_bytes()
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        store.delete_topic("Idle")
+        for number in range(IDLE // 2):
+            put_idle(store, number)
+        kept_from = store.get_message("Idle", 0, IDLE // 2 - 1).messages[0].phy_offset
+    (idle / "config/storeMark.json").write_bytes(mark)
+    for name in ("storeMark.json.bak", "deletedTopics.json", "deletedTopics.json.bak"):
+        (idle / "config" / name).unlink(missing_ok=True)
+    queue_files(idle)[0].unlink()
+    for file in sorted((idle / "commitlog").iterdir()):
+        if int(file.name) + SETTINGS["mapped_file_size_commit_log"] <= kept_from:
+            file.unlink()
+    with rmqcore.open_store(idle, **CHECKED) as store:
+        assert store.max_queue_offset("Idle", 0) == IDLE // 2
+        assert len(list(store.messages("Idle", 0))) > 0
+
+
+def test_a_directory_that_is_no_text_brings_no_queue_into_being(idle):
+    name = os.fsencode(idle) + b"/consumequeue/T\xff\xe9"
+    shutil.copytree(os.fsencode(idle) + b"/consumequeue/T0", name)
+    for _ in range(3):
+        with rmqcore.open_store(idle, **CHECKED) as store:
+            assert store.recovery_report.findings == []
+            topics = {topic for topic, _ in store.queues()}
+        assert topics == {"Idle", "T0", "T1", os.fsdecode(b"T\xff\xe9")}

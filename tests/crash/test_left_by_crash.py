@@ -107,6 +107,7 @@ def harm(path, earlier, damage):
         file.write_bytes(data)
 
 
+@pytest.mark.long
 @example([(0, 0, "old", 0)])
 @example([(8, 1, "byte", 40)])
 @given(damage=damages())
@@ -121,6 +122,7 @@ def test_any_damage_is_told_and_made_good(tmp_path, left, damage):
     check_opened(copy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["zero", "old"])
 def test_every_page_of_the_index(tmp_path, left, how):
     path, earlier = left

@@ -174,6 +174,27 @@ def test_damage_is_passed_over_on_request(written, what):
             list(store.messages())
 
 
+@pytest.mark.parametrize("later", ["skip", "raise"])
+def test_what_was_passed_over_stays_out_of_queues_and_index(written, later):
+    """Also a body that has rotted in a file whose CRCs an opening need not look at."""
+    lost = 7
+    offset, file = damage(written, "a body", lost)
+    assert file != sorted((written / "commitlog").iterdir())[-1]
+    for how in ("skip", later, later):
+        with rmqcore.open_store(written, on_corruption=how) as store:
+            if how == "skip":
+                assert [at for at, _ in store.recovery_report.damaged] == [offset]
+            found = []
+            for topic, queue_id in store.queues():
+                result = store.get_message(topic, queue_id, 0, max_messages=1000)
+                found += [int(bytes(m.body).split()[0]) for m in result.messages]
+            assert sorted(found) == [n for n in range(COUNT) if n != lost]
+            if how == "skip":
+                same_key = store.query_message("T1", f"m{lost % 7}", max_messages=100).messages
+                numbers = {int(bytes(m.body).split()[0]) for m in same_key}
+                assert numbers == {n for n in range(COUNT) if n % 14 == lost % 14} - {lost}
+
+
 @pytest.mark.parametrize("what", DAMAGE)
 def test_the_log_is_cut_at_damage_on_request(written, what):
     offset, _ = damage(written, what, COUNT - 5)

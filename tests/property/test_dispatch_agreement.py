@@ -5,7 +5,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from golden.stores import packed_stores, unpack
@@ -190,13 +190,14 @@ def test_a_part_of_a_region(data, at, stop):
             batch.scan(data, at, stop, base_offset=BASE)
 
 
-@given(st.integers(0, 3), st.integers(1, 400))
+@settings(max_examples=12)
+@given(st.integers(0, 3), st.integers(1, 12))
 def test_a_full_batch_stops_and_goes_on(light_queues, count):
     names = ",".join("ab"[number % 2] for number in range(8000))
     offsets = ",".join("0" for _ in range(8000))
     properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
     data, log = b"", []
-    for number in range(min(count, 12)):
+    for number in range(count):
         record = records.Record(
             topic="T",
             queue_offset=number,

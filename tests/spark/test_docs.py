@@ -70,6 +70,7 @@ def test_every_block_runs_and_prints_what_is_below_it(spark, tmp_path, monkeypat
     assert count >= 3
 
 
+@pytest.mark.long
 def test_the_block_of_the_readme_runs(spark, tmp_path, capsys):
     fill(tmp_path / "orders.store")
     readme = (PAGE.parents[1] / "README.md").read_text("utf-8")

@@ -28,6 +28,7 @@ def test_the_pipeline_agrees_with_itself_and_draws_a_picture(spark, large_store,
     assert "Topic3" in html
 
 
+@pytest.mark.long
 def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
     from rmqcore.spark import run_pipeline
 
@@ -81,6 +82,7 @@ def command(spark, monkeypatch, capfd):
     return run
 
 
+@pytest.mark.long
 def test_each_command(command, large_store, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     shutil.copytree(large_store, store)

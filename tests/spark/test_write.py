@@ -93,11 +93,13 @@ def failing(frame, marks, times):
     return frame.mapInArrow(fail, frame.schema)
 
 
+@pytest.mark.long
 def test_a_task_that_fails_and_is_tried_again_doubles_nothing(numbers, store_path, tmp_path):
     append(failing(numbers(900), tmp_path / "marks", 1), store_path, topic="T")
     assert sorted(map(int, bodies_of(store_path))) == list(range(900))
 
 
+@pytest.mark.long
 def test_a_job_that_fails_leaves_nothing_behind(numbers, store_path, tmp_path):
     frame = failing(numbers(900), tmp_path / "marks", 2)
     with pytest.raises(Exception, match="the task failed"):

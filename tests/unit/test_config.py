@@ -250,6 +250,7 @@ class TestNames:
             "delete_file_batch_max",
             "flush_commit_log_least_pages",
             "flush_commit_log_thorough_interval_ms",
+            "flush_consume_queue_least_pages",
             "flush_consume_queue_thorough_interval_ms",
             "flush_interval_commit_log_ms",
             "flush_interval_consume_queue_ms",

@@ -180,15 +180,16 @@ class TestConsumerOffsets:
         assert not table.persist()
         assert table.data_version.counter == 1
 
-    def test_a_failed_write_is_tried_again(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("error", [OSError, RuntimeError, KeyboardInterrupt])
+    def test_a_failed_write_is_tried_again(self, tmp_path, monkeypatch, error):
         table = open_table(ConsumerOffsetTable, tmp_path)
         table.commit("T", "g", 0, 1)
 
         def refuse(text):
-            raise OSError("no")
+            raise error("no")
 
         monkeypatch.setattr(table._file, "store", refuse)
-        with pytest.raises(OSError, match="no"):
+        with pytest.raises(error, match="no"):
             table.persist()
         monkeypatch.undo()
         assert table.persist()

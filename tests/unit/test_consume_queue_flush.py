@@ -13,6 +13,7 @@ from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import MappedFile
 
 QUEUES = 150
+TWO_PAGES = 2 * 4096
 SETTINGS = {
     "mapped_file_size_commit_log": 1 << 20,
     "mapped_file_size_consume_queue": 200_000,
@@ -53,7 +54,7 @@ def put_to_each(store):
 def test_many_queues_take_their_turns_and_the_time_says_so(store, synced):
     times = put_to_each(store)
     queues = store.consume_queues
-    time_ms, whole = queues.flush_some()
+    time_ms, whole = queues.flush_some(TWO_PAGES)
     first_left = len(synced)
     assert not whole
     assert 0 < first_left < QUEUES
@@ -64,22 +65,25 @@ def test_many_queues_take_their_turns_and_the_time_says_so(store, synced):
     store.max_queue_offset("T", 0)
     rounds = 1
     while not whole:
-        time_ms, whole = queues.flush_some()
+        time_ms, whole = queues.flush_some(TWO_PAGES)
         rounds += 1
     assert rounds <= 4
     assert synced == [*range(QUEUES), 0]
     assert time_ms == queues.dispatched_timestamp_ms
-    assert queues.flush_some() == (time_ms, True)
+    assert queues.flush_some(TWO_PAGES) == (time_ms, True)
     assert len(synced) == QUEUES + 1
 
 
-def test_a_queue_with_two_pages_does_not_wait(store, synced):
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_queue_with_so_many_pages_does_not_wait(store, synced, pages):
+    if pages != 2:
+        store.change_settings(flushConsumeQueueLeastPages=pages)
     put_to_each(store)
-    for _ in range(2 * 4096 // 20):
-        store.put("T", b"x", queue_id=QUEUES - 1)
-    store.max_queue_offset("T", QUEUES - 1)
-    _, whole = store.consume_queues.flush_some()
-    assert not whole
+    for number, size in ((QUEUES - 1, pages * 4096), (QUEUES - 2, pages * 4096 - 40)):
+        for _ in range(size // 20):
+            store.put("T", b"x", queue_id=number)
+        store.max_queue_offset("T", number)
+    store._flush_queues.flush(thorough=False)
     assert QUEUES - 1 in synced
     assert QUEUES - 2 not in synced
 
@@ -88,7 +92,7 @@ def test_a_whole_flush_leaves_none_out(store, synced):
     put_to_each(store)
     store.flush()
     assert sorted(synced) == list(range(QUEUES))
-    assert store.consume_queues.flush_some()[1]
+    assert store.consume_queues.flush_some(TWO_PAGES)[1]
     assert len(synced) == QUEUES
 
 
@@ -139,7 +143,7 @@ def test_a_flush_that_was_interrupted_begins_again(store, monkeypatch, owner, na
     with pytest.raises(KeyboardInterrupt):
         store.flush()
     if owner is MappedFile:
-        assert store.consume_queues.flush_some()[0] < times[-1]
+        assert store.consume_queues.flush_some(TWO_PAGES)[0] < times[-1]
     store.flush()
     assert interrupted[0] in done
 

@@ -3,11 +3,13 @@
 import statistics
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from rmqcore import open_store
 from rmqcore.native.log._tail import LogTail
+from rmqcore.services import reput
 
 SETTINGS = {
     "async": {},
@@ -86,3 +88,21 @@ def test_a_wait_can_be_ended():
         log.end_wait()
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("takes_s", "pause_s"), [(0, 0.001), (0.00015, 0.0015), (0.2, 0.002)])
+def test_a_round_that_took_long_is_followed_by_a_longer_pause(
+    tmp_path, monkeypatch, takes_s, pause_s
+):
+    now = [1.0]
+    with open_store(tmp_path / "s") as store:
+        dispatcher = store._reput
+        dispatcher.stop()
+        monkeypatch.setattr(dispatcher, "_on_progress", lambda _: now.append(now[-1] + takes_s))
+        monkeypatch.setattr(reput, "time", SimpleNamespace(monotonic=lambda: now[-1]))
+        store.put("T", b"x")
+        dispatcher.run_once()
+        assert dispatcher.interval_s == pytest.approx(pause_s)
+        dispatcher.run_once()
+        assert dispatcher.interval_s == 0.05
+        monkeypatch.undo()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 
 from rmqcore import GetMessageStatus, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.doctor import Severity, verify
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.services.reput import ReputMessageService
 
 SIZES = {
     "mapped_file_size_commit_log": 65536,
@@ -83,6 +87,23 @@ def test_a_batch_says_how_many_it_holds(path, number):
 def test_a_plain_topic_takes_no_inner_batch(path):
     with open_store(path, **SIZES) as store, pytest.raises(MessageIllegalError):
         store.put("T", b"x", sys_flag=INNER_BATCH, properties={"INNER_NUM": "2"})
+
+
+def test_a_topic_may_come_and_go_while_the_store_is_open(tmp_path):
+    sizes = {name: value for name, value in SIZES.items() if name != "topic_queue_types"}
+    batches = TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"})
+    with open_store(tmp_path / "store", **sizes) as store:
+        with pytest.raises(MessageIllegalError, match="no batch consume queue"):
+            put_batch(store, 3, 0)
+        for _ in range(2):
+            store.topics.put(batches)
+            assert put_batch(store, 3, 0).queue_offset == 0
+            assert put_batch(store, 2, 3).queue_offset == 3
+            assert store.max_queue_offset("B", 0) == 5
+            store.delete_topic("B")
+        store.topics.put(TopicConfig(topic_name="B"))
+        with pytest.raises(MessageIllegalError, match="no batch consume queue"):
+            put_batch(store, 3, 0)
 
 
 def test_a_lost_batch_queue_is_derived_again(path):
@@ -165,3 +186,50 @@ def test_batches_that_a_writer_has_not_dispatched_yet_are_a_note(path):
         assert error.severity is Severity.ERROR
     finally:
         directory.unlock()
+
+
+def interrupt_at(number, work):
+    """Raise in place of the return of the so-manieth call inside of `append_batches`."""
+    calls = []
+
+    def profile(frame, event, _):
+        inside = frame.f_code is BatchConsumeQueue.append_batches.__code__
+        if inside and event == "c_return":
+            calls.append(event)
+            if len(calls) == number:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+
+
+def test_batches_whose_dispatch_is_interrupted_come_once(path, monkeypatch):
+    monkeypatch.setattr(ReputMessageService, "run_once", lambda _: None)
+    number = interrupted = 0
+    with open_store(path, **SIZES) as store:
+        while interrupted == number:
+            number += 1
+            put_batch(store, 2, 4 * number - 4)
+            put_batch(store, 2, 4 * number - 2)
+            try:
+                interrupt_at(number, lambda: store.max_queue_offset("B", 0))
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert store.max_queue_offset("B", 0) == 4 * number
+            found = store.get_message("B", 0, 0, max_messages=100).messages
+            assert [m.queue_offset for m in found] == list(range(0, 4 * number, 2))
+        assert interrupted > 5
+
+
+def test_verify_names_a_missing_file_of_a_batch_queue(path):
+    with open_store(path, **SIZES) as store:
+        for number in range(35):
+            put_batch(store, 2, 2 * number)
+    assert verify(path).clean
+    (path / "batchconsumequeue" / "B" / "0" / f"{460:020d}").unlink()
+    found = [finding.what for finding in verify(path).findings]
+    assert f"a file is missing before {920:020d}" in found

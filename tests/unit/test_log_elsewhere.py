@@ -3,7 +3,7 @@
 import pytest
 
 import rmqcore
-from rmqcore import StoreNotFoundError
+from rmqcore import StoreLockedError, StoreNotFoundError
 from rmqcore.config import load_config
 from rmqcore.doctor import verify
 from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
@@ -62,3 +62,15 @@ def test_without_its_setting_it_is_no_store_with_a_lost_log(divided):
     ):
         with pytest.raises(StoreNotFoundError, match="storePathCommitLog"):
             refused()
+
+
+def test_a_log_has_one_writer_whichever_store_it_belongs_to(tmp_path):
+    log = str(tmp_path / "first" / "commitlog")
+    with rmqcore.open_store(tmp_path / "first") as first:
+        first.put("T", b"one")
+        with pytest.raises(StoreLockedError, match="another handle of this process") as error:
+            rmqcore.open_store(tmp_path / "second", store_path_commit_log=log)
+        assert str(error.value.path) == log
+        assert first.put("T", b"two").queue_offset == 1
+    with rmqcore.open_store(tmp_path / "second", store_path_commit_log=log) as second:
+        assert second.put("T", b"three").queue_offset == 2

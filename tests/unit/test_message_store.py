@@ -34,7 +34,7 @@ def filled(tmp_path_factory):
     store.close()
 
 
-def model_get(rows, offset, max_messages, max_bytes, tags):
+def model_get(rows, offset, max_messages, max_bytes, tags, max_scanned):
     """(status, offsets, next offset) by RocketMQ's rules."""
     if offset < 0:
         return GetMessageStatus.OFFSET_TOO_SMALL, [], 0
@@ -43,7 +43,8 @@ def model_get(rows, offset, max_messages, max_bytes, tags):
     if offset > len(rows):
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY, [], len(rows)
     found, size, at = [], 0, offset
-    while at < len(rows) and len(found) < max_messages:
+    end = len(rows) if tags is None else min(len(rows), offset + (max_scanned or len(rows)))
+    while at < end and len(found) < max_messages:
         _, tag, record, _ = rows[at]
         if tags is None or tag in tags:
             if found and size + record > max_bytes:
@@ -60,15 +61,15 @@ def model_get(rows, offset, max_messages, max_bytes, tags):
     max_messages=st.integers(1, 300),
     max_bytes=st.sampled_from([1, 100, 137, 500, 5000, 10**9]),
     tags=st.sampled_from([None, "a", "a || c", "b||a||c", "zzz"]),
+    max_scanned=st.none() | st.integers(1, 250),
 )
 @settings(max_examples=300)
-def test_get_message(filled, offset, max_messages, max_bytes, tags):
+def test_get_message(filled, offset, max_messages, max_bytes, tags, max_scanned):
     store, rows = filled
     wanted = None if tags is None else {tag.strip() for tag in tags.split("||")}
-    status, found, after = model_get(rows, offset, max_messages, max_bytes, wanted)
-    result = store.get_message(
-        "T", 0, offset, max_messages=max_messages, max_bytes=max_bytes, tags=tags
-    )
+    status, found, after = model_get(rows, offset, max_messages, max_bytes, wanted, max_scanned)
+    most = {"max_messages": max_messages, "max_bytes": max_bytes, "max_scanned": max_scanned}
+    result = store.get_message("T", 0, offset, tags=tags, **most)
     assert result.status is status
     assert [message.queue_offset for message in result.messages] == found
     assert [bytes(message.body) for message in result.messages] == [rows[n][0] for n in found]

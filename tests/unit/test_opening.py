@@ -6,10 +6,17 @@ import shutil
 import struct
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-from rmqcore import CorruptCheckpointError, StoreNotFoundError, open_store
+from rmqcore import (
+    CorruptCheckpointError,
+    CorruptStoreError,
+    StoreNotFoundError,
+    doctor,
+    open_store,
+)
 from rmqcore.doctor import verify
 
 
@@ -74,3 +81,24 @@ def test_an_impossible_checkpoint_says_what_to_do_and_that_works(tmp_path):
     error.value.path.unlink()
     with open_store(path) as store:
         assert len(list(store.messages())) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint", "config", "index", "consumequeue", "lock", "config/topics.json"]
+)
+def test_a_file_where_a_directory_belongs_is_named_and_the_other_way_round(store_path, name):
+    with open_store(store_path) as store:
+        store.put("T", b"x")
+    place = store_path / name
+    if place.is_dir():
+        shutil.rmtree(place)
+        place.write_text("")
+    else:
+        place.unlink(missing_ok=True)
+        place.mkdir()
+    with pytest.raises(CorruptStoreError, match=r"it is (no|a) directory.* move it away"):
+        open_store(store_path)
+    if name != "config/topics.json":
+        for work in (doctor.plan, doctor.verify, doctor.repair, partial(open_store, mode="r")):
+            with pytest.raises(CorruptStoreError, match="move it away"):
+                work(store_path)

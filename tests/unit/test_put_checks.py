@@ -1,5 +1,7 @@
 """What a put looks at before a byte is written."""
 
+import struct
+
 import pytest
 
 from rmqcore import Message, MessageIllegalError, StoreNotWritableError, open_store
@@ -46,7 +48,7 @@ def test_a_slave_takes_its_masters_bytes_and_no_puts(tmp_path):
         ]
         assert {one.status for one in refused} == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
         assert store.max_phy_offset == 0
-        assert store._tail.append_data(record, 0) is True
+        store.append_data(record, 0)
         assert [message.body for message in store.messages("T", 0)] == [b"x"]
         assert store.query_message("T", "K").messages[0].body == b"x"
     with open_store(tmp_path / "slave") as store:
@@ -64,6 +66,37 @@ def test_without_a_timer_wheel_nothing_is_delivered_early(tmp_path, name):
             store.put("T", b"x", properties=message.properties)
         assert store.max_phy_offset == 0
         assert store.put("T", b"y").queue_offset == 0
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
+@pytest.mark.parametrize(
+    "before", ["", "a\x01b\x02", "Madam\x01M\x02", "p\x01" + "M" * 99 + "\x02"]
+)
+def test_an_encoded_batch_asks_for_no_timer_wheel(tmp_path, name, before):
+    def body(*texts):
+        return b"".join(encoded(text.encode()) for text in texts)
+
+    asks = f"{before}{name}\x011\x02"
+    done = f"{asks}TIMER_OUT_MS\x011"
+    near = [before, f"{before}{name}x\x011\x02", f"{before}x\x01{name}\x02", done]
+    with open_store(tmp_path / "s") as store:
+        for texts in ([asks], [*near, asks], [asks[:-1], *near]):
+            with pytest.raises(MessageIllegalError, match="no timer wheel"):
+                store.put_messages(body(*texts), topic="T")
+        assert store.max_phy_offset == 0
+        assert store.put_messages(body(*near), topic="T").message_count == len(near)
+        assert store.put_messages(body(asks), topic="rmq_sys_wheel_timer").ok
+
+
+def encoded(properties):
+    """One message of an encoded batch body, with a body of one byte."""
+    size = 4 + 4 + 4 + 4 + 4 + 1 + 2 + len(properties)
+    return (
+        struct.pack(">iiiii", size, 0, 0, 0, 1)
+        + b"x"
+        + struct.pack(">h", len(properties))
+        + properties
+    )
 
 
 def test_what_a_timer_wheel_has_delivered_or_has_still_to_see_is_stored(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import StoreNotWritableError
+from rmqcore.files.mapped_file import MappedFile
 from rmqcore.services.retention import DiskUsage
 from rmqcore.status import GetMessageStatus, PutMessageStatus
 from rmqcore.store import retention_of_store
@@ -145,3 +146,37 @@ def test_parked_messages_are_not_deleted_by_quota(tmp_path, disk):
         store.delete_expired_files()
         assert store.min_phy_offset == 0
         assert store.message_at(0).body == b"later"
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_interrupted_deletion_leaves_no_gap(tmp_path, monkeypatch, at, removed):
+    calls, destroy = [], MappedFile.destroy
+
+    def interrupted(file):
+        calls.append(file)
+        if len(calls) != at + 1:
+            return destroy(file)
+        if removed:
+            destroy(file)
+        raise KeyboardInterrupt
+
+    settings = {
+        "retention_bytes": 3 * FILE_SIZE,
+        "clean_resource_interval_ms": NEVER_MS,
+        "delete_file_batch_max": 100,
+    }
+    with rmqcore.open_store(tmp_path, **SMALL, **settings) as store:
+        fill(store)
+        monkeypatch.setattr(MappedFile, "destroy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.delete_expired_files()
+        assert log_files(tmp_path) == [file.path for file in store.log.queue.files]
+        fill(store)
+        store.delete_expired_files()
+        assert log_files(tmp_path) == [file.path for file in store.log.queue.files]
+        first = store.min_phy_offset
+        assert next(store.messages()).phy_offset == first
+    with rmqcore.open_store(tmp_path) as store:
+        assert store.recovery_report.findings == []
+        assert store.min_phy_offset == first

@@ -14,7 +14,7 @@ from golden.stores import packed_stores
 from reference.records import Record, encode_record
 from reference.values import encode_properties
 from rmqcore import rebuild as rebuilding
-from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, StoreLockedError
+from rmqcore.errors import CorruptRecordError, StoreLockedError
 from rmqcore.rebuild import cold_store
 
 STORES = packed_stores()
@@ -168,9 +168,26 @@ def test_the_first_record_that_claims_a_place_has_it(store_path):
 
 def test_a_queue_offset_that_jumps_too_far_is_refused(store_path):
     make_store(store_path, [{"queue_offset": 0}, {"queue_offset": 2**40}])
-    with pytest.raises(CorruptConsumeQueueError, match="was expected"):
-        rebuilding.rebuild_consume_queues(store_path)
-    assert not (store_path / "consumequeue").exists()
+    for jobs in (1, 2):
+        with pytest.raises(
+            CorruptRecordError, match=r"at 92: .* where 1 comes next; rmqcore doctor"
+        ):
+            rebuilding.rebuild_consume_queues(store_path, jobs=jobs, split_size=1)
+        assert not (store_path / "consumequeue").exists()
+
+
+def test_a_queue_offset_that_cannot_be_is_passed_over(store_path):
+    offsets = [0, 2**40, 1, -1, 2, 2**62]
+    make_store(store_path, [{"queue_offset": offset} for offset in offsets])
+    for jobs in (1, 2):
+        report = rebuilding.rebuild_consume_queues(
+            store_path, jobs=jobs, split_size=1, skip_damage=True
+        )
+        assert [at for at, _ in report.damaged] == [92]
+        assert "2 records name a place that no queue has" in report.notes[0]
+        data = (store_path / "consumequeue/T/0" / f"{0:020d}").read_bytes()
+        places = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 60, 20)]
+        assert places == [0, 2 * 92, 4 * 92]
 
 
 @pytest.mark.parametrize("topic", ["../../outside", "..", ".", "a\0b"])
@@ -326,6 +343,7 @@ rebuilding.rebuild_consume_queues(sys.argv[1])
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["exchange", "renames"])
 def test_killed_between_any_two_steps_nothing_is_lost(golden_store, way):
     golden = golden_store("5.5.0", "aged")

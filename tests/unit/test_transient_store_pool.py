@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,12 +48,16 @@ def test_it_goes_on_in_a_file_that_was_begun(tmp_path):
         assert [message.body for message in store.messages("T", 0)] == [b"0", b"1", b"2"]
 
 
-def test_an_empty_pool_lends_nothing():
+def test_a_buffer_is_free_when_no_file_has_it():
     pool = TransientStorePool(2, 4096)
-    lent = [pool.borrow(), pool.borrow()]
-    assert pool.borrow() is None
-    pool.give_back(lent[0])
-    assert pool.borrow() is lent[0]
+    files = [SimpleNamespace(write_buffer=None) for _ in range(3)]
+    files[0].write_buffer = first = pool.free(files)
+    files[1].write_buffer = second = pool.free(files)
+    assert first is not None
+    assert second not in (None, first)
+    assert pool.free(files) is None
+    files[0].write_buffer = None
+    assert pool.free(files) is first
 
 
 @pytest.mark.parametrize("role", ["SLAVE"])
@@ -61,7 +66,7 @@ def test_a_slave_has_no_pool(tmp_path, role):
         store.put("T", b"x")
         record = store.message_at(0).record
     with open_store(tmp_path / "t", broker_role=role, **SETTINGS) as store:
-        assert store._tail.append_data(record, 0) is True
+        store.append_data(record, 0)
         assert store.log.queue.last.write_buffer is None
         assert store._tail.durability is Durability.PAGE_CACHE
         assert store.message_at(0).body == b"x"

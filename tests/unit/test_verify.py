@@ -1,6 +1,8 @@
 """Verification is clean on what RocketMQ wrote, names each damage, and changes nothing."""
 
 import shutil
+import struct
+import sys
 
 import pytest
 
@@ -196,6 +198,13 @@ def test_a_flipped_bit_in_an_index_file_is_found(basic, at):
     assert file in {finding.path for finding in found}
 
 
+def test_an_index_file_that_holds_what_an_earlier_one_does_is_found(basic):
+    index_file(basic, 3).write_bytes(index_file(basic, 1).read_bytes())
+    found = complaints(basic)
+    assert parts(found) == {"index"}
+    assert any("out of the log's order" in finding.what for finding in found)
+
+
 def test_a_lost_or_shortened_index_file_is_found(basic):
     file = index_file(basic)
     data = file.read_bytes()
@@ -383,3 +392,70 @@ def test_any_damage_gives_findings_and_never_a_crash(golden_store, rng):
         finally:
             file.write_bytes(data)
     assert verify(golden.path, config=golden.conf).clean
+
+
+def test_the_time_is_over_and_it_goes_on_where_it_was(basic, monkeypatch):
+    monkeypatch.setattr(sys.modules["rmqcore.doctor.verify"], "SPLIT_SIZE", 1 << 16)
+    whole = verify(basic)
+    assert whole.complete
+    first = verify(basic, max_duration_s=0)
+    assert not first.complete
+    assert first.clean
+    assert 0 < first.verified_to < whole.max_phy_offset
+    rest = verify(basic, start_phy_offset=first.verified_to)
+    assert rest.complete
+    assert rest.clean
+    assert first.records + rest.records == whole.records
+
+
+def test_a_clock_that_was_set_back_is_found_by_a_deep_look(store_path):
+    times = iter([5000, 6000, 2000, 7000])
+    with rmqcore.open_store(store_path) as store:
+        for _ in range(4):
+            store.put("T", b"x")
+    log = sorted((store_path / "commitlog").iterdir())[0]
+    data, at = bytearray(log.read_bytes()), 0
+    for time_ms in times:
+        data[at + 56 : at + 64] = time_ms.to_bytes(8, "big")
+        at += int.from_bytes(data[at : at + 4], "big")
+    log.write_bytes(data)
+    assert not any("older" in finding.what for finding in verify(store_path).findings)
+    (found,) = [one for one in verify(store_path, deep=True).findings if "older" in one.what]
+    assert found.severity is Severity.NOTE
+    assert "4000 ms" in found.what
+
+
+def test_a_delay_level_and_a_consumer_ahead_of_their_queues_are_found(golden_store):
+    path = golden_store("5.5.0", "delayed").path
+    config = path / "config"
+    config.mkdir(exist_ok=True)
+    assert verify(path).clean
+    level = next((path / "consumequeue" / "SCHEDULE_TOPIC_XXXX").iterdir())
+    (config / "delayOffset.json").write_text(f'{{"offsetTable":{{{int(level.name) + 1}:99}}}}')
+    (found,) = complaints(path)
+    assert found.path.name == "delayOffset.json"
+    assert "up to 99" in found.what
+    (config / "delayOffset.json").write_text('{"offsetTable":{"x":1}}')
+    (found,) = complaints(path)
+    assert found.severity is Severity.ERROR
+
+
+def test_a_sealed_file_with_another_checksum_is_found(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+    mark = store_path / "config" / "storeMark.json"
+    mark.write_text(mark.read_text().replace('"logEnd":', '"logEnd":1'))
+    (found,) = complaints(store_path)
+    assert "checksum" in found.what
+
+
+def test_batches_that_overlap_are_found(store_path):
+    settings = {"mapper_file_size_batch_consume_queue": 46 * 100}
+    with rmqcore.open_store(store_path, config=settings) as store:
+        store.put("T", b"x")
+    queue = store_path / "batchconsumequeue" / "B" / "0"
+    queue.mkdir(parents=True)
+    unit = struct.Struct(">qiqqqhii")
+    units = [unit.pack(n * 100, 100, 0, 0, base, 3, -1, 0) for n, base in enumerate((0, 3, 4))]
+    (queue / f"{0:020d}").write_bytes(b"".join(units).ljust(46 * 100, b"\0"))
+    assert any("do not lie behind" in finding.what for finding in complaints(store_path))

@@ -277,6 +277,7 @@ cdef class DispatchBatch:
         cdef Properties found
         cdef int32_t transaction = head.sys_flag & TRANSACTION_MASK
         cdef int64_t count = 1, base_offset = head.queue_offset
+        cdef bint inner_batch = False
         if (
             self.row_count_max - self.row_count < KEYS_A_RECORD_MAX
             or self.key_count_max - self.key_count < KEYS_A_RECORD_MAX
@@ -292,6 +293,7 @@ cdef class DispatchBatch:
             self.add_keys(record, head, &found)
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             if head.sys_flag & INNER_BATCH and found.inner_num.at and found.inner_base.at:
+                inner_batch = True
                 count = decimal(&found.inner_num)
                 if count < 1 or count > INNER_BATCH_MAX:
                     count = 1
@@ -299,7 +301,7 @@ cdef class DispatchBatch:
             self.add_row(
                 record + head.topic_at, head.topic_size, head.queue_id, base_offset,
                 tags_code_of(&self.levels, record, head, &found.tags, &found.delay), head,
-                <int32_t>count,
+                <int32_t>count, inner_batch,
             )
             if (
                 self.multi_dispatch and found.light_queues.at and found.light_offsets.at
@@ -310,7 +312,7 @@ cdef class DispatchBatch:
 
     cdef void add_row(
         self, bytes_t topic, int32_t topic_size, int32_t queue_id, int64_t queue_offset,
-        int64_t tags_code, const RecordHead* head, int32_t message_count,
+        int64_t tags_code, const RecordHead* head, int32_t message_count, bint inner_batch,
     ) noexcept nogil:
         cdef Group* group = &self.groups[self.group_count]
         cdef Row* row = &self.rows[self.row_count]
@@ -334,7 +336,7 @@ cdef class DispatchBatch:
         group = &self.groups[self.table[bucket] - 1]
         if queue_offset != group.next_queue_offset:
             group.contiguous = False
-        if head.sys_flag & INNER_BATCH:
+        if inner_batch:
             group.inner_batch = True
         group.next_queue_offset = queue_offset + message_count
         group.count += 1
@@ -365,7 +367,7 @@ cdef class DispatchBatch:
             self.add_row(
                 name.at, name.size,
                 0 if name.size >= 5 and memcmp(name.at, b"%LMQ%", 5) == 0 else head.queue_id,
-                queue_offset, tags_code, head, 1,
+                queue_offset, tags_code, head, 1, False,
             )
 
     cdef void add_key(self, int32_t hash, const RecordHead* head) noexcept nogil:

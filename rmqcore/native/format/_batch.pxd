@@ -2,7 +2,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from rmqcore.native.format._bytes cimport expect_read, load_i16, load_i32, publish_i32
+from rmqcore.native.format._bytes cimport (
+    expect_read, load_i16, load_i32, look_for_byte, no_bytes, publish_i32, rmq_16, was_found,
+)
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._record cimport (
     RecordFields, bytes_t, record_size, write_crc_property, write_fields,
@@ -12,6 +14,8 @@ from rmqcore.native.format._record cimport (
 # Prefetch distance: bytes ahead of the item that is being read.
 cdef enum:
     READ_AHEAD = 2048
+    # a name of 14 bytes, a separator and a digit
+    TIMER_PROPERTY_SIZE_MIN = 16
 
 
 cdef inline int32_t missing_separator(bytes_t properties, int32_t size) noexcept nogil:
@@ -46,21 +50,30 @@ cdef inline bint batch_item(
 
 cdef inline int64_t measure_batch(
     bytes_t body, int64_t size, RecordFields* fields, bint append_crc, int64_t* total,
-    int32_t* count,
+    int32_t* count, bint* may_be_timed,
 ) noexcept nogil:
     """Check a batch body and sum up the records it becomes; -1, or where it is malformed.
+
+    ``may_be_timed`` is left False when surely no message asks for the timer wheel: the names of its
+    properties have an M, which is rare in others.
 
     Prefetches: each item's size is known only from its first bytes, so without a hint to the
     processor every item would wait for memory by itself.
     """
     cdef int64_t at = 0
+    cdef int32_t properties_size
+    cdef rmq_16 found = no_bytes()
     while at < size or count[0] == 0:
         if not batch_item(body + at, size - at, fields, append_crc):
             return at
         total[0] += record_size(fields)
         count[0] += 1
+        properties_size = load_i32(body + at) - BATCH_ITEM_SIZE_MIN - fields.body_size
+        if properties_size >= TIMER_PROPERTY_SIZE_MIN:
+            look_for_byte(&found, fields.body + fields.body_size + 2, properties_size, c"M")
         expect_read(body + at + READ_AHEAD, load_i32(body + at))
         at += load_i32(body + at)
+    may_be_timed[0] = was_found(&found)
     return -1
 
 cdef inline int32_t write_batch(

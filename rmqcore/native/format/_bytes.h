@@ -110,6 +110,29 @@ static inline uint64_t separators(const uint8_t *at, int64_t size) {
     return found | separators_of_16(at + size - 16) << (size - 16);
 }
 
+static inline rmq_16 rmq_load_16(const uint8_t *at) {
+    rmq_16 text;
+    memcpy(&text, at, sizeof text);
+    return text;
+}
+
+static inline rmq_16 no_bytes(void) {
+    return (rmq_16){0};
+}
+
+/* Note in `found` whether one of `size` bytes, 16 or more, is `wanted`. */
+static inline void look_for_byte(rmq_16 *found, const uint8_t *at, int64_t size, uint8_t wanted) {
+    *found |= (rmq_16)(rmq_load_16(at) == wanted) | (rmq_16)(rmq_load_16(at + size - 16) == wanted);
+    for (int64_t i = 16; i + 16 < size; i += 16)
+        *found |= (rmq_16)(rmq_load_16(at + i) == wanted);
+}
+
+static inline int was_found(const rmq_16 *found) {
+    uint64_t half[2];
+    memcpy(half, found, sizeof half);
+    return (half[0] | half[1]) != 0;
+}
+
 /* True when a properties string of `size` bytes, 16 or more, has the layout of `known`: the bytes
  * that are `fixed` (0xFF, others 0) are the same, and no other byte is a separator. */
 static inline int same_layout(const uint8_t *text, const uint8_t *known, const uint8_t *fixed,

@@ -13,6 +13,13 @@ cdef extern from "_bytes.h" nogil:
     void expect_write(const uint8_t* at) noexcept
     void expect_read(const uint8_t* at, int64_t size) noexcept
     uint64_t separators(const uint8_t* at, int64_t size) noexcept
+    ctypedef struct rmq_16:
+        pass
+    rmq_16 no_bytes() noexcept
+    void look_for_byte(
+        rmq_16* found, const uint8_t* at, int64_t size, uint8_t wanted
+    ) noexcept
+    bint was_found(const rmq_16* found) noexcept
     bint same_layout(
         const uint8_t* text, const uint8_t* known, const uint8_t* fixed, int64_t size
     ) noexcept

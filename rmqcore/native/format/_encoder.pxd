@@ -1,7 +1,7 @@
 # Gathers the parts of one record without copying them, then writes them out.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from rmqcore.native.format._record cimport bytes_t
+from rmqcore.native.format._record cimport Slice, bytes_t
 
 
 # A piece of the caller's bytes, and the separator written behind it; 0 for none.
@@ -20,11 +20,6 @@ cdef enum Problem:
     GIVEN_TWICE = 5
     TOO_LONG = 6
     NO_MEMORY = 7
-
-
-# Bytes of the shortest name that the timer wheel looks at.
-cdef enum:
-    TIMER_NAME_MIN = 12
 
 
 cdef class RecordEncoder:
@@ -47,6 +42,6 @@ cdef class RecordEncoder:
     cdef int add_property(self, object name, object value) noexcept
     cdef int gather(self, object tags, object keys, object properties, bint append_crc) noexcept
     cdef int add_pairs(self, bytes_t text, Py_ssize_t size) noexcept
-    cdef void note_timer(self, const char* at, Py_ssize_t size) noexcept
+    cdef void note_timer(self, const Slice* name) noexcept
     cdef void write_properties(self, uint8_t* at) noexcept nogil
     cdef str describe(self, int problem)

@@ -16,6 +16,9 @@ from libc.string cimport memchr, memcmp, memcpy
 cimport cython
 
 from rmqcore.native.format._layout cimport CRC_PROPERTY_SIZE, PROPERTIES_SIZE_MAX
+from rmqcore.native.format._properties cimport (
+    TIMER_ASKED, TIMER_DONE, TIMER_NAME_MIN, TimerWord, timer_word,
+)
 from rmqcore.native.format._record cimport (
     PropertyWalk, Slice, bytes_t, next_property, walk_properties,
 )
@@ -122,6 +125,7 @@ cdef class RecordEncoder:
         cdef PyObject* value
         cdef Py_ssize_t size
         cdef const char* at
+        cdef Slice word
         cdef bint has_keys = False
         cdef int problem = NO_PROBLEM
         self.count = 0
@@ -162,8 +166,9 @@ cdef class RecordEncoder:
                     ):
                         self.culprit = <object>name
                         return GIVEN_TWICE
-                    elif size >= TIMER_NAME_MIN and memcmp(at, b"TIMER_", 6) == 0:
-                        self.note_timer(at, size)
+                    elif size >= TIMER_NAME_MIN:
+                        word.at, word.size = <bytes_t>at, <int32_t>size
+                        self.note_timer(&word)
                 problem = self.add_property(<object>name, <object>value)
         if append_crc:
             self.properties_size += CRC_PROPERTY_SIZE
@@ -184,22 +189,17 @@ cdef class RecordEncoder:
         while problem == NO_PROBLEM and next_property(&walk, &name, &value):
             if name.size == 8 and memcmp(name.at, b"__CRC32#", 8) == 0:
                 continue
-            if name.size >= TIMER_NAME_MIN and memcmp(name.at, b"TIMER_", 6) == 0:
-                self.note_timer(<const char*>name.at, name.size)
+            if name.size >= TIMER_NAME_MIN:
+                self.note_timer(&name)
             # name, separator and value lie behind each other
             problem = self.add(name.at, name.size + 1 + value.size, 2)
         return problem
 
-    cdef void note_timer(self, const char* at, Py_ssize_t size) noexcept:
-        """Look at the name of a property of RocketMQ's timer wheel."""
-        if size == 12 and memcmp(at, b"TIMER_OUT_MS", 12) == 0:
-            self.had_timer = True
-        elif (
-            (size == 15 and memcmp(at, b"TIMER_DELAY_SEC", 15) == 0)
-            or (size == 14 and memcmp(at, b"TIMER_DELAY_MS", 14) == 0)
-            or (size == 16 and memcmp(at, b"TIMER_DELIVER_MS", 16) == 0)
-        ):
-            self.timed = True
+    cdef void note_timer(self, const Slice* name) noexcept:
+        """Look at the name of a property."""
+        cdef TimerWord word = timer_word(name)
+        self.had_timer |= word == TIMER_DONE
+        self.timed |= word == TIMER_ASKED
 
     cdef void write_properties(self, uint8_t* at) noexcept nogil:
         cdef Py_ssize_t index

@@ -4,6 +4,7 @@ UNIT_SIZE: Final[int]
 BATCH_UNIT_SIZE: Final[int]
 FILLER_SIZE: Final[int]
 CHECKPOINT_SIZE: Final[int]
+SMALLEST_RECORD_SIZE: Final[int]
 
 class SysFlag:
     COMPRESSED: Final[int]

@@ -6,6 +6,8 @@ UNIT_SIZE = _layout.UNIT_SIZE
 BATCH_UNIT_SIZE = _layout.BATCH_UNIT_SIZE
 FILLER_SIZE = _layout.FILLER_SIZE
 CHECKPOINT_SIZE = _layout.CHECKPOINT_SIZE
+# with a topic of one character, the shortest that is accepted
+SMALLEST_RECORD_SIZE = _layout.RECORD_SIZE_MIN + 1
 
 
 class SysFlag:

@@ -1,7 +1,7 @@
 # Finds the properties of a record that decide how it is dispatched, or that have columns.
 # Inlined where they are used. No objects, no exceptions, no GIL.
 from libc.stdint cimport int32_t, uint8_t
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from rmqcore.native.format._bytes cimport same_layout
 from rmqcore.native.format._record cimport (
@@ -12,6 +12,8 @@ cdef enum:
     LAYOUT_SIZE_MIN = 16
     LAYOUT_SIZE_MAX = 256
     PROPERTY_COUNT = 8
+    # bytes of the shortest name that the timer wheel looks at
+    TIMER_NAME_MIN = 12
 
 cdef struct Properties:
     Slice tags
@@ -22,6 +24,12 @@ cdef struct Properties:
     Slice inner_base
     Slice light_queues
     Slice light_offsets
+
+# What a property's name says to RocketMQ's timer wheel.
+cdef enum TimerWord:
+    NO_TIMER
+    TIMER_ASKED              # deliver the message later
+    TIMER_DONE               # that has taken place
 
 cdef struct Place:
     int32_t at
@@ -35,6 +43,31 @@ cdef struct Layout:
     Place places[PROPERTY_COUNT]         # in the order of `Properties`
     uint8_t text[LAYOUT_SIZE_MAX]
     uint8_t fixed[LAYOUT_SIZE_MAX]       # 0 where another string of this layout may differ
+
+cdef inline TimerWord timer_word(const Slice* name) noexcept nogil:
+    if name.size < TIMER_NAME_MIN or memcmp(name.at, b"TIMER_", 6) != 0:
+        return NO_TIMER
+    if named(name, b"TIMER_OUT_MS", 12):
+        return TIMER_DONE
+    if (
+        named(name, b"TIMER_DELAY_SEC", 15) or named(name, b"TIMER_DELAY_MS", 14)
+        or named(name, b"TIMER_DELIVER_MS", 16)
+    ):
+        return TIMER_ASKED
+    return NO_TIMER
+
+cdef inline bint asks_for_timer(bytes_t text, int32_t size) noexcept nogil:
+    """True when a properties text asks for a later delivery that has not taken place."""
+    cdef PropertyWalk walk = walk_properties(text, size)
+    cdef Slice name, value
+    cdef TimerWord word
+    cdef bint asked = False
+    while next_property(&walk, &name, &value):
+        word = timer_word(&name)
+        if word == TIMER_DONE:
+            return False
+        asked |= word == TIMER_ASKED
+    return asked
 
 cdef inline int32_t place_of(const Slice* name) noexcept nogil:
     """Which of `Properties` a name means; PROPERTY_COUNT for none."""

@@ -1,9 +1,16 @@
 """`PutMessageResult`: the receipt of a put."""
 
-from libc.stdint cimport int32_t, int64_t
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport int32_t, int64_t, uint8_t
 cimport cython
 
+from rmqcore.native.format._bytes cimport store_i64
+
 from rmqcore.status import PutMessageStatus
+
+cdef extern from "Python.h":
+    str PyUnicode_New(Py_ssize_t size, Py_UCS4 most)
+    void* PyUnicode_DATA(object text)
 
 cdef object PUT_OK = PutMessageStatus.PUT_OK
 cdef tuple NAMES = (
@@ -11,6 +18,18 @@ cdef tuple NAMES = (
     "store_timestamp_ms", "message_count", "reason",
 )
 cdef tuple DERIVED = ("message_id",)
+cdef enum:
+    COMMA = 44
+cdef const char* HEX = "0123456789ABCDEF"
+
+
+cdef uint8_t* add_hex(uint8_t* to, const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Write bytes as hexadecimal digits; where they end."""
+    cdef Py_ssize_t k
+    for k in range(size):
+        to[2 * k] = HEX[at[k] >> 4]
+        to[2 * k + 1] = HEX[at[k] & 15]
+    return to + 2 * size
 
 
 @cython.final
@@ -56,12 +75,25 @@ cdef class PutMessageResult:
     @property
     def message_id(self):
         """The offset id; of a batch all of them, joined by commas; None when nothing was stored."""
+        cdef Py_ssize_t host_size, count
+        cdef int64_t phy_offset
+        cdef uint8_t number[8]
+        cdef uint8_t* to
         if self.phy_offset < 0:
             return None
         offsets = (self.phy_offset,) if self.phy_offsets is None else self.phy_offsets
-        return ",".join(
-            (self.store_host + int(offset).to_bytes(8, "big")).hex().upper() for offset in offsets
-        )
+        host_size, count = len(self.store_host), len(offsets)
+        text = PyUnicode_New(count * (2 * (host_size + 8) + 1) - 1, 127)
+        to = <uint8_t*>PyUnicode_DATA(text)
+        for phy_offset in offsets:
+            count -= 1
+            store_i64(number, phy_offset)
+            to = add_hex(to, <const uint8_t*>PyBytes_AS_STRING(self.store_host), host_size)
+            to = add_hex(to, number, 8)
+            if count:
+                to[0] = COMMA
+                to += 1
+        return text
 
     def with_flush(self, status, durability, str reason=""):
         """A copy of this receipt after its flush has ended."""

@@ -26,9 +26,11 @@ cdef class LogEnd:
     cdef pthread_mutex_t lock
     cdef Py_buffer view
     cdef uint8_t* base
-    cdef int64_t file_from_offset
+    cdef readonly int64_t file_from_offset
     cdef int64_t file_size
     cdef int64_t wrote
+    # of a slave: the last bytes written that are no whole record yet; 0 in a master
+    cdef int64_t partial
     cdef readonly PublishedOffset end
     cdef int64_t last_timestamp
     cdef public bint writable
@@ -40,6 +42,9 @@ cdef class LogEnd:
     cdef bint awaited
     cdef PyThread_type_lock woken
     cdef int64_t timestamp(self) noexcept nogil
+    cdef int check_records(
+        self, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp
+    ) noexcept nogil
 
     @cython.final
     cdef inline void acquire(self) noexcept:

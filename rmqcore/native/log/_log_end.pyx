@@ -1,4 +1,6 @@
 """The mapped end of the log: its bytes, its positions, and the lock of the threads that write it.
+
+A `LogEnd` owns the wrote position, and publishes the offset up to which the log may be read.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -11,9 +13,15 @@ cimport cython
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed
 from rmqcore.native.format._bytes cimport publish_i32, store_i32
-from rmqcore.native.format._layout cimport BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK
+from rmqcore.native.format._layout cimport (
+    BLANK, BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK, OK, PARTIAL,
+)
+from rmqcore.native.format._record cimport CHECK_BODY, RecordHead, next_record, rmq_crc32_init
 
-from rmqcore.errors import MessageIllegalError
+from rmqcore.errors import CorruptRecordError, MessageIllegalError
+from rmqcore.native.format._message import status_text
+
+rmq_crc32_init()
 
 # Store times do not step back when the clock does, up to this much.
 cdef int64_t CLOCK_STEP_BACK_MAX_MS = 10000
@@ -31,6 +39,7 @@ cdef class LogEnd:
 
     Attributes:
         end: physical offset behind the last byte written, published for readers.
+        file_from_offset: physical offset of the first byte of the file that was attached last.
         writable: False while nothing may be put.
         follows: True for a slave: a master's bytes may be appended although nothing may be put.
         fixed_time_ms: store time of every record; 0 for the clock's.
@@ -77,14 +86,16 @@ cdef class LogEnd:
         self.file_size = self.view.len
         self.file_from_offset = file_from_offset
         self.wrote = wrote_position
+        self.partial = 0
         self.end.publish(file_from_offset + wrote_position)
         self.release()
         if <void*>view.obj != NULL:
             PyBuffer_Release(&view)
 
     def detach(self) -> None:
-        """Refuse every further put and release the buffer."""
+        """Refuse every further put and release the buffer; a part of a record goes."""
         cdef Py_buffer view
+        self.drop_partial()
         self.acquire()
         view = self.view
         memset(&self.view, 0, sizeof(Py_buffer))
@@ -160,37 +171,100 @@ cdef class LogEnd:
         """(messages put, bytes put) since the start."""
         return self.put_count, self.put_size
 
+    # ---- a slave
+
+    @property
+    def appended_offset(self) -> int:
+        """Physical offset behind the last byte written, be it in the middle of a record."""
+        return self.file_from_offset + self.wrote
+
     def append_data(self, data, int64_t phy_offset):
-        """Append bytes that a master has already encoded.
+        """Append bytes that a master has already encoded; `max_offset` moves by whole records.
 
         Args:
-            data: whole records and end-of-file records, as they stand in the master's log.
-            phy_offset: where they lie there; must be `max_offset`.
+            data: bytes of the master's log, which may begin and end inside a record.
+            phy_offset: where they lie there; must be `appended_offset`.
 
         Returns:
             True; or END_OF_FILE or REFUSED.
 
         Raises:
-            MessageIllegalError: ``phy_offset`` is not the end of this log.
+            MessageIllegalError: ``phy_offset`` is not where this log ends.
+            CorruptRecordError: the bytes are no records of this place; nothing was written.
 
         Source: RocketMQ store/CommitLog.java, appendData.
+        Differs: RocketMQ appends whatever comes.
         """
         cdef Py_buffer held
         cdef int answer = 0
+        cdef int status = OK
+        cdef int64_t whole = 0, count = 0, store_timestamp = 0
         PyObject_GetBuffer(data, &held, PyBUF_SIMPLE)
         self.acquire()
-        if not (self.writable or self.follows) or self.base == NULL:
+        if not self.follows or self.base == NULL:
             answer = ANSWER_REFUSED
         elif phy_offset != self.file_from_offset + self.wrote:
             answer = -1
         elif held.len > self.file_size - self.wrote:
             answer = ANSWER_END_OF_FILE
         else:
+            whole = self.wrote - self.partial
             with nogil:
                 memcpy(self.base + self.wrote, held.buf, held.len)
-            self.advance(held.len, 0)
+                status = self.check_records(
+                    self.wrote + held.len, &whole, &count, &store_timestamp
+                )
+                if status != OK:
+                    memset(self.base + self.wrote, 0, held.len)
+            if status == OK:
+                self.put_count += count
+                self.put_size += held.len
+                self.wrote += held.len
+                self.partial = self.wrote - whole
+                if store_timestamp:
+                    self.last_timestamp = store_timestamp
+                self.end.publish(self.file_from_offset + whole)
+                if self.awaited:
+                    self.wake()
         self.release()
         PyBuffer_Release(&held)
         if answer == -1:
-            raise MessageIllegalError(f"data of {phy_offset} does not follow {self.max_offset}")
+            raise MessageIllegalError(
+                f"data of {phy_offset} does not follow {self.appended_offset}"
+            )
+        if status != OK:
+            at = self.file_from_offset + whole
+            raise CorruptRecordError("the master's data", at, status_text(status))
         return answer or True
+
+    cdef int check_records(
+        self, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp
+    ) noexcept nogil:
+        """Move ``whole`` over the whole records below ``stop``; OK, or what is no record there."""
+        cdef RecordHead head
+        cdef int status
+        while whole[0] < stop:
+            status = next_record(
+                self.base + whole[0], stop - whole[0], self.file_from_offset + whole[0],
+                self.file_from_offset + self.file_size, CHECK_BODY, &head,
+            )
+            if status == OK:
+                whole[0] += head.total_size
+                count[0] += 1
+                store_timestamp[0] = head.store_timestamp
+            elif status == BLANK and stop == self.file_size:
+                whole[0] = stop
+            elif status == BLANK or status == PARTIAL:
+                break
+            else:
+                return status
+        return OK
+
+    def drop_partial(self) -> None:
+        """Take back the bytes behind the last whole record."""
+        self.acquire()
+        if self.partial and self.base != NULL:
+            self.wrote -= self.partial
+            memset(self.base + self.wrote, 0, self.partial)
+            self.partial = 0
+        self.release()

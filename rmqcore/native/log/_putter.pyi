@@ -13,12 +13,14 @@ from rmqcore.status import Durability, DurabilityName
 class MessagePutter:
     """Puts one message through a log tail.
 
-    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk), ``_commits``,
-    ``_disk_timeout_s`` and ``_stats`` (which has ``put_took``, milliseconds). It has the methods
+    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk, or for slaves),
+    ``_commits``, ``_disk_timeout_s``, ``_stats`` (which has ``put_took``, milliseconds) and
+    ``_slaves`` (None where none are waited for). It has the methods
 
     - ``_put_generally``, which takes a message and its durability, whatever they are, and gives the
       receipt;
-    - ``_not_waited_for``, which gives back the receipt of a put that does not wait for the disk;
+    - ``_settled``, which waits for all that the settings ask for and gives the receipt;
+    - ``_not_waited_for``, which gives back the receipt of a put that does not wait;
     - ``_not_on_disk``, which takes a receipt and the error's text ("": out of time) and gives the
       receipt that says so;
     - ``_raised``, which gives back the receipt of a good put and raises what any other says.
@@ -29,6 +31,7 @@ class MessagePutter:
     _commits: CommitGroup
     _disk_timeout_s: float
     _stats: Any
+    _slaves: Any
     def _on_disk(self, receipt: PutMessageResult) -> PutMessageResult: ...
     def put(
         self,

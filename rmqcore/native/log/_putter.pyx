@@ -1,6 +1,6 @@
 """`put` and `put_message`: the fast path of putting, one native call from arguments to receipt.
 
-`Putter` is the base class of the store that is open for writing. Its fast path checks the
+`MessagePutter` is the base class of the store that is open for writing. Its fast path checks the
 arguments, writes the record, and waits for the disk (`_on_disk`). A delayed message, a full file or
 a durability of its own takes the general path instead: Python's `_put_generally`.
 """
@@ -14,6 +14,7 @@ from rmqcore.native.log._tail cimport LogTail
 from rmqcore.native.base._lock cimport monotonic_s
 
 from rmqcore.arguments import keys_of
+from rmqcore.errors import is_refusal
 from rmqcore.status import Durability
 
 cdef object DISK = Durability.DISK
@@ -23,12 +24,14 @@ cdef object ZERO = 0
 cdef class MessagePutter:
     """Puts one message through a log tail.
 
-    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk), ``_commits``,
-    ``_disk_timeout_s`` and ``_stats`` (which has ``put_took``, milliseconds). It has the methods
+    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk, or for slaves),
+    ``_commits``, ``_disk_timeout_s``, ``_stats`` (which has ``put_took``, milliseconds) and
+    ``_slaves`` (None where none are waited for). It has the methods
 
     - ``_put_generally``, which takes a message and its durability, whatever they are, and gives the
       receipt;
-    - ``_not_waited_for``, which gives back the receipt of a put that does not wait for the disk;
+    - ``_settled``, which waits for all that the settings ask for and gives the receipt;
+    - ``_not_waited_for``, which gives back the receipt of a put that does not wait;
     - ``_not_on_disk``, which takes a receipt and the error's text ("": out of time) and gives the
       receipt that says so;
     - ``_raised``, which gives back the receipt of a good put and raises what any other says.
@@ -39,6 +42,10 @@ cdef class MessagePutter:
     cdef public CommitGroup _commits
     cdef public double _disk_timeout_s
     cdef public object _stats
+    cdef public object _slaves
+
+    cdef object _settle(self, PutMessageResult receipt):
+        return self._on_disk(receipt) if self._slaves is None else self._settled(receipt)
 
     cpdef object _on_disk(self, PutMessageResult receipt):
         """Wait for the disk; the receipt, which says how that ended."""
@@ -49,6 +56,8 @@ cdef class MessagePutter:
                 receipt.phy_offset + receipt.store_size, self._disk_timeout_s
             )
         except OSError as error:
+            if not is_refusal(error):
+                raise
             return self._not_on_disk(receipt, str(error))
         if not done:
             return self._not_on_disk(receipt, "")
@@ -115,7 +124,7 @@ cdef class MessagePutter:
                 &fields, body, topic, tags, keys, properties, born_host, store_host
             )
             if type(answer) is PutMessageResult:
-                return answer if not self._waits else self._raised(self._on_disk(answer))
+                return answer if not self._waits else self._raised(self._settle(answer))
         message = Message(
             topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
             delay_level=delay_level, flag=flag, sys_flag=sys_flag,
@@ -152,7 +161,7 @@ cdef class MessagePutter:
                 if not self._waits:
                     return answer
                 if (<Message>message).wait_store_msg_ok:
-                    return self._on_disk(answer)
+                    return self._settle(answer)
                 return self._not_waited_for(answer)
         return self._put_generally(message, durability)
 

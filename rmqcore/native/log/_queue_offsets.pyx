@@ -1,7 +1,7 @@
 """The next queue offset of each queue, and the offsets that a message carries as properties.
 
-A `TopicTable` has one `TopicEntry` for each topic of the log, light queues included; a `Numbering`
-is made for a message whose own properties name offsets.
+A `TopicTable` has one `TopicEntry` for each topic of the log, light queues (RocketMQ's LMQ)
+included; a `Numbering` is made for a message whose own properties name offsets.
 """
 
 import re

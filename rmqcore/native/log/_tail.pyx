@@ -2,10 +2,11 @@
 
 A `LogTail` is pointed at the mapped bytes of the last file (`attach`), takes messages and answers
 each with a receipt, or with a number that says why Python has to decide first: the file is full,
-or the store refuses writes. It owns the wrote position and the next queue offsets, and nothing
-else; it never rolls, flushes, opens or recovers.
+or the store refuses writes. It owns the next queue offsets; bytes, positions and lock are those of
+the `LogEnd` that it is. It never rolls, flushes, opens or recovers.
 
-A record becomes visible to readers when its size word is stored, after everything else of it.
+A record's size word is stored last: from then on other processes see the record. Readers of this
+process see it when `advance` publishes its end.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -20,7 +21,7 @@ from libc.string cimport memset
 cimport cython
 
 from rmqcore.native.format._batch cimport measure_batch, write_batch
-from rmqcore.native.format._bytes cimport publish_i32
+from rmqcore.native.format._bytes cimport load_i16, load_i32, publish_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, RECORD_OVERHEAD_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK,
@@ -28,6 +29,7 @@ from rmqcore.native.format._layout cimport (
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
 from rmqcore.native.format._message cimport Message, settled_keys
 from rmqcore.native.format._receipt cimport PutMessageResult
+from rmqcore.native.format._properties cimport asks_for_timer
 from rmqcore.native.log._queue_offsets cimport Numbering, TopicEntry, TopicTable
 from rmqcore.native.format._record cimport (
     RecordFields, bytes_t, record_size, rmq_crc32_init, write_crc_property, write_fields,
@@ -337,7 +339,7 @@ cdef class LogTail(LogEnd):
 
         Raises:
             MessageIllegalError: the body is malformed (position named), larger than the maximum
-                message size or than a file; nothing was written.
+                message size or than a file, or asks for a timer wheel; nothing was written.
 
         Source: RocketMQ store/CommitLog.java, asyncPutMessages; MessageExtEncoder.java.
         """
@@ -348,6 +350,7 @@ cdef class LogTail(LogEnd):
         cdef RecordFields fields
         cdef int64_t total = 0
         cdef int32_t count = 0
+        cdef bint may_be_timed = False
         cdef int64_t problem_at
         cdef int64_t size
         if not self.writable:
@@ -369,10 +372,15 @@ cdef class LogTail(LogEnd):
         size = hold_body(batch_body, &held, self.max_message_size)
         try:
             problem_at = measure_batch(
-                <bytes_t>held.buf, size, &fields, self.append_crc, &total, &count
+                <bytes_t>held.buf, size, &fields, self.append_crc, &total, &count, &may_be_timed
             )
             if problem_at >= 0:
                 raise MessageIllegalError(f"the batch body is malformed at byte {problem_at}")
+            if (
+                may_be_timed and batch_asks_for_timer(<bytes_t>held.buf, count)
+                and entry.name != b"rmq_sys_wheel_timer"
+            ):
+                return self.refusal(TIMER_ASKED, &fields)
             if total > self.file_size - BLANK_SIZE_MIN:
                 raise MessageIllegalError(
                     f"the batch takes {total} bytes, a log file holds {self.file_size - 8}"
@@ -424,6 +432,18 @@ cdef class LogTail(LogEnd):
         receipt.store_host = stored_by
         receipt.phy_offsets = memoryview(offsets).cast("q")
         return receipt
+
+
+cdef bint batch_asks_for_timer(bytes_t body, int32_t count):
+    """True when a message of a checked batch body asks for the timer wheel's later delivery."""
+    cdef bytes_t properties
+    for _ in range(count):
+        properties = body + 20 + load_i32(body + 16)
+        if asks_for_timer(properties + 2, load_i16(properties)):
+            return True
+        body += load_i32(body)
+    return False
+
 
 cdef void fill_hosts(
     RecordFields* fields, TopicEntry entry, bytes born, bytes stored_by

@@ -100,6 +100,9 @@ class GetMessageResult:
             least_offset: number of the first message; each has a greater one than that before it.
             demand_crc: refuse records without a right ``__CRC32#`` property.
         """
+    @property
+    def expected(self) -> tuple[str, int, int, bool] | None:
+        """The arguments that `expect` was given; None before."""
     def slices(self) -> list[memoryview]:
         """The records' bytes as read-only memoryviews, without a copy and without any check."""
     def sizes(self) -> list[int]:

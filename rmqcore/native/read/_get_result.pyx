@@ -234,6 +234,13 @@ cdef class GetMessageResult:
         self.least_offset = least_offset
         self.demand_crc = demand_crc
 
+    @property
+    def expected(self):
+        """The arguments that `expect` was given; None before."""
+        if self.topic is None:
+            return None
+        return self.topic, self.queue_id, self.least_offset, self.demand_crc
+
     cdef int belongs(
         self, const Found* found, const RecordHead* head, bytes topic, int64_t least
     ) noexcept:

@@ -1,0 +1,305 @@
+"""``consumerLeases.log``: what groups have leased and acknowledged, one record behind the other.
+
+Each change is appended in one write, which a kill of the process does not undo; now and then all
+that holds is written anew, and takes the file's place. What a power cut leaves is read up to the
+first record that is not whole. The page docs/format/consumer-leases.md has the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
+from rmqcore.files.store_dir import NOT_A_FILE, sync_directory
+
+#: the file's first record
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct(">IBH")
+_HEADED: Final = struct.Struct(">BH")
+_SPAN: Final = struct.Struct(">IqI")
+_LEASED: Final = struct.Struct(">IqIqII")
+_BEGUN: Final = struct.Struct(">Iq")
+_NUMBER: Final = struct.Struct(">I")
+_NAMED_QUEUE: Final = struct.Struct(">Ii")
+_HANDED: Final = struct.Struct(">IqII")
+_FILE_MODE: Final = 0o644
+
+
+class _Kind(IntEnum):
+    VERSION = 0
+    QUEUE = 1
+    HOLDER = 2
+    BEGUN = 3
+    LEASED = 4
+    DONE = 5
+    CLOSED = 6
+    HANDED = 7
+
+
+class QueueNamed(NamedTuple):
+    """From here on a number stands for a group's queue."""
+
+    number: int
+    group: str
+    topic: str
+    queue_id: int
+
+
+class HolderNamed(NamedTuple):
+    """From here on a number stands for a holder; 0 is nobody."""
+
+    number: int
+    holder: str
+
+
+class Begun(NamedTuple):
+    """A group has done with all that lies before an offset, and with nothing behind it."""
+
+    queue: int
+    queue_offset: int
+
+
+class Leased(NamedTuple):
+    """Messages that follow one another are leased; those before them that were not, are done with.
+
+    Attributes:
+        due_ms: Unix time at which they come again; 0 when they may at once.
+        holder: number of who has them.
+        times: how often they were handed out.
+    """
+
+    queue: int
+    queue_offset: int
+    messages: int
+    due_ms: int
+    holder: int
+    times: int
+
+
+class Done(NamedTuple):
+    """Messages that follow one another are acknowledged, or passed over."""
+
+    queue: int
+    queue_offset: int
+    messages: int
+
+
+class Handed(NamedTuple):
+    """Messages that follow one another were leased by a call that another process has made.
+
+    Attributes:
+        times: how often they were handed out, this time among them.
+        call: name of the call.
+    """
+
+    queue: int
+    queue_offset: int
+    messages: int
+    times: int
+    call: str
+
+
+class Closed(NamedTuple):
+    """The store was closed; ``consumerOffset.json`` agrees with all before."""
+
+
+Entry: TypeAlias = QueueNamed | HolderNamed | Begun | Leased | Done | Handed | Closed
+
+
+def to_bytes(entry: Entry) -> bytes:
+    """The record of an entry."""
+    match entry:
+        case Done():
+            return _record(_Kind.DONE, _SPAN.pack(*entry))
+        case Leased():
+            return _record(_Kind.LEASED, _LEASED.pack(*entry))
+        case Begun():
+            return _record(_Kind.BEGUN, _BEGUN.pack(*entry))
+        case QueueNamed(number, group, topic, queue_id):
+            names = f"{group}\0{topic}".encode()
+            return _record(_Kind.QUEUE, _NAMED_QUEUE.pack(number, queue_id) + names)
+        case Handed(_, _, _, _, call):
+            return _record(_Kind.HANDED, _HANDED.pack(*entry[:-1]) + call.encode())
+        case HolderNamed(number, holder):
+            return _record(_Kind.HOLDER, _NUMBER.pack(number) + holder.encode())
+        case Closed():
+            return _record(_Kind.CLOSED, b"")
+
+
+def _record(kind: _Kind, payload: bytes) -> bytes:
+    headed = _HEADED.pack(kind, len(payload)) + payload
+    return zlib.crc32(headed).to_bytes(4, "big") + headed
+
+
+def _read(kind: int, payload: bytes) -> Entry:
+    """The entry of a record's payload; raises ValueError or struct.error when it is none."""
+    match kind:
+        case _Kind.DONE:
+            return Done(*_SPAN.unpack(payload))
+        case _Kind.LEASED:
+            return Leased(*_LEASED.unpack(payload))
+        case _Kind.HANDED:
+            queue, offset, count, times = _HANDED.unpack_from(payload)
+            return Handed(queue, offset, count, times, payload[_HANDED.size :].decode())
+        case _Kind.BEGUN:
+            return Begun(*_BEGUN.unpack(payload))
+        case _Kind.QUEUE:
+            number, queue_id = _NAMED_QUEUE.unpack_from(payload)
+            group, _, topic = payload[_NAMED_QUEUE.size :].decode().partition("\0")
+            return QueueNamed(number, group, topic, queue_id)
+        case _Kind.HOLDER:
+            (number,) = _NUMBER.unpack_from(payload)
+            return HolderNamed(number, payload[_NUMBER.size :].decode())
+        case _Kind.CLOSED:
+            return Closed()
+    raise ValueError(f"a record of kind {kind}")
+
+
+class LeaseJournal:
+    """The file; one writer.
+
+    Threads: one at a time.
+    Durability: page_cache when `append` returns, disk when `replace` does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; nothing is opened."""
+        self.path = path
+        self._file = -1
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that have been written."""
+        return self._size
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries up to the first record that is not whole; none without a file.
+
+        Raises:
+            CorruptConfigFileError: the file is of another kind or of a later release.
+            OSError: it cannot be read.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        except IsADirectoryError as error:
+            raise CorruptConfigFileError(self.path, -1, NOT_A_FILE) from error
+        at, first = 0, True
+        while at + _HEADER.size <= len(raw):
+            crc, kind, size = _HEADER.unpack_from(raw, at)
+            end = at + _HEADER.size + size
+            if end > len(raw) or zlib.crc32(memoryview(raw)[at + 4 : end]) != crc:
+                break
+            payload = raw[at + _HEADER.size : end]
+            if first:
+                self._check_version(kind, payload)
+                first = False
+            else:
+                try:
+                    yield _read(kind, payload)
+                except (ValueError, struct.error) as error:
+                    raise CorruptConfigFileError(self.path, at, str(error)) from error
+            at = end
+        if first and raw:
+            raise CorruptConfigFileError(
+                self.path, 0, "it is no journal of leases; move it away to go on without"
+            )
+
+    def _check_version(self, kind: int, payload: bytes) -> None:
+        if kind != _Kind.VERSION or payload != _NUMBER.pack(_VERSION):
+            raise CorruptConfigFileError(
+                self.path, 0, f"it is no journal of leases of version {_VERSION}"
+            )
+
+    def append(self, records: bytes) -> None:
+        """Write records behind those that there are: all of them, or none.
+
+        Raises:
+            DiskFullError: there is no room.
+            OSError: the system refused otherwise.
+        """
+        try:
+            written = os.write(self._file, records)
+        except OSError as error:
+            raise self._as_full(error) from error
+        if written < len(records):
+            # the rest has no room, and half a record would hide all that follow
+            with suppress(OSError):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise DiskFullError(self.path)
+        self._size += written
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Write a new file in place of the old one, which stays when that fails.
+
+        Raises:
+            DiskFullError: there is no room.
+            OSError: the system refused otherwise.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        file = os.open(temporary, flags, _FILE_MODE)
+        try:
+            _write(file, _record(_Kind.VERSION, _NUMBER.pack(_VERSION)))
+            pending = bytearray()
+            for entry in entries:
+                pending += to_bytes(entry)
+                if len(pending) >= 1 << 16:
+                    _write(file, pending)
+                    pending.clear()
+            _write(file, pending)
+            os.fsync(file)
+            os.replace(temporary, self.path)  # noqa: PTH105 - one system call, named as such
+        except OSError as error:
+            os.close(file)
+            temporary.unlink(missing_ok=True)
+            raise self._as_full(error) from error
+        except BaseException:
+            # an interrupt may come behind the rename: what is appended then belongs into this file
+            if _is_at(file, self.path):
+                self._go_on_in(file)
+            else:
+                os.close(file)
+            raise
+        self._go_on_in(file)
+        sync_directory(self.path.parent)
+
+    def _go_on_in(self, file: int) -> None:
+        self.close()
+        self._file, self._size = file, os.fstat(file).st_size
+
+    def _as_full(self, error: OSError) -> OSError:
+        return DiskFullError(self.path) if error.errno in NO_ROOM else error
+
+    def close(self) -> None:
+        """Let the file go; idempotent."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Tell whether a file is the one that has a name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False
+
+
+def _write(file: int, raw: bytes | bytearray) -> None:
+    rest = memoryview(raw)
+    while rest:
+        count = os.write(file, rest)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "nothing was written")
+        rest = rest[count:]

@@ -1,0 +1,64 @@
+"""The second thread of recovery: in order, all in one thread, and errors reach the caller once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rmqcore.recovery.beside_thread import BesideThread
+
+
+@pytest.fixture
+def beside():
+    thread = BesideThread()
+    yield thread
+    thread.end()
+
+
+def test_all_work_is_done_in_order_by_one_thread(beside):
+    done = []
+    for number in range(50):
+        beside.start(lambda number=number: done.append((number, threading.get_ident())))
+    beside.wait()
+    assert [number for number, _ in done] == list(range(50))
+    (by,) = {ident for _, ident in done}
+    assert by != threading.get_ident()
+
+
+def test_the_caller_goes_on_beside_the_work(beside):
+    gate = threading.Event()
+    seen = []
+    beside.start(lambda: seen.append(gate.wait(10)))
+    gate.set()
+    beside.wait()
+    assert seen == [True]
+
+
+def test_what_the_work_raises_is_raised_once_and_the_thread_goes_on(beside):
+    done = []
+    beside.start(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        beside.start(lambda: done.append("not begun"))
+    beside.wait()
+    beside.start(lambda: done.append("begun"))
+    beside.wait()
+    assert done == ["begun"]
+
+
+def test_end_waits_drops_the_error_and_ends_the_thread():
+    before, beside, done = threading.active_count(), BesideThread(), []
+
+    def fail():
+        done.append(True)
+        raise OSError("the disk refused")
+
+    beside.start(fail)
+    beside.end()
+    assert done == [True]
+    assert threading.active_count() == before
+    beside.end()
+    beside.start(lambda: done.append(False))
+    beside.wait()
+    assert done == [True, False]
+    beside.end()

@@ -1,0 +1,217 @@
+"""Key-value tables of a store: what holds now, after a close, a kill, and a full disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rmqcore import (
+    ArgumentError,
+    CorruptRecordError,
+    DiskFullError,
+    MessageIllegalError,
+    open_store,
+)
+from rmqcore.store import key_values
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "s") as opened:
+        yield opened
+
+
+def test_values_are_set_replaced_and_deleted(store):
+    assert store.kv_get("t", [b"a"]) == [None]
+    store.kv_put("t", b"a", b"1")
+    store.kv_put("t", b"b", b"")
+    store.kv_put("t", b"a", b"2")
+    assert store.kv_get("t", [b"b", b"a", b"c"]) == [b"", b"2", None]
+    assert store.kv_count("t") == 2
+    store.kv_put("t", b"b", None)
+    assert store.kv_list("t") == [(b"a", b"2")]
+    assert store.kv_count("other") == 0
+
+
+def test_a_swap_needs_the_value_that_is_there(store):
+    assert not store.kv_swap("t", b"a", b"1", b"2")
+    assert store.kv_swap("t", b"a", None, b"1")
+    assert not store.kv_swap("t", b"a", None, b"2")
+    assert store.kv_swap("t", b"a", b"1", b"2")
+    assert store.kv_get("t", [b"a"]) == [b"2"]
+    assert store.kv_swap("t", b"a", b"2", None)
+    assert store.kv_swap("t", b"a", None, None)
+    assert store.kv_count("t") == 0
+
+
+def test_ranges_are_listed_and_taken_by_key(store):
+    for number in random.Random(5).sample(range(100), 100):
+        store.kv_put("t", b"%03d" % number, b"v%d" % number)
+    assert [k for k, _ in store.kv_list("t", first=b"010", last=b"013")] == [b"010", b"011", b"012"]
+    assert store.kv_take("t", last=b"098", max_entries=2) == [(b"000", b"v0"), (b"001", b"v1")]
+    assert len(store.kv_take("t", last=b"098")) == 96
+    assert store.kv_list("t") == [(b"098", b"v98"), (b"099", b"v99")]
+
+
+def test_what_has_expired_is_gone_also_after_a_close(tmp_path, monkeypatch):
+    now = [1_000_000]
+    monkeypatch.setattr("rmqcore.store.message_store.wall_clock_ms", lambda: now[0])
+    store = open_store(tmp_path / "s")
+    store._clock_ms = lambda: now[0]
+    store.kv_put("t", b"a", b"1", ttl_ms=100)
+    store.kv_put("t", b"b", b"1", ttl_ms=100)
+    store.kv_put("t", b"b", b"2", ttl_ms=300)
+    store.kv_put("t", b"c", b"1", ttl_ms=100)
+    store.kv_put("t", b"c", b"2")
+    now[0] += 100
+    assert store.kv_list("t") == [(b"b", b"2"), (b"c", b"2")]
+    assert store.kv_swap("t", b"a", None, b"again")
+    now[0] += 200
+    store.close()
+    with open_store(tmp_path / "s") as store:
+        store._clock_ms = lambda: now[0]
+        assert store.kv_list("t") == [(b"a", b"again"), (b"c", b"2")]
+
+
+def test_tables_are_there_after_a_close(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        for number in range(50):
+            store.kv_put("t", b"%d" % (number % 7), b"%d" % number)
+        store.kv_take("t", first=b"3", last=b"5")
+        before = store.kv_list("t")
+    with open_store(tmp_path / "s") as store:
+        assert store.kv_list("t") == before
+
+
+def test_a_table_is_written_anew_before_it_is_long(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        for number in range(5000):
+            store.kv_put("t", b"%d" % (number % 3), b"%d" % number)
+        start = store.consumer_offsets.get("%KV%t", key_values.GROUP, 0)
+        assert 5000 - start < 2 * key_values._COMPACTED_FROM
+    with open_store(tmp_path / "s") as store:
+        assert store.kv_list("t") == [(b"0", b"4998"), (b"1", b"4999"), (b"2", b"4997")]
+        assert store._tables["t"].records < 2 * key_values._COMPACTED_FROM
+
+
+def test_a_table_that_became_empty_begins_behind_its_records(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        for number in range(key_values._COMPACTED_FROM + 2):
+            store.kv_put("t", b"k", b"%d" % number if number % 2 == 0 else None)
+        assert store.kv_list("t") == []
+        assert store.consumer_offsets.get("%KV%t", key_values.GROUP, 0) > 0
+
+
+def test_tables_hold_no_log_file_back(tmp_path):
+    settings = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}
+    with open_store(tmp_path / "s", **settings) as store:
+        store.kv_put("t", b"old", b"1")
+        store.kv_put("gone", b"k", b"1")
+        store.kv_put("gone", b"k", None)
+        for _ in range(40):
+            store.put("T", bytes(100_000))
+        store.consumer_offsets.commit("T", "g", 0, 40)
+        assert store.delete_consumed_files() > 0
+        assert store.delete_consumed_files() == 0
+        assert store.min_phy_offset > 0
+    with open_store(tmp_path / "s", **settings) as store:
+        assert store.kv_list("t") == [(b"old", b"1")]
+        assert store.kv_list("gone") == []
+
+
+def test_counting_up_by_swaps_loses_nothing(store):
+    def count():
+        for _ in range(100):
+            while True:
+                (old,) = store.kv_get("t", [b"n"])
+                if store.kv_swap("t", b"n", old, b"%d" % (int(old or 0) + 1)):
+                    break
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.kv_get("t", [b"n"]) == [b"400"]
+
+
+def test_a_change_that_could_not_be_put_has_not_happened(store, monkeypatch):
+    store.kv_put("t", b"a", b"1")
+
+    def full(*_, **__):
+        raise DiskFullError("commit log")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "put_messages", full)
+        with pytest.raises(DiskFullError):
+            store.kv_put("t", b"a", b"2")
+        with pytest.raises(DiskFullError):
+            store.kv_take("t")
+    assert store.kv_list("t") == [(b"a", b"1")]
+
+
+KILLED = """
+import sys, rmqcore
+store = rmqcore.open_store(sys.argv[1])
+for number in range(10**9):
+    store.kv_put("t", b"%d" % (number % 10), b"%d" % number)
+    print(number, flush=True)
+"""
+
+
+def test_what_was_set_before_a_kill_is_there(tmp_path):
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "s")]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    while int(line := child.stdout.readline()) < 3000:
+        last = int(line)
+    os.kill(child.pid, signal.SIGKILL)
+    last = int(([line, *child.stdout.read().split()])[-1])
+    child.wait()
+    child.stdout.close()
+    with open_store(tmp_path / "s") as store:
+        values = [int(value) for _, value in store.kv_list("t")]
+        assert sorted(values) in ([*range(last - 9, last + 1)], [*range(last - 8, last + 2)])
+
+
+@pytest.mark.parametrize("body", [b"", b"short", b"\0" * 8 + b"\0\0\0\x09key"])
+def test_a_foreign_record_is_an_error_that_says_where(store, body):
+    store.put("%KV%t", body)
+    with pytest.raises(CorruptRecordError, match="%KV%t at 0: no record of a key-value table"):
+        store.kv_get("t", [b"a"])
+
+
+def test_wrong_arguments_are_named(store):
+    for call, argument in (
+        (lambda: store.kv_put("t", "a", b""), "key"),
+        (lambda: store.kv_put("t", b"a" * 65537, b""), "key"),
+        (lambda: store.kv_put("t", b"a", "x"), "value"),
+        (lambda: store.kv_put("t", b"a", b"x", ttl_ms=-1), "ttl_ms"),
+        (lambda: store.kv_list("t", first="a"), "first"),
+        (lambda: store.kv_take("t", last="a"), "last"),
+        (lambda: store.kv_list("t", max_entries=-1), "max_entries"),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert caught.value.argument == argument
+    with pytest.raises(MessageIllegalError):
+        store.kv_put("a/b", b"a", b"")
+
+
+def test_what_a_table_no_longer_reads_is_on_the_disk_anew(store, monkeypatch):
+    monkeypatch.setattr(key_values, "_COMPACTED_FROM", 8)
+    flushed = []
+
+    def commit(topic, group, queue_id, offset):
+        flushed.append(store._log_writer.flushed_offset == store.max_phy_offset)
+
+    monkeypatch.setattr(store.consumer_offsets, "commit", commit)
+    for number in range(12):
+        store.kv_put("t", b"a", b"%d" % number)
+    assert flushed
+    assert all(flushed)
