@@ -6,9 +6,9 @@ import pytest
 from broker.conftest import records
 
 from rmqcore.broker.matching import SCANNED_MAX
-from rmqcore.broker.sql92 import LENGTH_MAX, ExpressionError, compile_condition
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.store.consume.sql92 import LENGTH_MAX, ExpressionError, compile_condition
 
 MESSAGE = {"a": "2", "f": "2.5", "s": "x", "t": "true", "q": "it's", "word": "abc"}
 

@@ -1,0 +1,43 @@
+"""A table of the times at which leases end: 16 bytes for each, whatever their number."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+#: milliseconds that one slot covers, as a power of two
+_SLOT_BITS: Final = 4
+
+
+class DueTimes:
+    """Pairs (queue, offset) by the time at which they are looked at again.
+
+    A pair whose time changes is added once more; who looks at it knows which time holds.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, array[int]] = {}
+        self._order: list[int] = []
+
+    def add(self, due_ms: int, queue: int, offset: int, count: int = 1) -> None:
+        """Look at messages of a queue that follow one another at a time, or a little later."""
+        number = due_ms >> _SLOT_BITS
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = array("q")
+            heapq.heappush(self._order, number)
+        for each in range(offset, offset + count):
+            slot.append(queue)
+            slot.append(each)
+
+    def next_ms(self) -> int | None:
+        """When to call `until` next, Unix milliseconds; None when there is nothing to wait for."""
+        return (self._order[0] + 1) << _SLOT_BITS if self._order else None
+
+    def until(self, now_ms: int) -> Iterator[tuple[int, int]]:
+        """Take out the pairs (queue, offset) whose time has come."""
+        while self._order and (self._order[0] + 1) << _SLOT_BITS <= now_ms:
+            pairs = iter(self._slots.pop(heapq.heappop(self._order)))
+            yield from zip(pairs, pairs, strict=True)

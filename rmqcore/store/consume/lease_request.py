@@ -1,0 +1,182 @@
+"""What a consumer asks for when it leases messages, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from rmqcore.arguments import text, whole_number
+from rmqcore.errors import ArgumentError
+from rmqcore.files.config_tables import check_topic_name
+from rmqcore.message import EXPIRES_MS, Lease, MessageExt, ReceivedMessage, Sql, tags_of
+from rmqcore.store.consume.lease_queue import LeaseQueue
+from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_condition
+
+LEASE_MS_MAX: Final = 1 << 40
+_MANY: Final = 1 << 30
+#: messages that are got at once where a condition decides which are wanted
+_LOOKED_AT: Final = 64
+
+
+class Damaged(NamedTuple):
+    """A message that cannot be read.
+
+    Attributes:
+        queue_offset: its number in its queue.
+        body: the bytes of its record, where they can be told.
+        reason: what is wrong with them.
+    """
+
+    queue_offset: int
+    body: bytes
+    reason: str
+
+
+Item: TypeAlias = MessageExt | Damaged
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages of a topic are wanted.
+
+    Attributes:
+        tags: for `get_message`; None for all.
+        words: the same tags, which are compared as text.
+        condition: of SQL92, or None.
+    """
+
+    tags: str | None = None
+    words: frozenset[str] = frozenset()
+    condition: Condition | None = None
+
+    @classmethod
+    def of(cls, expression: str) -> Wanted:
+        """Read ``*``, ``a || b``, or an `Sql`.
+
+        Raises:
+            ArgumentError: it is none.
+        """
+        if not isinstance(expression, Sql):
+            words = tags_of(text("expression", expression))
+            return cls(" || ".join(sorted(words)) or None, words)
+        try:
+            return cls(condition=compile_condition(expression))
+        except ExpressionError as error:
+            raise ArgumentError("expression", expression, f"SQL92; {error}") from error
+
+    def looks_at(self, count: int) -> int:
+        """How many messages are got where so many are wanted."""
+        return count if self.condition is None else max(count, _LOOKED_AT)
+
+    def is_for(self, item: Item) -> bool:
+        """Tell whether a message is wanted; one that cannot be read is."""
+        if isinstance(item, Damaged):
+            return True
+        if self.condition is not None:
+            return self.condition(item.properties)
+        return not self.words or item.tags in self.words
+
+
+ALL: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """What a consumer asks for; see `MessageStore.lease`, and `Leasing.lease_once` for the call."""
+
+    group: str
+    wanted: Mapping[str, Wanted]
+    holder: str
+    max_messages: int
+    lease_ms: int
+    max_reconsume_times: int
+    by_priority: bool
+    drop_expired: bool
+    call: str
+
+    @classmethod
+    def of(
+        cls,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        holder: str = "",
+        max_messages: int = 32,
+        lease_ms: int = 30_000,
+        max_reconsume_times: int = 16,
+        by_priority: bool = False,
+        drop_expired: bool = False,
+        call: str = "",
+    ) -> LeaseRequest:
+        """Check the arguments of a call.
+
+        Raises:
+            ArgumentError: one is not what it should be.
+            MessageIllegalError: the group or a topic is no legal name.
+        """
+        check_topic_name(text("group", group))
+        return cls(
+            group,
+            _wanted_of(subscriptions),
+            text("holder", holder),
+            whole_number("max_messages", max_messages, 1, _MANY),
+            whole_number("lease_ms", lease_ms, 1, LEASE_MS_MAX),
+            whole_number("max_reconsume_times", max_reconsume_times, 0, _MANY),
+            bool(by_priority),
+            bool(drop_expired),
+            call,
+        )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics, the group's retry topic not among them."""
+        return tuple(self.wanted)
+
+
+def _wanted_of(subscriptions: object) -> dict[str, Wanted]:
+    if not isinstance(subscriptions, Mapping) or not subscriptions:
+        raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
+    for topic in subscriptions:
+        check_topic_name(text("topic", topic))
+    return {topic: Wanted.of(expression) for topic, expression in subscriptions.items()}
+
+
+class Taken:
+    """What one lease collects.
+
+    Attributes:
+        found: what is handed out.
+        dead: what was handed out too often, or cannot be read.
+        left: how many may still be handed out.
+    """
+
+    __slots__ = ("dead", "due_ms", "found", "left", "now_ms", "request")
+
+    def __init__(self, request: LeaseRequest, now_ms: int, due_ms: int) -> None:
+        self.request = request
+        self.now_ms = now_ms
+        self.due_ms = due_ms
+        self.left = request.max_messages
+        self.found: list[ReceivedMessage] = []
+        self.dead: list[tuple[LeaseQueue, Item, Lease]] = []
+
+    def add(self, queue: LeaseQueue, item: Item, lease: Lease) -> None:
+        """Take a message that is leased."""
+        if isinstance(item, Damaged):
+            self.dead.append((queue, item, lease))
+            return
+        message = ReceivedMessage(item, place=lease)
+        message.reconsume_times += lease.attempt
+        if message.reconsume_times > self.request.max_reconsume_times:
+            self.dead.append((queue, item, lease))
+            return
+        self.found.append(message)
+        self.left -= 1
+
+    def is_expired(self, item: Item) -> bool:
+        """Tell whether a message is of no use any more."""
+        if not self.request.drop_expired or isinstance(item, Damaged):
+            return False
+        expires = item.properties.get(EXPIRES_MS, "")
+        return expires.isascii() and expires.isdigit() and int(expires[:20]) <= self.now_ms

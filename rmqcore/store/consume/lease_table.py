@@ -1,0 +1,402 @@
+"""Who has leased what: every group's queues in memory, and the journal that tells it again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from rmqcore.config import StoreConfig
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.lease_journal import (
+    Begun,
+    Closed,
+    Done,
+    Entry,
+    Handed,
+    HolderNamed,
+    Leased,
+    LeaseJournal,
+    QueueNamed,
+    to_bytes,
+)
+from rmqcore.message import RETRY_PREFIX, GetMessageResult, Message, PutMessageResult
+from rmqcore.status import Durability
+from rmqcore.store.consume.due_times import DueTimes
+from rmqcore.store.consume.holders import is_gone
+from rmqcore.store.consume.lease_queue import HOLDER_MAX, LeaseQueue, runs_of
+
+_log = logging.getLogger("rmqcore")
+
+#: group, topic, queue id
+QueueKey: TypeAlias = tuple[str, str, int]
+
+#: the journal is written anew when it has so many bytes, and four times what it had then
+_COMPACT_AT_LEAST: Final = 4 << 20
+#: so many calls of other processes, the last ones, can be made again when an owner has not answered
+_CALLS_KNOWN: Final = 1024
+
+
+class LeasedStore(Protocol):
+    """The store as leases see it."""
+
+    config: StoreConfig
+    topics: TopicConfigTable
+    consumer_offsets: ConsumerOffsetTable
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int = 128 << 20,
+        tags: str | None = None,
+    ) -> GetMessageResult:
+        """Messages of one queue from an offset on, and where to go on."""
+
+    def put_message(
+        self, message: Message, *, durability: Durability | None = None
+    ) -> PutMessageResult:
+        """Store a message; failures that are not the message's are statuses."""
+
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Smallest offset of a queue; 0 when it is unknown."""
+
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Offset behind the last message of a queue; 0 when it is unknown."""
+
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue."""
+
+
+class LeaseTable:
+    """The state of all groups; what `Leases` does is made of these steps.
+
+    - A change is written to the journal before it counts.
+    - Beside another's change of ``consumerOffset.json`` the other's counts.
+
+    Args:
+        store: whose messages are leased.
+        path: of the journal.
+        see_new: catches up with what has been put, so that `arrived` has heard of it.
+
+    Threads: one at a time, but for `arrived`.
+
+    Attributes:
+        queues: by group, topic and queue id.
+        holders: numbers by name.
+        due: when something comes again.
+        new_queues: whether there may be queues that are not known yet.
+    """
+
+    def __init__(self, store: LeasedStore, path: Path, see_new: Callable[[], None]) -> None:
+        self.queues: dict[QueueKey, LeaseQueue] = {}
+        self.holders: dict[str, int] = {}
+        self.due = DueTimes()
+        self.new_queues = True
+        self._store = store
+        self._see_new = see_new
+        self._journal = LeaseJournal(path)
+        self._compact_at = _COMPACT_AT_LEAST
+        self._numbered: dict[int, LeaseQueue] = {}
+        self._next_number = 1
+        self._known: set[tuple[str, int]] = set()
+        #: by (group, topics, by priority): queues that take turns, those that come first first
+        self._routes: dict[tuple[str, tuple[str, ...], bool], list[list[LeaseQueue]]] = {}
+        self._turns: dict[str, int] = {}
+        #: by call, the oldest first
+        self._handed: dict[str, list[Handed]] = {}
+
+    def load(self) -> None:
+        """Take in the journal; what others have done to the store meanwhile counts."""
+        names: dict[int, str] = {}
+        closed = False
+        for entry in self._journal.entries():
+            closed = isinstance(entry, Closed)
+            self._replay(entry, names)
+        self._next_number = max(self._numbered, default=0) + 1
+        held = set().union(*(queue.holders() for queue in self._numbered.values()))
+        self.holders = {names.get(number, ""): number for number in held}
+        for queue in list(self.queues.values()):
+            self._fit(queue, closed=closed)
+        self._journal.replace(self._entries())
+        for holder in list(self.holders):
+            if is_gone(holder):
+                self.release(holder)
+        for queue in self.queues.values():
+            for offset, due_ms in queue.timed():
+                self.due.add(due_ms, queue.number, offset)
+
+    def _replay(self, entry: Entry, names: dict[int, str]) -> None:
+        match entry:
+            case QueueNamed(number, group, topic, queue_id):
+                queue = LeaseQueue(number, group, topic, queue_id)
+                self.queues[group, topic, queue_id] = self._numbered[number] = queue
+            case HolderNamed(number, holder):
+                names[number] = holder
+            case Closed():
+                pass
+            case Handed():
+                self._keep_handed(entry)
+            case _ if entry[0] not in self._numbered:
+                pass
+            case Begun(number, offset):
+                self._numbered[number].begin(offset)
+            case Leased(number, offset, count, due_ms, holder, times):
+                self._numbered[number].lease(offset, count, due_ms, holder, times)
+            case Done(number, offset, count):
+                self._numbered[number].done_with(offset, count)
+
+    def _fit(self, queue: LeaseQueue, *, closed: bool) -> None:
+        """Agree with ``consumerOffset.json`` and with what the queue has."""
+        stored = self._store.consumer_offsets.get(queue.topic, queue.group, queue.queue_id)
+        if stored is None and closed:
+            self.drop(queue)
+            return
+        if stored is not None and stored != queue.oldest:
+            if closed:
+                queue.begin(stored)
+            else:
+                # the file was saved later than what a power cut has left of the journal
+                queue.done_before(stored)
+        least, most = self.bounds(queue)
+        queue.fit(least, most)
+        self.tell(queue)
+
+    def close(self) -> None:
+        """Write all down, behind ``consumerOffset.json``, which agrees with it.
+
+        Raises:
+            OSError: it could not be written; the journal has it all the same.
+        """
+        self._journal.replace([*self._entries(), Closed()])
+
+    def abandon(self) -> None:
+        """Let the file go."""
+        self._journal.close()
+
+    def _entries(self) -> Iterator[Entry]:
+        """All that holds."""
+        held = set().union(*(queue.holders() for queue in self.queues.values()))
+        self.holders = {name: number for name, number in self.holders.items() if number in held}
+        for name, number in self.holders.items():
+            yield HolderNamed(number, name)
+        for queue in self.queues.values():
+            yield from queue.entries()
+        for handed in self._handed.values():
+            yield from handed
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """Append to the journal; nothing counts before that.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        records = b"".join(map(to_bytes, entries))
+        if records:
+            self._journal.append(records)
+
+    def hand_out(self, entries: Sequence[Entry], call: str) -> None:
+        """Write down what is leased, and which call of another process gets it, if one does.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        handed = [
+            Handed(*each[:3], each.times, call)
+            for each in entries
+            if call and isinstance(each, Leased)
+        ]
+        self.write([*entries, *handed])
+        for each in handed:
+            self._keep_handed(each)
+
+    def _keep_handed(self, handed: Handed) -> None:
+        self._handed.setdefault(handed.call, []).append(handed)
+        while len(self._handed) > _CALLS_KNOWN:
+            del self._handed[next(iter(self._handed))]
+
+    def take_back(self, call: str, holder: int) -> None:
+        """Free what a call was given whose answer was lost: it counts as not handed out."""
+        for number, first, count, times, _ in self._handed.pop(call, ()):
+            queue = self._numbered.get(number)
+            for offset in range(first, first + count):
+                if (
+                    queue is not None
+                    and queue.is_held(offset, times - 1)
+                    and queue.holder(offset) == holder
+                ):
+                    self.write((Leased(number, offset, 1, 0, 0, times - 1),))
+                    queue.lease(offset, 1, 0, 0, times - 1)
+
+    def forget(self, topic: str) -> None:
+        """Know nothing of a topic any more, also after a power cut.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        for queue in [queue for queue in self.queues.values() if queue.topic == topic]:
+            self.drop(queue)
+        self.new_queues = True
+        self._journal.replace(self._entries())
+
+    def compact(self) -> None:
+        """Write the journal anew when most of it has been overtaken."""
+        if self._journal.size < self._compact_at:
+            return
+        try:
+            self._journal.replace(self._entries())
+        except OSError:
+            _log.exception("%s could not be written anew, and grows", self._journal.path)
+        self._compact_at = max(_COMPACT_AT_LEAST, 4 * self._journal.size)
+
+    def bounds(self, queue: LeaseQueue) -> tuple[int, int]:
+        """The smallest offset of a queue, and the one behind its last message."""
+        return (
+            self._store.min_queue_offset(queue.topic, queue.queue_id),
+            self._store.max_queue_offset(queue.topic, queue.queue_id),
+        )
+
+    def tell(self, queue: LeaseQueue) -> None:
+        """Say in the consumer offsets up to where a queue is done with."""
+        oldest = queue.oldest
+        if oldest == queue.committed:
+            return
+        table = self._store.consumer_offsets
+        before = table.get(queue.topic, queue.group, queue.queue_id)
+        table.advance(queue.topic, queue.group, queue.queue_id, oldest)
+        queue.committed = oldest
+        if before is not None and oldest < before:
+            # the queue has lost its end, and what it gets there is new; see `_fit`
+            table.persist()
+
+    def _queue(self, group: str, topic: str, queue_id: int) -> LeaseQueue:
+        """The state of a group's queue; one that is new to the group begins where it stands."""
+        key = group, topic, queue_id
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = LeaseQueue(self._next_number, *key)
+            stored = self._store.consumer_offsets.get(topic, group, queue_id)
+            least, most = self.bounds(queue)
+            queue.begin(least if stored is None else max(least, min(stored, most)))
+            self.tell(queue)
+            self.write((QueueNamed(queue.number, *key), Begun(queue.number, queue.position)))
+            self._next_number += 1
+            self.queues[key] = self._numbered[queue.number] = queue
+        return queue
+
+    def drop(self, queue: LeaseQueue) -> None:
+        """Know nothing of a group's queue any more."""
+        del self.queues[queue.group, queue.topic, queue.queue_id]
+        del self._numbered[queue.number]
+
+    def follow_reset(self, queue: LeaseQueue) -> None:
+        """Begin anew where somebody has set the group's offset."""
+        stored = self._store.consumer_offsets.get(queue.topic, queue.group, queue.queue_id)
+        if stored == queue.committed:
+            return
+        least, most = self.bounds(queue)
+        position = least if stored is None else max(least, min(stored, most))
+        # the file may hold what the group had before, and would count; see `_fit`
+        self._store.consumer_offsets.persist()
+        self.write((Begun(queue.number, position),))
+        queue.begin(position)
+        queue.committed = stored
+        self.tell(queue)
+
+    def holder(self, holder: str) -> int:
+        """The number of a holder, written down when it is new."""
+        number = self.holders.get(holder)
+        if number is None:
+            used = set(self.holders.values())
+            number = max(used, default=0) + 1
+            if number > HOLDER_MAX:
+                number = next(n for n in range(1, HOLDER_MAX) if n not in used)
+            self.write((HolderNamed(number, holder),))
+            self.holders[holder] = number
+        return number
+
+    def arrived(self, queues: Sequence[tuple[str, int]]) -> None:
+        """Look for queues anew when there are messages of an unknown one; from any thread."""
+        if not self._known.issuperset(queues):
+            self.new_queues = True
+
+    def asked(self, group: str, topics: tuple[str, ...], by_priority: bool) -> Sequence[LeaseQueue]:
+        """The queues of a group, in the order in which they are asked now."""
+        self._see_queues()
+        route = self._routes.get((group, topics, by_priority))
+        if route is None:
+            alike: dict[int, list[LeaseQueue]] = {}
+            for topic, queue_id in self.keys_of(group, topics):
+                queue = self._queue(group, topic, queue_id)
+                alike.setdefault(queue_id if by_priority else 0, []).append(queue)
+            route = [alike[priority] for priority in sorted(alike, reverse=True)]
+            self._routes[group, topics, by_priority] = route
+        turn = self._turns[group] = self._turns.get(group, -1) + 1
+        asked: list[LeaseQueue] = []
+        for queues in route:
+            first = turn % len(queues)
+            asked += queues[first:]
+            asked += queues[:first]
+        return asked
+
+    def keys_of(self, group: str, topics: Iterable[str]) -> list[tuple[str, int]]:
+        """(topic, queue id) of each queue of a group's topics and of its retry topic, sorted."""
+        self._see_queues()
+        wanted = {RETRY_PREFIX + group, *topics}
+        return sorted(key for key in self._known if key[0] in wanted)
+
+    def _see_queues(self) -> None:
+        self._see_new()
+        if self.new_queues:
+            self.new_queues = False
+            self._known = set(self._store.queues())
+            self._routes.clear()
+
+    def free_due(self, now_ms: int) -> None:
+        """Let come again what was leased or put off until now."""
+        for number, offset in self.due.until(now_ms):
+            queue = self._numbered.get(number)
+            if queue is not None and 0 < queue.due_ms(offset) <= now_ms:
+                queue.give_free(offset)
+
+    def set(self, queue: LeaseQueue, offset: int, due_ms: int, holder: int) -> None:
+        """Let an open message come again at another time; 0 is at once."""
+        times = queue.times(offset)
+        self.write((Leased(queue.number, offset, 1, due_ms, holder, times),))
+        queue.lease(offset, 1, due_ms, holder, times)
+        if due_ms:
+            self.due.add(due_ms, queue.number, offset)
+
+    def finish(self, queues: Mapping[LeaseQueue, Iterable[int]]) -> None:
+        """Be done with messages that are open, by queue."""
+        self.write(
+            Done(queue.number, offset, count)
+            for queue, offsets in queues.items()
+            for offset, count, _ in runs_of((each, 0) for each in sorted(offsets))
+        )
+        for queue, offsets in queues.items():
+            for offset in offsets:
+                queue.done(offset)
+            self.tell(queue)
+        self.compact()
+
+    def release(self, holder: str) -> list[str]:
+        """Free what somebody holds; the topic of each message."""
+        number = self.holders.get(holder)
+        if number is None:
+            return []
+        freed = []
+        for queue in self._numbered.values():
+            held = queue.held_by(number)
+            self.write(
+                Leased(queue.number, offset, count, 0, 0, times)
+                for offset, count, times in runs_of((each, queue.times(each)) for each in held)
+            )
+            for offset in held:
+                queue.give_free(offset)
+            freed += [queue.topic] * len(held)
+        return freed

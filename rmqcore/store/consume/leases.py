@@ -1,0 +1,437 @@
+"""Leases: the messages of a queue shared by the consumers of a group, each for a time.
+
+What a group has open of its queues is in memory, see `LeaseQueue`; each change is one write to
+`LeaseJournal` before it counts, so that a kill forgets nothing. ``consumerOffset.json`` has each
+group's oldest message that is not acknowledged, as RocketMQ reads it.
+
+Source: RocketMQ broker/processor/PopMessageProcessor.java, AckMessageProcessor.java,
+    ChangeInvisibleTimeProcessor.java, AbstractSendMessageProcessor.java (consumerSendMsgBack).
+Differs: a lease that ends lets the message itself come again, in its place in the queue, where POP
+    copies it to a retry topic; and after too many tries it becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rmqcore.arguments import whole_number
+from rmqcore.errors import (
+    CorruptStoreError,
+    MessageIllegalError,
+    PutMessageError,
+    StoreClosedError,
+    StoreError,
+)
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.files.lease_journal import (
+    Done,
+    Entry,
+    Leased,
+)
+from rmqcore.message import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    Lease,
+    Message,
+    QueueLag,
+    ReceivedMessage,
+)
+from rmqcore.status import Durability, GetMessageStatus
+from rmqcore.store.consume.alone import Alone
+from rmqcore.store.consume.arrivals import Arrivals
+from rmqcore.store.consume.holders import is_mine
+from rmqcore.store.consume.lease_queue import LeaseQueue, runs_of
+from rmqcore.store.consume.lease_request import (
+    ALL,
+    LEASE_MS_MAX,
+    Damaged,
+    Item,
+    LeaseRequest,
+    Taken,
+)
+from rmqcore.store.consume.lease_table import LeasedStore, LeaseTable
+from rmqcore.store.consume.retry import first_retry_level, sent_again
+
+_log = logging.getLogger("rmqcore")
+
+_BYTES_MAX: Final = 8 << 20
+_REASON_MAX: Final = 1000
+#: a message that is on its way to another topic is nobody else's for so long
+_MOVING_MS: Final = 60_000
+
+
+class Leases:
+    """All leases of a store.
+
+    - A lease, an acknowledgement or a change costs one write to the page cache, and no sync.
+    - After a kill of the process everything holds that a call has returned for. A power cut may
+      let messages come again that were acknowledged; it loses none.
+    - Memory is taken by what is open, about 130 bytes a message, whatever its size.
+
+    Args:
+        store: whose messages are leased.
+        path: of the journal.
+        clock_ms: Unix time in milliseconds.
+        arrivals: who waits for messages.
+        see_new: lets `arrivals` know of all that has been put.
+
+    Threads: any.
+    """
+
+    request = staticmethod(LeaseRequest.of)
+
+    def __init__(
+        self,
+        store: LeasedStore,
+        path: Path,
+        clock_ms: Callable[[], int],
+        arrivals: Arrivals,
+        see_new: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._arrivals = arrivals
+        self._alone = Alone()
+        self._closed = False
+        self._table = LeaseTable(store, path, see_new)
+        with self._alone:
+            self._table.load()
+        arrivals.tell_first(self._table.arrived)
+
+    def stop(self) -> None:
+        """Lease and take back nothing more; what this process holds may come again at once."""
+        with self._alone:
+            self._closed = True
+            for holder in list(self._table.holders):
+                if is_mine(holder):
+                    self._table.release(holder)
+
+    def close(self) -> None:
+        """Write all down, behind ``consumerOffset.json``; after `stop`.
+
+        Raises:
+            OSError: it could not be written; the journal has it all the same.
+        """
+        with self._alone:
+            self._table.close()
+
+    def abandon(self) -> None:
+        """Let the file go."""
+        self._table.abandon()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store has been closed")
+
+    def lease(self, request: LeaseRequest) -> list[ReceivedMessage]:
+        """Hand out what there is now; see `MessageStore.lease`.
+
+        Raises:
+            StoreError: the journal takes nothing, or the store is closed; nothing is handed out.
+        """
+        now_ms = self._clock_ms()
+        taken = Taken(request, now_ms, now_ms + request.lease_ms)
+        with self._alone:
+            self._check_open()
+            self._table.free_due(now_ms)
+            holder = self._table.holder(request.holder)
+            if request.call:
+                self._table.take_back(request.call, holder)
+            for queue in self._table.asked(request.group, request.topics, request.by_priority):
+                self._take(queue, taken, holder)
+                if taken.left <= 0:
+                    break
+            self._table.compact()
+        for queue, item, lease in taken.dead:
+            try:
+                self._move(queue, lease, self._dead_letter(request.group, item, lease))
+            except (StoreError, OSError, MessageIllegalError) as error:
+                _log.error("a dead letter of %s is tried again later: %s", request.group, error)
+        return taken.found
+
+    def next_due_ms(self) -> int | None:
+        """When to look again for what comes again, Unix ms; None: nothing does."""
+        with self._alone:
+            return self._table.due.next_ms()
+
+    def _take(self, queue: LeaseQueue, taken: Taken, holder: int) -> None:
+        """Lease what a queue has: first what comes again, then what is new."""
+        self._table.follow_reset(queue)
+        items: list[tuple[int, int, Item]] = []
+        entries: list[Entry] = []
+        due_ms, following = taken.due_ms, queue.position
+        try:
+            while len(items) < taken.left and (offset := queue.next_free()) is not None:
+                times = queue.times(offset) + 1
+                item = self._read(queue, offset)
+                if item is None or taken.is_expired(item):
+                    queue.done(offset)
+                    entries.append(Done(queue.number, offset, 1))
+                    continue
+                queue.lease(offset, 1, due_ms, holder, times)
+                entries.append(Leased(queue.number, offset, 1, due_ms, holder, times))
+                items.append((offset, times, item))
+            if len(items) < taken.left:
+                fresh, following = self._fresh(queue, taken, taken.left - len(items))
+                for offset, count, _ in runs_of((each, 0) for each, _ in fresh):
+                    queue.lease(offset, count, due_ms, holder, 1)
+                    entries.append(Leased(queue.number, offset, count, due_ms, holder, 1))
+                items.extend((offset, 1, item) for offset, item in fresh)
+            self._table.hand_out(entries, taken.request.call)
+        except BaseException:
+            # nobody gets what is not written down
+            for offset, times, _ in items:
+                if queue.is_open(offset):
+                    queue.lease(offset, 1, 0, 0, times - 1)
+            raise
+        queue.pass_over(following)
+        for offset, times, item in items:
+            self._table.due.add(due_ms, queue.number, offset)
+            taken.add(queue, item, Lease(queue.topic, queue.queue_id, offset, times - 1, due_ms))
+        self._table.tell(queue)
+
+    def _fresh(
+        self, queue: LeaseQueue, taken: Taken, count: int
+    ) -> tuple[list[tuple[int, Item]], int]:
+        """Messages that were never handed out and are wanted, and where to go on."""
+        fresh: list[tuple[int, Item]] = []
+        wanted = taken.request.wanted.get(queue.topic, ALL)
+        at = queue.position
+        while len(fresh) < count:
+            try:
+                result = self._store.get_message(
+                    queue.topic,
+                    queue.queue_id,
+                    at,
+                    max_messages=wanted.looks_at(count - len(fresh)),
+                    max_bytes=_BYTES_MAX,
+                    tags=wanted.tags,
+                )
+                items: Sequence[Item] = result.messages
+                following = result.next_queue_offset
+            except CorruptStoreError:
+                one = self._read(queue, at)
+                items, following = [] if one is None else [one], at + 1
+            if following <= at:
+                break
+            for item in items:
+                if len(fresh) == count:
+                    return fresh, item.queue_offset
+                if wanted.is_for(item) and not taken.is_expired(item):
+                    fresh.append((item.queue_offset, item))
+            at = following
+        return fresh, at
+
+    def _read(self, queue: LeaseQueue, offset: int) -> Item | None:
+        """One message of a queue; None when the queue no longer has it."""
+        raw: list[memoryview] = []
+        try:
+            result = self._store.get_message(
+                queue.topic, queue.queue_id, offset, max_messages=1, max_bytes=1
+            )
+            if result.status is not GetMessageStatus.FOUND:
+                return None
+            raw = result.slices()
+            message = result.messages[0]
+        except CorruptStoreError as error:
+            return Damaged(offset, bytes(raw[0]) if raw else b"", str(error))
+        return message if message.queue_offset == offset else None
+
+    def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
+        """Be done with messages; see `MessageStore.acknowledge`."""
+        with self._alone:
+            self._check_open()
+            queues: dict[LeaseQueue, set[int]] = {}
+            for lease in leases:
+                queue = self._table.queues.get((group, lease[0], lease[1]))
+                if queue is not None and queue.is_open(lease[2]):
+                    queues.setdefault(queue, set()).add(lease[2])
+            self._table.finish(queues)
+            return sum(map(len, queues.values()))
+
+    def _held(self, group: str, leases: Iterable[Lease]) -> list[tuple[LeaseQueue, Lease]]:
+        """Those of some leases that somebody still has."""
+        found = []
+        for lease in map(Lease._make, leases):
+            queue = self._table.queues.get((group, lease.topic, lease.queue_id))
+            if queue is not None and queue.is_held(lease.queue_offset, lease.attempt):
+                found.append((queue, lease))
+        return found
+
+    def change(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
+        """Let leases end at another time; see `MessageStore.change_lease`."""
+        whole_number("lease_ms", lease_ms, 1, LEASE_MS_MAX)
+        with self._alone:
+            self._check_open()
+            held = self._held(group, leases)
+            due_ms = self._clock_ms() + lease_ms
+            for queue, lease in held:
+                self._table.set(queue, lease.queue_offset, due_ms, queue.holder(lease.queue_offset))
+            self._table.compact()
+        self._arrivals.wake(lease.topic for _, lease in held)
+        return len(held)
+
+    def give_back(
+        self,
+        group: str,
+        leases: Iterable[Lease],
+        delay_ms: int | None,
+        max_reconsume_times: int,
+    ) -> int:
+        """Let messages come again later; see `MessageStore.give_back`."""
+        if delay_ms is not None:
+            whole_number("delay_ms", delay_ms, 0, LEASE_MS_MAX)
+        moves: list[tuple[LeaseQueue, Lease, Message]] = []
+        with self._alone:
+            self._check_open()
+            held = self._held(group, leases)
+            now_ms = self._clock_ms()
+            for queue, lease in held:
+                item = self._read(queue, lease.queue_offset)
+                if item is None:
+                    self._table.finish({queue: (lease.queue_offset,)})
+                    continue
+                message = self._copy(group, item, lease, delay_ms, max_reconsume_times)
+                if message is None:
+                    wait_ms = self._retry_ms(item, lease) if delay_ms is None else delay_ms
+                    self._table.set(
+                        queue, lease.queue_offset, now_ms + wait_ms if wait_ms else 0, 0
+                    )
+                else:
+                    # nobody else gets it while it is put elsewhere
+                    holder = queue.holder(lease.queue_offset)
+                    self._table.set(queue, lease.queue_offset, now_ms + _MOVING_MS, holder)
+                    moves.append((queue, lease, message))
+            self._table.compact()
+        for queue, lease, message in moves:
+            self._move(queue, lease, message)
+        self._arrivals.wake(lease.topic for _, lease in held)
+        return len(held)
+
+    def _copy(
+        self, group: str, item: Item, lease: Lease, delay_ms: int | None, times_max: int
+    ) -> Message | None:
+        """What is put for a message that was given back; None when it stays where it is."""
+        if isinstance(item, Damaged):
+            return self._dead_letter(group, item, lease)
+        if item.reconsume_times + lease.attempt >= times_max:
+            return self._dead_letter(group, item, lease)
+        if delay_ms is not None or not self._store.config.deliver_delayed:
+            return None
+        return sent_again(
+            item,
+            self._group_topic(RETRY_PREFIX + group),
+            queue_id=0,
+            delay_level=first_retry_level(item.reconsume_times + lease.attempt),
+            reconsume_times=item.reconsume_times + lease.attempt + 1,
+            wait=True,
+        )
+
+    def _retry_ms(self, item: Item, lease: Lease) -> int:
+        """How long the next try waits where no delayed messages are delivered."""
+        levels_ms = self._store.config.delay_levels_ms
+        before = 0 if isinstance(item, Damaged) else item.reconsume_times
+        level = first_retry_level(before + lease.attempt)
+        return levels_ms[min(level, len(levels_ms)) - 1]
+
+    def _dead_letter(self, group: str, item: Item, lease: Lease) -> Message:
+        topic = self._group_topic(DEAD_LETTER_PREFIX + group)
+        if isinstance(item, Damaged):
+            properties = {
+                "RETRY_TOPIC": lease.topic,
+                "DAMAGED": item.reason[:_REASON_MAX],
+                "DAMAGED_AT": f"{lease.topic}/{lease.queue_id}@{lease.queue_offset}",
+            }
+            return Message(topic, item.body, properties=properties)
+        return sent_again(
+            item,
+            topic,
+            queue_id=0,
+            delay_level=0,
+            reconsume_times=item.reconsume_times + lease.attempt,
+            wait=True,
+        )
+
+    def _group_topic(self, name: str) -> str:
+        """A retry or dead-letter topic, created when it is missing."""
+        if self._store.topics.get(name) is None:
+            self._store.topics.put(
+                TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
+            )
+        return name
+
+    def _move(self, queue: LeaseQueue, lease: Lease, message: Message) -> None:
+        """Put a message elsewhere, and be done with it here.
+
+        Raises:
+            StoreError: it was not put; the lease ends in its time.
+        """
+        # on the disk before its place is given up: a power cut may take the last puts, and no more
+        receipt = self._store.put_message(message, durability=Durability.DISK)
+        if not receipt.ok:
+            raise PutMessageError(receipt.status, receipt.reason)
+        with self._alone:
+            if not self._closed and queue.is_open(lease.queue_offset):
+                self._table.finish({queue: (lease.queue_offset,)})
+
+    def release(self, holder: str) -> int:
+        """Let come again at once what somebody has; see `MessageStore.release_leases`."""
+        with self._alone:
+            self._check_open()
+            topics = self._table.release(holder)
+        self._arrivals.end_waits(holder)
+        self._arrivals.wake(topics)
+        return len(topics)
+
+    def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
+        """What a group has before it; see `MessageStore.lag`."""
+        with self._alone:
+            self._check_open()
+            self._table.free_due(self._clock_ms())
+            return [self._lag_of(group, *key) for key in self._table.keys_of(group, topics)]
+
+    def _lag_of(self, group: str, topic: str, queue_id: int) -> QueueLag:
+        least = self._store.min_queue_offset(topic, queue_id)
+        most = self._store.max_queue_offset(topic, queue_id)
+        queue = self._table.queues.get((group, topic, queue_id))
+        if queue is None:
+            stored = self._store.consumer_offsets.get(topic, group, queue_id)
+            oldest = max(least, min(stored or 0, most))
+            return QueueLag(topic, queue_id, oldest, most - oldest, 0)
+        self._table.follow_reset(queue)
+        ready = max(0, most - max(queue.position, least)) + queue.free
+        return QueueLag(topic, queue_id, queue.oldest, ready, len(queue) - queue.free)
+
+    def purge(self, group: str, topic: str) -> int:
+        """Be done with all that is ready; see `MessageStore.purge`."""
+        with self._alone:
+            self._check_open()
+            self._table.free_due(self._clock_ms())
+            count = 0
+            for queue in self._table.asked(group, (topic,), True):
+                if queue.topic != topic:
+                    continue
+                self._table.follow_reset(queue)
+                least, most = self._table.bounds(queue)
+                count += max(0, most - max(queue.position, least)) + queue.free
+                free: list[int] = []
+                while (offset := queue.next_free()) is not None:
+                    free.append(offset)
+                    queue.done(offset)
+                passed = most - queue.position
+                self._table.write([Done(queue.number, offset, 1) for offset in free])
+                if passed > 0:
+                    self._table.write((Done(queue.number, queue.position, passed),))
+                    queue.pass_over(most)
+                self._table.tell(queue)
+            self._table.compact()
+            return count
+
+    def forget_topic(self, topic: str) -> None:
+        """Know nothing of a topic any more: it is deleted."""
+        with self._alone:
+            self._check_open()
+            self._table.forget(topic)

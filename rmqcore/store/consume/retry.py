@@ -1,0 +1,56 @@
+"""Messages that a consumer could not handle, as they are stored once more.
+
+Source: RocketMQ broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqcore.message import Message, MessageExt
+from rmqcore.native.format._numbers import SysFlag
+
+_FIRST_LEVEL: Final = 3
+
+
+def first_retry_level(reconsume_times: int) -> int:
+    """The delay level of the next try after so many; each waits longer than the one before."""
+    return _FIRST_LEVEL + reconsume_times
+
+
+def sent_again(
+    stored: MessageExt,
+    topic: str,
+    *,
+    queue_id: int,
+    delay_level: int,
+    reconsume_times: int,
+    wait: bool,
+) -> Message:
+    """What is put for a message that comes again, or is a dead letter.
+
+    Args:
+        stored: the message.
+        topic: its group's retry or dead-letter topic.
+        queue_id: queue of that topic.
+        delay_level: when it comes; 0 is at once.
+        reconsume_times: how often it was handed out by then.
+        wait: whether the put waits for the disk where the store does.
+    """
+    properties = dict(stored.properties)
+    properties.setdefault("RETRY_TOPIC", stored.topic)
+    properties["WAIT"] = "true" if wait else "false"
+    properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
+    properties["DELAY"] = str(delay_level)
+    return Message(
+        topic,
+        stored.body,
+        queue_id=queue_id,
+        properties=properties,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
+        born_timestamp_ms=stored.born_timestamp_ms,
+        born_host=stored.born_host,
+        reconsume_times=reconsume_times,
+        wait_store_msg_ok=wait,
+    )

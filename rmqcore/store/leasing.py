@@ -1,0 +1,425 @@
+"""Consuming from a store: waiting for messages, and leases on them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rmqcore.arguments import text
+from rmqcore.errors import CorruptStoreError
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
+from rmqcore.store.consume.alone import Alone
+from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Patience, Sleeper
+from rmqcore.store.message_reads import MessageReads
+
+if TYPE_CHECKING:
+    from rmqcore.files.store_dir import StoreDir
+    from rmqcore.message import Message, MessageExt, PutMessageResult
+    from rmqcore.services.arrival import ArrivalListener
+    from rmqcore.services.retention import RetentionService
+    from rmqcore.status import Durability, DurabilityName
+    from rmqcore.store.consume.leases import Leases
+
+
+class Leasing(MessageReads):
+    """`wait`, `lease` and what belongs to them; a part of `DefaultMessageStore`.
+
+    A store that nobody consumes from by leases has no state of them and no file.
+    """
+
+    topics: TopicConfigTable
+    consumer_offsets: ConsumerOffsetTable
+    _clock_ms: Callable[[], int]
+    _directory: StoreDir
+    _retention: RetentionService
+    _move_tables_up: Callable[[], None]
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
+        """Call a function whenever messages have come that can be read."""
+        raise NotImplementedError
+
+    def put_message(
+        self,
+        message: Message | MessageExt,
+        *,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutMessageResult:
+        """Store one message; the status says when it is not stored as was asked."""
+        raise NotImplementedError
+
+    def flush(self) -> int:
+        """Write everything put so far through to the disk; the flushed physical offset."""
+        raise NotImplementedError
+
+    def _oldest_parked(self) -> int | None:
+        raise NotImplementedError
+
+    # ---- opening and closing
+
+    def _prepare_leases(self) -> None:
+        """Know what an earlier opening has leased; nothing is read where nobody did."""
+        self._arrivals = Arrivals(self.on_arrival)
+        self._making_leases = Alone()
+        self._leases: Leases | None = None
+        if self._directory.consumer_leases.exists():
+            self._made_leases()
+
+    def _made_leases(self) -> Leases:
+        if self._leases is None:
+            self._check_open()
+            with self._making_leases:
+                if self._leases is None:
+                    from rmqcore.store.consume.leases import Leases  # noqa: PLC0415 - heavy
+
+                    self._leases = Leases(
+                        self,
+                        self._directory.consumer_leases,
+                        self._clock_ms,
+                        self._arrivals,
+                        self._see_new,
+                    )
+        return self._leases
+
+    def _forget_leases(self, topic: str) -> None:
+        if self._leases is not None:
+            self._leases.forget_topic(topic)
+
+    # ---- waiting
+
+    def wait(self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None) -> bool:
+        """Wait until a queue has a message with an offset.
+
+        Args:
+            topic: topic of the queue, which need not exist yet.
+            queue_id: number of the queue in its topic.
+            offset: number of the message.
+            timeout_ms: for how long, milliseconds; None without end.
+
+        Returns:
+            False when the message had not come by then.
+
+        Raises:
+            StoreClosedError: the store is closed, or was closed meanwhile.
+        """
+        sleeper, patience = Sleeper(), Patience(timeout_ms, time.monotonic)
+        with self._arrivals.waking(sleeper, (text("topic", topic),)):
+            while self.max_queue_offset(topic, queue_id) <= offset:
+                left_s = patience.left_s
+                if left_s == 0:
+                    return False
+                sleeper.sleep(left_s)
+        return True
+
+    async def wait_async(
+        self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None
+    ) -> bool:
+        """As `wait`, without blocking the event loop."""
+        sleeper, patience = AsyncSleeper(), Patience(timeout_ms, time.monotonic)
+        with self._arrivals.waking(sleeper, (text("topic", topic),)):
+            while self.max_queue_offset(topic, queue_id) <= offset:
+                left_s = patience.left_s
+                if left_s == 0:
+                    return False
+                await sleeper.sleep(left_s)
+        return True
+
+    async def follow(
+        self, topic: str, queue_id: int, start: int | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """Every message of a queue, and those that come: ``async for`` without end.
+
+        Args:
+            topic: topic of the queue, which need not exist yet.
+            queue_id: number of the queue in its topic.
+            start: number of the first message wanted; None for the oldest there is.
+
+        Raises:
+            CorruptRecordError: the iteration came to a damaged record.
+            StoreClosedError: the store was closed.
+        """
+        offset = self.min_queue_offset(topic, queue_id) if start is None else start
+        while True:
+            await self.wait_async(topic, queue_id, offset)
+            result = self.get_message(topic, queue_id, offset)
+            for message in result.messages:
+                yield message
+            offset = result.next_queue_offset
+
+    # ---- leases
+
+    def lease(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        holder: str = "",
+        max_messages: int = 32,
+        lease_ms: int = 30_000,
+        timeout_ms: float | None = 0,
+        max_reconsume_times: int = 16,
+        by_priority: bool = False,
+        drop_expired: bool = False,
+    ) -> list[ReceivedMessage]:
+        """Hand out messages of some topics to one of a group's consumers, for a time.
+
+        Nobody else of the group gets them before that time is over. What comes again comes before
+        what is newer in its queue. A group that is new begins with the oldest message.
+
+        Args:
+            group: the consumers that share the messages.
+            subscriptions: topic -> ``*``, tags such as ``a || b``, or `Sql`; the group's retry
+                topic belongs to them.
+            holder: who takes them, see `release_leases`.
+            max_messages: at most so many.
+            lease_ms: for how long, milliseconds.
+            timeout_ms: how long to wait when there is none; 0 not at all, None without end.
+            max_reconsume_times: what was handed out once and so many times again goes to the
+                group's dead-letter topic.
+            by_priority: queues with higher ids first, always; else they take turns.
+            drop_expired: what has a property EXPIRES_MS with a Unix time in milliseconds that has
+                come is acknowledged in place of being handed out.
+
+        Returns:
+            the messages; ``place`` of each is its `Lease`. None in time: an empty list.
+
+        Raises:
+            ArgumentError: an argument is not what it should be.
+            DiskFullError: there is no room to write the leases down; nothing is handed out.
+            StoreClosedError: the store is closed, or was closed meanwhile.
+
+        Source: RocketMQ broker/processor/PopMessageProcessor.java.
+        """
+        return self.lease_once(
+            group,
+            subscriptions,
+            holder=holder,
+            max_messages=max_messages,
+            lease_ms=lease_ms,
+            timeout_ms=timeout_ms,
+            max_reconsume_times=max_reconsume_times,
+            by_priority=by_priority,
+            drop_expired=drop_expired,
+        )
+
+    def lease_once(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        call: str = "",
+        timeout_ms: float | None = 0,
+        **settings: Any,
+    ) -> list[ReceivedMessage]:
+        """As `lease`, for a caller that asks the next owner when this one ends before it answers.
+
+        Args:
+            group: see `lease`.
+            subscriptions: see `lease`.
+            call: a name that no other call has. What a call of this name was handed out counts as
+                never handed out.
+            timeout_ms: see `lease`.
+            settings: the others of `lease`.
+        """
+        leases = self._made_leases()
+        request = leases.request(group, subscriptions, call=call, **settings)
+        found = leases.lease(request)
+        if found or timeout_ms == 0:
+            return found
+        sleeper, patience = Sleeper(request.holder), Patience(timeout_ms, time.monotonic)
+        with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
+            while not (found := leases.lease(request)):
+                left_s = patience.left_s
+                if left_s == 0 or sleeper.ended:
+                    break
+                sleeper.sleep(self._until_due(leases, left_s))
+        return found
+
+    async def lease_async(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        holder: str = "",
+        max_messages: int = 32,
+        lease_ms: int = 30_000,
+        timeout_ms: float | None = 0,
+        max_reconsume_times: int = 16,
+        by_priority: bool = False,
+        drop_expired: bool = False,
+    ) -> list[ReceivedMessage]:
+        """As `lease`, without blocking the event loop while there is none."""
+        return await self.lease_async_once(
+            group,
+            subscriptions,
+            holder=holder,
+            max_messages=max_messages,
+            lease_ms=lease_ms,
+            timeout_ms=timeout_ms,
+            max_reconsume_times=max_reconsume_times,
+            by_priority=by_priority,
+            drop_expired=drop_expired,
+        )
+
+    async def lease_async_once(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        call: str = "",
+        timeout_ms: float | None = 0,
+        **settings: Any,
+    ) -> list[ReceivedMessage]:
+        """As `lease_once`, without blocking the event loop while there is none."""
+        leases = self._made_leases()
+        request = leases.request(group, subscriptions, call=call, **settings)
+        found = leases.lease(request)
+        if found or timeout_ms == 0:
+            return found
+        sleeper, patience = AsyncSleeper(request.holder), Patience(timeout_ms, time.monotonic)
+        with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
+            while not (found := leases.lease(request)):
+                left_s = patience.left_s
+                if left_s == 0 or sleeper.ended:
+                    break
+                await sleeper.sleep(self._until_due(leases, left_s))
+        return found
+
+    def _until_due(self, leases: Leases, left_s: float) -> float:
+        """Seconds until something comes again, at most so many."""
+        due_ms = leases.next_due_ms()
+        due_s = math.inf if due_ms is None else (due_ms - self._clock_ms()) / 1000
+        return min(left_s, max(0.0, due_s))
+
+    def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
+        """Be done with messages: the group gets them no more.
+
+        Args:
+            group: whose they are.
+            leases: the ``place`` of each; one whose time is over counts as long as nobody else
+                has acknowledged its message.
+
+        Returns:
+            how many were not acknowledged before.
+
+        Raises:
+            DiskFullError: there is no room to write it down; nothing is acknowledged.
+
+        Durability: page_cache when it returns: a kill of the process does not undo it.
+        Source: RocketMQ broker/processor/AckMessageProcessor.java.
+        """
+        return self._made_leases().acknowledge(group, leases)
+
+    def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
+        """Let leases end so many milliseconds from now.
+
+        Returns:
+            how many there are still; the others are over, and nothing becomes of them.
+
+        Source: RocketMQ broker/processor/ChangeInvisibleTimeProcessor.java.
+        """
+        return self._made_leases().change(group, leases, lease_ms)
+
+    def give_back(
+        self,
+        group: str,
+        leases: Iterable[Lease],
+        *,
+        delay_ms: int | None = None,
+        max_reconsume_times: int = 16,
+    ) -> int:
+        """Let messages come again later; those that came too often become dead letters.
+
+        Args:
+            group: whose they are.
+            leases: the ``place`` of each.
+            delay_ms: when they come, milliseconds from now, each in its place in its queue; 0 is at
+                once. None lets each try wait longer than the one before, as RocketMQ does: in a
+                store that delivers delayed messages, through the group's retry topic.
+            max_reconsume_times: how often a message comes again before it goes to the group's
+                dead-letter topic.
+
+        Returns:
+            how many leases there were still; the others are over, and nothing becomes of them.
+
+        Raises:
+            PutMessageError: the copy in the retry or dead-letter topic could not be put; the
+                message comes again by itself.
+            DiskFullError: there is no room.
+
+        Source: RocketMQ broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
+        """
+        return self._made_leases().give_back(group, leases, delay_ms, max_reconsume_times)
+
+    def release_leases(self, holder: str) -> int:
+        """Let all come again at once that somebody has leased and not settled, in every group.
+
+        A `lease` of his that waits ends without messages.
+
+        Returns:
+            how many messages.
+        """
+        return self._made_leases().release(text("holder", holder))
+
+    def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
+        """What a group has before it of each queue of some topics and of its retry topic."""
+        return self._made_leases().lag(group, topics)
+
+    def purge(self, group: str, topic: str) -> int:
+        """Be done with all messages of a topic that are ready; those that are leased stay.
+
+        Returns:
+            how many.
+        """
+        return self._made_leases().purge(group, topic)
+
+    # ---- files that nobody needs
+
+    def delete_consumed_files(self, disposable: Iterable[str] = ()) -> int:
+        """Delete the oldest log files, as far as every message in them is done with.
+
+        A message is done with when all groups that have consumed its topic have acknowledged it.
+        A topic that no group has consumed keeps its messages. The last file stays.
+
+        Args:
+            disposable: topics whose messages nobody needs, such as dead letters.
+
+        Returns:
+            files deleted.
+
+        Raises:
+            OSError: the disk refused to flush before, or a file cannot be deleted.
+        """
+        self._move_tables_up()
+        self.flush()
+        return self._retention.delete_before(self._needed_from(frozenset(disposable)))
+
+    def _needed_from(self, disposable: frozenset[str]) -> int:
+        """Physical offset of the oldest message that somebody has still to consume."""
+        groups: dict[str, list[str]] = {}
+        for topic, group in self.consumer_offsets.pairs():
+            groups.setdefault(topic, []).append(group)
+        parked = self._oldest_parked()
+        needed = self.max_phy_offset if parked is None else parked
+        delivers = self.config.deliver_delayed
+        for topic, queue_id in self.queues():
+            if topic in disposable or (delivers and topic == SCHEDULE_TOPIC):
+                continue
+            least = self.min_queue_offset(topic, queue_id)
+            wanted = [
+                self.consumer_offsets.get(topic, group, queue_id) or 0
+                for group in groups.get(topic, ())
+            ]
+            offset = max(least, min(wanted, default=least))
+            try:
+                found = self.get_message(topic, queue_id, offset, max_messages=1).messages
+            except CorruptStoreError:
+                return self.min_phy_offset
+            needed = min(needed, found[0].phy_offset if found else needed)
+        return needed

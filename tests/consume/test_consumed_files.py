@@ -1,0 +1,112 @@
+"""Log files are given back when no group needs them any more, and not before."""
+
+import pytest
+from consume.conftest import TOPIC, places, put
+
+from rmqcore.clock import wall_clock_ms
+
+LARGE = b"x" * 4000
+
+
+def fill(store, files, topic="T"):
+    """Put until the log has so many files more."""
+    target = len(store.log.queue.files) + files
+    while len(store.log.queue.files) < target:
+        store.put(topic, LARGE)
+
+
+def consume(store, group="g", topic="T", count=1 << 20):
+    done = 0
+    while done < count and (
+        found := store.lease(group, {topic: "*"}, max_messages=min(32, count - done))
+    ):
+        done += store.acknowledge(group, places(found))
+
+
+def first(store):
+    return store.log.queue.files[0].file_from_offset
+
+
+def test_nothing_goes_that_nobody_has_consumed(store):
+    fill(store, 4)
+    assert store.delete_consumed_files() == 0
+    assert first(store) == 0
+
+
+def test_what_is_consumed_goes_but_for_the_last_file(store):
+    fill(store, 4)
+    consume(store)
+    assert store.delete_consumed_files() == 4
+    assert len(store.log.queue.files) == 1
+    assert store.delete_consumed_files() == 0
+    assert store.lease("g", TOPIC) == []
+    put(store, 1)
+    assert [m.body for m in store.lease("g", TOPIC)] == [b"0"]
+
+
+def test_one_open_lease_keeps_its_file_and_all_behind(store):
+    fill(store, 2)
+    consume(store)
+    (kept,) = [store.put("T", b"kept").phy_offset]
+    (held,) = store.lease("g", TOPIC)
+    fill(store, 2)
+    consume(store)
+    assert store.delete_consumed_files() == 2
+    assert store.message_at(kept).body == b"kept"
+    store.acknowledge("g", [held.place])
+    assert store.delete_consumed_files() == 2
+
+
+def test_the_slowest_group_decides(store):
+    fill(store, 4)
+    consume(store, "g")
+    assert len(store.lease("h", TOPIC, max_messages=1)) == 1
+    assert store.delete_consumed_files() == 0
+    consume(store, "h")
+    assert store.delete_consumed_files() == 0
+    store.release_leases("")
+    consume(store, "h")
+    assert store.delete_consumed_files() == 4
+
+
+def test_a_topic_without_a_group_keeps_its_messages_unless_it_is_named(store):
+    put(store, 1, topic="Kept")
+    fill(store, 4)
+    consume(store)
+    assert store.delete_consumed_files() == 0
+    assert store.delete_consumed_files(["Kept"]) == 4
+    assert store.get_message("Kept", 0, 0).messages == []
+
+
+def test_a_queue_that_a_group_has_not_come_to_keeps_its_messages(store):
+    put(store, 1, queue_id=1)
+    fill(store, 3)
+    store.consumer_offsets.commit("T", "g", 0, store.max_queue_offset("T", 0))
+    assert store.delete_consumed_files() == 0
+
+
+@pytest.mark.parametrize("deliver_delayed", [True, False])
+def test_what_is_delivered_later_keeps_its_file(opened, clock, deliver_delayed):
+    # a parked time behind this one would mean that the clock was put back
+    clock.now_ms = wall_clock_ms() + 60_000
+    store = opened(deliver_delayed=True)
+    store.put("T", b"later", delay_level=18)
+    fill(store, 3)
+    consume(store)
+    if not deliver_delayed:
+        store.close()
+        store = opened()
+    assert store.delete_consumed_files() == 0
+
+
+def test_what_was_given_back_can_be_reopened(opened, store_path):
+    store = opened()
+    fill(store, 3)
+    consume(store)
+    store.delete_consumed_files()
+    fill(store, 1)
+    store.close()
+    store = opened()
+    assert first(store) > 0
+    assert len(store.lease("g", TOPIC, max_messages=1000)) > 0
+    assert store.recovery_report.findings == []

@@ -1,0 +1,69 @@
+"""The journal of leases: interrupts between its steps, a full disk behind them, its name."""
+
+import os
+
+import pytest
+
+from rmqcore.errors import DiskFullError
+from rmqcore.files import lease_journal
+from rmqcore.files.lease_journal import Done, LeaseJournal, to_bytes
+
+FIRST, SECOND, THIRD = (Done(0, offset, 1) for offset in range(3))
+
+
+@pytest.fixture
+def journal(tmp_path):
+    opened = LeaseJournal(tmp_path / "consumerLeases.log")
+    opened.replace([FIRST])
+    yield opened
+    opened.close()
+
+
+def interrupted(call):
+    """A call that is done, and in whose return Ctrl-C comes."""
+
+    def done_and_interrupted(*arguments):
+        call(*arguments)
+        raise KeyboardInterrupt
+
+    return done_and_interrupted
+
+
+def test_a_full_disk_behind_an_interrupted_write_takes_no_whole_record(journal, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", interrupted(os.write))
+        with pytest.raises(KeyboardInterrupt):
+            journal.append(to_bytes(SECOND))
+    with monkeypatch.context() as patched:
+        write = os.write
+        patched.setattr(os, "write", lambda file, raw: write(file, raw[:5]))
+        with pytest.raises(DiskFullError):
+            journal.append(to_bytes(THIRD))
+    assert list(journal.entries()) == [FIRST, SECOND]
+
+
+def test_what_follows_an_interrupted_replacement_is_in_the_file_that_has_the_name(
+    journal, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", interrupted(os.replace))
+        with pytest.raises(KeyboardInterrupt):
+            journal.replace([SECOND])
+    journal.append(to_bytes(THIRD))
+    assert list(journal.entries()) == [SECOND, THIRD]
+
+
+def test_a_replacement_that_was_interrupted_before_leaves_the_old_file(journal, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", interrupted(os.fsync))
+        with pytest.raises(KeyboardInterrupt):
+            journal.replace([SECOND])
+    journal.append(to_bytes(THIRD))
+    assert list(journal.entries()) == [FIRST, THIRD]
+
+
+def test_the_name_of_a_replacement_is_brought_to_the_disk(journal, monkeypatch):
+    synced = []
+    monkeypatch.setattr(lease_journal, "sync_directory", synced.append)
+    journal.replace([SECOND])
+    assert synced == [journal.path.parent]

@@ -1,0 +1,283 @@
+"""What holds after closing, kills, cut journals and strangers: no more comes again than is open."""
+
+import errno
+import os
+
+import pytest
+from consume.conftest import TOPIC, bodies, places, put
+
+import rmqcore
+from crash.children import die, run_child
+from rmqcore import CorruptConfigFileError, DiskFullError
+from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.store.consume.holders import is_gone, is_mine, new_holder
+
+#: of the journal: the version
+FIRST_RECORD_SIZE = 11
+
+
+@pytest.fixture
+def journal(store_path):
+    return store_path / "config" / "consumerLeases.log"
+
+
+@pytest.fixture
+def filled(opened):
+    """`opened`, of a store that has five messages and is closed."""
+    store = opened()
+    put(store, 5)
+    store.close()
+    return opened
+
+
+def killed(opened, work):
+    """Do something with the store in a process that is killed right behind it."""
+
+    def child(_):
+        work(opened())
+        die()
+
+    assert run_child(child)[0] == -9
+
+
+def some_of_each(store):
+    """Lease 0 to 3, acknowledge 0 and 2, give back 3; 4 is untouched."""
+    found = places(store.lease("g", TOPIC, max_messages=4, holder="h"))
+    store.acknowledge("g", [found[0], found[2]])
+    store.give_back("g", [found[3]], delay_ms=0)
+
+
+def check_some_of_each(store, clock):
+    assert store.consumer_offsets.get("T", "g", 0) == 1
+    again = store.lease("g", TOPIC)
+    assert bodies(again) == [b"3", b"4"]
+    assert [m.place.attempt for m in again] == [1, 0]
+    clock.pass_ms(30_000)
+    assert bodies(store.lease("g", TOPIC)) == [b"1", b"3", b"4"]
+
+
+def test_all_holds_after_closing(filled, clock):
+    store = filled()
+    some_of_each(store)
+    store.close()
+    check_some_of_each(filled(), clock)
+
+
+def test_all_holds_after_a_kill(filled, clock):
+    killed(filled, some_of_each)
+    check_some_of_each(filled(), clock)
+
+
+def test_a_consumer_that_was_killed_leaves_all_at_once(filled):
+    killed(filled, lambda store: rmqcore.Consumer(store, "g", TOPIC).receive(3))
+    again = rmqcore.Consumer(filled(), "g", TOPIC).receive(9)
+    assert bodies(again) == [b"0", b"1", b"2", b"3", b"4"]
+    assert [m.reconsume_times for m in again] == [1, 1, 1, 0, 0]
+
+
+def test_holders_are_known_to_be_gone_or_not():
+    assert is_mine(new_holder())
+    assert not is_gone(new_holder())
+    assert not is_gone("")
+    assert not is_gone("worker-7")
+    pid, _, tick = new_holder().partition("-")[0].partition(".")
+    other_start = f"{pid}.{int(tick) + 1}-x"
+    assert is_gone(other_start)
+    assert not is_mine(other_start)
+
+
+def test_what_a_power_cut_leaves_of_the_journal_counts(filled, journal, clock):
+    """Whatever is left: nothing that is open is lost, and nothing comes that was never there."""
+    killed(filled, some_of_each)
+    whole = journal.read_bytes()
+    clock.pass_ms(30_000)
+    # the file as it was opened is on the disk: at least its first record, of 11 bytes
+    for number, cut in enumerate(range(11, len(whole), 7)):
+        journal.write_bytes(whole[:cut] + (b"", b"\0" * 7, b"\xff" * 20)[number % 3])
+        store = filled()
+        found = bodies(store.lease("g", TOPIC))
+        assert set(found) >= {b"1", b"3", b"4"}
+        assert len(set(found)) == len(found)
+        store.close()
+        store.consumer_offsets.remove(group="g")
+        store.consumer_offsets.persist()
+
+
+def test_offsets_that_were_saved_later_than_the_journal_count(filled, journal, store_path, clock):
+    killed(filled, some_of_each)
+    table = ConsumerOffsetTable(store_path / "config", clock=clock)
+    table.commit("T", "g", 0, 2)
+    table.persist()
+    store = filled()
+    clock.pass_ms(30_000)
+    assert bodies(store.lease("g", TOPIC)) == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("offset", [0, 3, 5])
+def test_an_offset_that_somebody_set_meanwhile_counts(filled, store_path, clock, offset):
+    store = filled()
+    some_of_each(store)
+    store.close()
+    table = ConsumerOffsetTable(store_path / "config", clock=clock)
+    table.commit("T", "g", 0, offset)
+    table.persist()
+    assert bodies(filled().lease("g", TOPIC)) == [b"%d" % n for n in range(offset, 5)]
+
+
+def test_a_group_that_somebody_removed_meanwhile_begins_anew(filled, store_path, clock):
+    store = filled()
+    some_of_each(store)
+    store.close()
+    table = ConsumerOffsetTable(store_path / "config", clock=clock)
+    table.remove(group="g")
+    table.persist()
+    assert len(filled().lease("g", TOPIC)) == 5
+
+
+def test_a_file_of_another_kind_is_refused_and_stays(filled, journal):
+    journal.write_bytes(b"something else altogether")
+    with pytest.raises(CorruptConfigFileError, match="journal of leases"):
+        filled()
+    assert journal.read_bytes() == b"something else altogether"
+
+
+def test_nothing_counts_that_has_no_room(filled, monkeypatch):
+    store = filled()
+    found = places(store.lease("g", TOPIC, max_messages=2))
+    write = os.write
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(DiskFullError):
+        store.acknowledge("g", found)
+    with pytest.raises(DiskFullError):
+        store.lease("g", TOPIC)
+    monkeypatch.setattr(os, "write", write)
+    assert store.lag("g", ["T"])[0].leased == 2
+    again = store.lease("g", TOPIC)
+    assert bodies(again) == [b"2", b"3", b"4"]
+    assert {m.place.attempt for m in again} == {0}
+    assert store.acknowledge("g", found) == 2
+
+
+def test_half_a_record_hides_nothing(filled, monkeypatch, clock):
+    store = filled()
+    found = places(store.lease("g", TOPIC))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
+    with pytest.raises(DiskFullError):
+        store.acknowledge("g", found[:1])
+    monkeypatch.setattr(os, "write", write)
+    assert store.acknowledge("g", found[1:]) == 4
+    store.close()
+    clock.pass_ms(30_000)
+    assert bodies(filled().lease("g", TOPIC)) == [b"0"]
+
+
+def test_the_journal_is_compacted(filled, journal, monkeypatch, clock):
+    monkeypatch.setattr("rmqcore.store.consume.lease_table._COMPACT_AT_LEAST", 4000)
+    store = filled()
+    kept = places(store.lease("g", TOPIC, max_messages=1, lease_ms=1 << 30))
+    for _ in range(1000):
+        (message,) = store.lease("g", TOPIC, max_messages=1, max_reconsume_times=5000)
+        store.give_back("g", [message.place], delay_ms=0, max_reconsume_times=5000)
+    assert journal.stat().st_size < 8000
+    store.close()
+    store = filled()
+    assert store.lag("g", ["T"])[0][2:] == (0, 4, 1)
+    assert store.acknowledge("g", kept) == 1
+
+
+def test_a_log_that_was_cut_takes_the_leases_of_its_end_with_it(filled, store_path, clock):
+    """Messages that a power cut took are put once more, and come."""
+    killed(filled, lambda store: store.acknowledge("g", places(store.lease("g", TOPIC))))
+    log = store_path / "commitlog" / f"{0:020}"
+    with rmqcore.open_store(store_path, mode="r") as reader:
+        end = list(reader.messages())[2].phy_offset
+    size = log.stat().st_size
+    with log.open("r+b") as file:
+        file.truncate(end)
+        file.truncate(size)
+    for part in ("consumequeue", "index"):
+        for path in sorted((store_path / part).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    (store_path / "config" / "storeMark.json").unlink()
+    store = filled()
+    assert store.max_queue_offset("T", 0) == 2
+    assert store.lease("g", TOPIC) == []
+    put(store, 1)
+    assert bodies(store.lease("g", TOPIC)) == [b"0"]
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_the_journal_loses_nothing(filled, journal, clock, rng, count):
+    """Found in the first record; behind that, what was acknowledged after it may come again."""
+    killed(filled, some_of_each)
+    whole = journal.read_bytes()
+    clock.pass_ms(30_000)
+    places_of_bits = range(8 * len(whole))
+    for bit in places_of_bits if count is None else rng.sample(places_of_bits, count):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        journal.write_bytes(damaged)
+        if bit // 8 < FIRST_RECORD_SIZE:
+            with pytest.raises(CorruptConfigFileError, match="journal of leases"):
+                filled()
+            continue
+        store = filled()
+        found = bodies(store.lease("g", TOPIC))
+        assert set(found) >= {b"1", b"3", b"4"}
+        assert len(set(found)) == len(found)
+        store.close()
+        store.consumer_offsets.remove(group="g")
+        store.consumer_offsets.persist()
+
+
+def test_an_offset_of_the_file_beyond_the_end_passes_over_nothing(filled, store_path, clock):
+    """The log lost its end, or the topic was deleted, and a kill came before all was written."""
+    table = ConsumerOffsetTable(store_path / "config", clock=clock)
+    table.commit("T", "g", 0, 9)
+    table.persist()
+    killed(filled, lambda store: (store.lease("g", TOPIC), put(store, 3)))
+    assert bodies(filled().lease("g", TOPIC)) == [b"0", b"1", b"2"]
+
+
+def test_an_offset_that_was_set_back_holds_after_a_kill(filled, clock):
+    store = filled()
+    store.acknowledge("g", places(store.lease("g", TOPIC)))
+    store.close()
+
+    def set_back(store):
+        store.consumer_offsets.commit("T", "g", 0, 0)
+        assert len(store.lease("g", TOPIC)) == 5
+
+    killed(filled, set_back)
+    clock.pass_ms(30_000)
+    assert len(filled().lease("g", TOPIC)) == 5
+
+
+def test_a_deleted_topic_is_forgotten_on_the_disk(filled, journal, clock):
+    """What a power cut may bring back of the journal passes over no message of a new topic."""
+    store = filled()
+    store.acknowledge("g", places(store.lease("g", TOPIC)))
+    store.delete_topic("T")
+    put(store, 3)
+    assert b"g\0T" not in journal.read_bytes()
+    assert len(store.lease("g", TOPIC)) == 3
+
+
+def test_a_dead_letter_is_on_the_disk_before_its_place_is_given_up(filled, monkeypatch):
+    store = filled()
+    found = places(store.lease("g", TOPIC, max_messages=1))
+    waited = []
+    put_message = store.put_message
+
+    def told(message, **settings):
+        waited.append(settings["durability"])
+        return put_message(message, **settings)
+
+    monkeypatch.setattr(store, "put_message", told)
+    store.give_back("g", found, max_reconsume_times=0)
+    assert waited == [rmqcore.Durability.DISK]

@@ -1,0 +1,231 @@
+"""Waiting for messages: woken by arrival, by time, by closing; in threads and coroutines."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from consume.conftest import TOPIC, bodies, places, put
+
+import rmqcore
+from rmqcore import Consumer, StoreClosedError
+
+
+@pytest.fixture
+def store(store_path):
+    with rmqcore.open_store(store_path) as store:
+        yield store
+
+
+def later(work, seconds=0.05):
+    timer = threading.Timer(seconds, work)
+    timer.start()
+    return timer
+
+
+def test_a_message_that_is_there_is_not_waited_for(store):
+    put(store, 2)
+    assert store.wait("T", 0, 0)
+    assert store.wait("T", 0, 1, timeout_ms=0)
+    assert not store.wait("T", 0, 2, timeout_ms=0)
+
+
+def test_a_wait_ends_with_its_time(store):
+    began = time.monotonic()
+    assert not store.wait("T", 0, 0, timeout_ms=60)
+    assert 0.05 < time.monotonic() - began < 5
+
+
+def test_a_wait_ends_with_the_message_and_no_sooner(store):
+    put(store, 1, queue_id=1)
+    timer = later(lambda: put(store, 3))
+    assert store.wait("T", 0, 2)
+    assert store.max_queue_offset("T", 0) == 3
+    timer.join()
+
+
+def test_a_wait_asks_nothing_while_nothing_comes(store, monkeypatch):
+    asked = []
+    most = store.max_queue_offset
+    monkeypatch.setattr(store, "max_queue_offset", lambda *args: asked.append(1) or most(*args))
+    timer = later(lambda: put(store, 1), 0.3)
+    assert store.wait("T", 0, 0)
+    timer.join()
+    assert len(asked) <= 3
+
+
+def test_closing_ends_waits(store):
+    timer = later(store.close)
+    with pytest.raises(StoreClosedError):
+        store.wait("T", 0, 0)
+    timer.join()
+    with pytest.raises(StoreClosedError):
+        store.wait("T", 0, 0)
+
+
+def test_closing_ends_waits_for_leases(store):
+    timer = later(store.close)
+    with pytest.raises(StoreClosedError):
+        store.lease("g", TOPIC, timeout_ms=None)
+    timer.join()
+
+
+def test_a_lease_waits_for_a_topic_that_is_not_there_yet(store):
+    timer = later(lambda: put(store, 1, queue_id=5))
+    assert bodies(store.lease("g", TOPIC, timeout_ms=None)) == [b"0"]
+    timer.join()
+
+
+def test_a_lease_waits_for_what_comes_again(store):
+    put(store, 1)
+    assert len(store.lease("g", TOPIC, lease_ms=100)) == 1
+    began = time.monotonic()
+    (again,) = store.lease("g", TOPIC, timeout_ms=None)
+    assert 0.05 < time.monotonic() - began < 5
+    assert again.place.attempt == 1
+    timer = later(lambda: store.give_back("g", [again.place], delay_ms=0))
+    assert len(store.lease("g", TOPIC, timeout_ms=None)) == 1
+    timer.join()
+    timer = later(lambda: store.release_leases("h"))
+    assert store.lease("g", TOPIC, holder="h", timeout_ms=None) == []
+    timer.join()
+
+
+def test_coroutines_wait_without_blocking_the_loop(store):
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        ticking = asyncio.create_task(tick())
+        assert not await store.wait_async("T", 0, 0, timeout_ms=100)
+        assert await store.lease_async("g", TOPIC, timeout_ms=100) == []
+        timer = later(lambda: put(store, 1))
+        assert await store.wait_async("T", 0, 0)
+        timer.join()
+        assert bodies(await store.lease_async("g", TOPIC)) == [b"0"]
+        timer = later(lambda: put(store, 1))
+        assert bodies(await store.lease_async("g", TOPIC, timeout_ms=None)) == [b"0"]
+        timer.join()
+        ticking.cancel()
+        return ticks
+
+    assert asyncio.run(main()) > 10
+
+
+def test_a_queue_is_followed(store):
+    put(store, 40)
+
+    async def main():
+        seen = []
+        async for message in store.follow("T", 0, 3):
+            seen.append(bytes(message.body))
+            if len(seen) == 37:
+                put(store, 3)
+            if len(seen) == 40:
+                break
+        return seen
+
+    assert asyncio.run(main()) == [b"%d" % number for number in [*range(3, 40), 0, 1, 2]]
+
+
+def test_following_ends_with_the_store(store):
+    put(store, 1)
+
+    async def main():
+        async for _ in store.follow("T", 0):
+            later(store.close)
+
+    with pytest.raises(StoreClosedError):
+        asyncio.run(main())
+
+
+# ---- the consumer
+
+
+def test_a_loop_over_a_consumer_ends_with_close(store):
+    put(store, 3)
+    seen = []
+    consumer = Consumer(store, "g", TOPIC)
+    timer = later(lambda: put(store, 1))
+    for message in consumer:
+        seen.append(message.body)
+        assert consumer.ack(message) == 1
+        if len(seen) == 4:
+            break
+    timer.join()
+    timer = later(consumer.close)
+    assert list(consumer) == []
+    timer.join()
+    assert seen == [b"0", b"1", b"2", b"0"]
+    assert list(consumer) == []
+    with pytest.raises(StoreClosedError):
+        consumer.receive()
+
+
+def test_an_asynchronous_loop_over_a_consumer_ends_with_close(store):
+    put(store, 3)
+
+    async def main():
+        seen = []
+        async with Consumer(store, "g", TOPIC) as consumer:
+            loop = asyncio.get_running_loop()
+            async for message in consumer:
+                seen.append(message.body)
+                consumer.ack(message)
+                if len(seen) == 3:
+                    loop.call_later(0.05, consumer.close)
+        return seen
+
+    assert asyncio.run(main()) == [b"0", b"1", b"2"]
+
+
+def test_what_a_consumer_leaves_comes_to_the_next_at_once(store):
+    put(store, 3)
+    with Consumer(store, "g", TOPIC) as consumer:
+        found = consumer.receive(3)
+        consumer.ack(found[1])
+    with Consumer(store, "g", TOPIC) as other:
+        again = other.receive(3)
+        assert bodies(again) == [b"0", b"2"]
+        assert [m.reconsume_times for m in again] == [1, 1]
+        assert other.receive(timeout_ms=0) == []
+
+
+def test_a_consumer_that_is_given_up_leaves_nothing_behind_in_the_same_process(store_path):
+    with rmqcore.open_store(store_path) as store:
+        put(store, 1)
+        Consumer(store, "g", TOPIC).receive()
+    with rmqcore.open_store(store_path) as store:
+        assert len(Consumer(store, "g", TOPIC).receive(timeout_ms=0)) == 1
+
+
+def test_a_consumer_settles_several_at_once(store):
+    put(store, 6)
+    with Consumer(store, "g", TOPIC, lease_ms=60_000) as consumer:
+        found = consumer.receive(6)
+        assert consumer.extend(*found) == 6
+        assert consumer.ack(*found[:2]) == 2
+        assert consumer.nack(*found[2:4], delay_ms=0) == 2
+        assert consumer.nack(found[4]) == 1
+        (lag,) = consumer.lag()
+        assert (lag.committed_offset, lag.ready, lag.leased) == (2, 2, 2)
+        assert bodies(consumer.receive(9)) == [b"2", b"3"]
+
+
+def test_what_no_consumer_has_handed_out_is_refused(store):
+    put(store, 1)
+    with Consumer(store, "g", TOPIC) as consumer, pytest.raises(rmqcore.ArgumentError):
+        consumer.ack(store.get_message("T", 0, 0).messages[0])
+
+
+def test_a_consumer_says_at_once_what_is_wrong_with_it(store):
+    with pytest.raises(rmqcore.ArgumentError, match="subscriptions"):
+        Consumer(store, "g", {})
+    with pytest.raises(rmqcore.ArgumentError, match="lease_ms"):
+        Consumer(store, "g", TOPIC, lease_ms=0)
+    assert places([]) == []
