@@ -1,0 +1,451 @@
+"""Small durable tables of keys and values, for what stands on a store and needs more than queues.
+
+A table is the topic ``%KV%name``: each change is a record, the newest of a key holds. A table is
+read at its first use; docs/format/key-values.md has the records and how they are kept few.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from rmqcore.arguments import whole_number
+from rmqcore.errors import ArgumentError, CorruptRecordError
+from rmqcore.files.config_tables import (
+    ConsumerOffsetTable,
+    TopicConfig,
+    TopicConfigTable,
+    check_topic_name,
+)
+from rmqcore.message import Message
+
+if TYPE_CHECKING:
+    from rmqcore.config import StoreConfig
+    from rmqcore.message import MessageExt, PutMessageResult
+
+#: what the topic of a table begins with
+TOPIC_PREFIX: Final = "%KV%"
+#: the group whose offset says from where on a table's topic is read
+GROUP: Final = "CID_RMQ_SYS_KV"
+PUT: Final = "put"
+DELETE: Final = "delete"
+KEY_MAX: Final = 1 << 16
+#: a table is written anew when it has this many records, and four times as many as entries
+_COMPACTED_FROM: Final = 1024
+#: property of a record: the call of another process that it was put for
+_CALL: Final = "RMQCORE_CALL"
+#: so many records before those of a table are read for the calls in them
+_CALLS_READ: Final = 1024
+_RECORDS_PER_ENTRY: Final = 4
+#: bytes of keys and values that are put at once
+_BATCH_SIZE: Final = 1 << 18
+_HEAD: Final = struct.Struct(">qI")
+_INT64_MAX: Final = 2**63 - 1
+
+_Change = tuple[bytes, bytes | None, int]
+
+
+class _Table:
+    """One table in memory: its entries, their keys in order, and when they expire."""
+
+    def __init__(self) -> None:
+        #: by key: the value, and the Unix time in ms from which on it is gone, 0 for never
+        self.entries: dict[bytes, tuple[bytes, int]] = {}
+        self.keys: list[bytes] = []
+        self.due: list[tuple[int, bytes]] = []
+        #: records of the topic, from the group's offset on
+        self.records = 0
+        #: what calls have done that a former owner may not have answered
+        self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
+
+    def apply(self, key: bytes, value: bytes | None, expires_ms: int) -> None:
+        """Make one change; a value of None deletes."""
+        if value is None:
+            if self.entries.pop(key, None) is not None:
+                del self.keys[bisect_left(self.keys, key)]
+            return
+        if key not in self.entries:
+            insort(self.keys, key)
+        self.entries[key] = value, expires_ms
+        if expires_ms:
+            heappush(self.due, (expires_ms, key))
+
+    def expire(self, now_ms: int) -> None:
+        """Drop what has expired; no record is needed, as a reader sees it too."""
+        while self.due and self.due[0][0] <= now_ms:
+            expires_ms, key = heappop(self.due)
+            if self.entries.get(key, (b"", 0))[1] == expires_ms:
+                self.apply(key, None, 0)
+
+    def range(
+        self, first: bytes, last: bytes | None, max_entries: int
+    ) -> list[tuple[bytes, bytes]]:
+        start = bisect_left(self.keys, first)
+        stop = len(self.keys) if last is None else bisect_left(self.keys, last)
+        if max_entries:
+            stop = min(stop, start + max_entries)
+        return [(key, self.entries[key][0]) for key in self.keys[start:stop]]
+
+
+class KeyValues:
+    """The tables of a store that is open for writing; a part of `DefaultMessageStore`.
+
+    Threads: any; one lock for all tables.
+    """
+
+    config: StoreConfig
+    queues: Callable[[], list[tuple[str, int]]]
+    topics: TopicConfigTable
+    consumer_offsets: ConsumerOffsetTable
+    _clock_ms: Callable[[], int]
+    put_messages: Callable[[list[Message]], PutMessageResult]
+    _raised: Callable[[PutMessageResult], PutMessageResult]
+    messages: Callable[..., Iterator[MessageExt]]
+    flush: Callable[[], int]
+    min_queue_offset: Callable[[str, int], int]
+    max_queue_offset: Callable[[str, int], int]
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Physical offset behind the last byte of the log."""
+        raise NotImplementedError
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _Table] = {}
+        self._tables_lock = threading.RLock()
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def _tables_held(self) -> threading.RLock:
+        """The lock of all tables; not waited for in a forked child, where nobody would free it."""
+        self._check_open()
+        return self._tables_lock
+
+    def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of keys, None for each that there is not.
+
+        Args:
+            table: its name: letters, digits, ``%``, ``|``, ``_``, ``-``, at most 123. A table that
+                nothing was put into is empty.
+            keys: bytes, each at most 64 KiB.
+
+        Raises:
+            ArgumentError, MessageIllegalError: a key or the table's name is none.
+        """
+        for key in keys:
+            _check_key(key)
+        with self._tables_held():
+            entries = self._table(table).entries
+            return [entries[key][0] if key in entries else None for key in keys]
+
+    def kv_put(self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0) -> None:
+        """Set the value of a key, or delete it.
+
+        Args:
+            table: see `kv_get`.
+            key: bytes, at most 64 KiB.
+            value: what it has from now on; None deletes it.
+            ttl_ms: milliseconds after which it is gone; 0 for never.
+
+        Raises:
+            ArgumentError, MessageIllegalError: an argument is none, or the value is too long for a
+                message.
+            DiskFullError, StoreNotWritableError: as of a put; nothing has changed.
+
+        Durability: that of a put.
+        """
+        change = self._change(key, value, ttl_ms)
+        with self._tables_held():
+            self._write(table, self._table(table), [change])
+
+    def kv_swap(
+        self, table: str, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0
+    ) -> bool:
+        """Set the value of a key if it has the value that the caller knows: compare and set.
+
+        Args:
+            table: see `kv_get`.
+            key: bytes, at most 64 KiB.
+            old: what it must have for that; None: the key must not be there.
+            new: what it has from then on; None deletes it.
+            ttl_ms: milliseconds after which it is gone; 0 for never.
+
+        Returns:
+            False when it had another value; nothing has changed then.
+
+        Raises:
+            as `kv_put`.
+
+        Durability: that of a put.
+        """
+        return self.kv_swap_once(table, key, old, new, ttl_ms=ttl_ms)
+
+    def kv_swap_once(
+        self,
+        table: str,
+        key: bytes,
+        old: bytes | None,
+        new: bytes | None,
+        *,
+        ttl_ms: int = 0,
+        call: str = "",
+    ) -> bool:
+        """As `kv_swap`, for a caller that asks the next owner when this one does not answer.
+
+        Args:
+            table: see `kv_get`.
+            key: see `kv_swap`.
+            old: see `kv_swap`.
+            new: see `kv_swap`.
+            ttl_ms: see `kv_swap`.
+            call: a name that no other call has; one of this name that was done is not done again.
+        """
+        change = self._change(key, new, ttl_ms)
+        with self._tables_held():
+            known = self._table(table)
+            if self._done_before(known, call):
+                return True
+            if known.entries.get(key, (None, 0))[0] != old:
+                return False
+            if new is not None or old is not None:
+                self._write(table, known, [change], call)
+            return True
+
+    def _done_before(self, table: _Table, call: str) -> list[tuple[bytes, bytes]]:
+        """What a call has done in an owner that has ended, as durable as it was asked for."""
+        done = table.calls.get(call, [])
+        if done and self.waits:
+            self.flush()
+        return done
+
+    def kv_list(
+        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """The entries of a range, by key.
+
+        Args:
+            table: see `kv_get`.
+            first: the smallest key.
+            last: the key before which it ends; None for the end of the table.
+            max_entries: how many at most; 0 for all.
+        """
+        _check_range(first, last, max_entries)
+        with self._tables_held():
+            return self._table(table).range(first, last, max_entries)
+
+    def kv_take(
+        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """Delete the entries of a range and give them: each goes to one caller.
+
+        Args:
+            table: see `kv_get`.
+            first: the smallest key.
+            last: the key before which it ends; None for the end of the table.
+            max_entries: how many at most; 0 for all.
+
+        Raises:
+            DiskFullError, StoreNotWritableError: as of a put.
+
+        Durability: that of a put.
+        """
+        return self.kv_take_once(table, first=first, last=last, max_entries=max_entries)
+
+    def kv_take_once(
+        self,
+        table: str,
+        *,
+        first: bytes = b"",
+        last: bytes | None = None,
+        max_entries: int = 0,
+        call: str = "",
+    ) -> list[tuple[bytes, bytes]]:
+        """As `kv_take`, for a caller that asks the next owner when this one does not answer.
+
+        Args:
+            table: see `kv_get`.
+            first: see `kv_take`.
+            last: see `kv_take`.
+            max_entries: see `kv_take`.
+            call: a name that no other call has; what one of this name has taken is given again.
+        """
+        _check_range(first, last, max_entries)
+        with self._tables_held():
+            known = self._table(table)
+            before = self._done_before(known, call)
+            if before and len(before) >= max_entries:
+                return before
+            taken = known.range(first, last, max_entries and max_entries - len(before))
+            self._write(table, known, [(key, None, 0) for key, _ in taken], call)
+            return before + taken
+
+    def kv_count(self, table: str) -> int:
+        """How many entries a table has."""
+        with self._tables_held():
+            return len(self._table(table).entries)
+
+    def _change(self, key: bytes, value: bytes | None, ttl_ms: int) -> _Change:
+        _check_key(key)
+        if value is not None and not isinstance(value, bytes):
+            raise ArgumentError("value", value, "bytes, or None for no value")
+        ttl_ms = whole_number("ttl_ms", ttl_ms, 0, _INT64_MAX)
+        expires_ms = min(self._clock_ms() + ttl_ms, _INT64_MAX) if ttl_ms else 0
+        return key, value, expires_ms
+
+    def _table(self, name: str) -> _Table:
+        """A table as it is now, read from its topic at its first use."""
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = self._read(name)
+        table.expire(self._clock_ms())
+        return table
+
+    def _read(self, name: str) -> _Table:
+        topic = _topic_of(name)
+        table = _Table()
+        start = self._start_of(topic)
+        read_from = max(self.min_queue_offset(topic, 0), start - _CALLS_READ)
+        for message in self.messages(topic, 0, start=read_from):
+            key, value, expires_ms = _parts(message)
+            call = message.properties.get(_CALL)
+            if call is not None:
+                table.calls.setdefault(call, []).append((key, value))
+            if message.queue_offset < start:
+                continue
+            table.records += 1
+            table.apply(key, None if message.tags == DELETE else value, expires_ms)
+        return table
+
+    def _start_of(self, topic: str) -> int:
+        """Queue offset from which on a table's topic is read."""
+        committed = self.consumer_offsets.get(topic, GROUP, 0) or 0
+        return max(committed, self.min_queue_offset(topic, 0))
+
+    def _move_tables_up(self) -> None:
+        """Put tables that begin in an older log file anew, so that they hold none back."""
+        file_size = self.config.mapped_file_size_commit_log
+        newest = self.max_phy_offset // file_size * file_size
+        for topic, _ in self.queues():
+            if not topic.startswith(TOPIC_PREFIX):
+                continue
+            with self._tables_held():
+                first = next(self.messages(topic, 0, start=self._start_of(topic)), None)
+                if first is not None and first.phy_offset < newest:
+                    self._compact(topic, self._table(topic.removeprefix(TOPIC_PREFIX)))
+
+    def _write(self, name: str, table: _Table, changes: list[_Change], call: str = "") -> None:
+        """Put changes, which a call of another process may have made, into topic and memory."""
+        topic = _topic_of(name)
+        try:
+            if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
+                self._compact(topic, table)
+            if table.records == 0 and self.topics.get(topic) is None:
+                self.topics.put(
+                    TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+                )
+            for batch in _batches(changes):
+                if call:
+                    records = [_record_of_call(topic, table, *change, call) for change in batch]
+                else:
+                    records = [_record(topic, *change) for change in batch]
+                self._raised(self.put_messages(records))
+        except BaseException:
+            # what has reached the log is not known here: it is read again at the next use
+            self._tables.pop(name, None)
+            raise
+        for change in changes:
+            table.apply(*change)
+        table.records += len(changes)
+
+    def _compact(self, topic: str, table: _Table) -> None:
+        """Put every entry anew, and let the table begin there."""
+        anew: list[_Change] = [(key, *table.entries[key]) for key in table.keys]
+        start = None
+        for batch in _batches(anew):
+            receipt = self.put_messages([_record(topic, *change) for change in batch])
+            self._raised(receipt)
+            start = receipt.queue_offset if start is None else start
+        # what the offset passes over may be the only copy on the disk
+        self.flush()
+        if start is None:
+            start = self.max_queue_offset(topic, 0)
+        self.consumer_offsets.commit(topic, GROUP, 0, start)
+        table.records = len(anew)
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, bytes) or len(key) > KEY_MAX:
+        raise ArgumentError("key", key, f"bytes, at most {KEY_MAX}")
+
+
+def _check_range(first: object, last: object, max_entries: object) -> None:
+    if not isinstance(first, bytes):
+        raise ArgumentError("first", first, "bytes")
+    if last is not None and not isinstance(last, bytes):
+        raise ArgumentError("last", last, "bytes, or None for the end of the table")
+    whole_number("max_entries", max_entries, 0, _INT64_MAX)
+
+
+def _topic_of(table: str) -> str:
+    topic = f"{TOPIC_PREFIX}{table}"
+    check_topic_name(topic)
+    return topic
+
+
+def _record(topic: str, key: bytes, value: bytes | None, expires_ms: int) -> Message:
+    head = _HEAD.pack(expires_ms, len(key))
+    tags = DELETE if value is None else PUT
+    return Message(topic, b"".join((head, key, value or b"")), tags=tags)
+
+
+def _record_of_call(
+    topic: str, table: _Table, key: bytes, value: bytes | None, expires_ms: int, call: str
+) -> Message:
+    """As `_record`; what it deletes is in it, for a call that is made again."""
+    if value is None:
+        value, _ = table.entries.get(key, (b"", 0))
+        record = _record(topic, key, value, 0)
+        record.tags = DELETE
+    else:
+        record = _record(topic, key, value, expires_ms)
+    record.properties = {_CALL: call}
+    return record
+
+
+def _parts(message: MessageExt) -> tuple[bytes, bytes, int]:
+    """Key, value, and when it is gone, of a record of a table's topic."""
+    body = bytes(message.body)
+    if len(body) >= _HEAD.size:
+        expires_ms, key_size = _HEAD.unpack_from(body)
+        if key_size <= len(body) - _HEAD.size:
+            key, value = body[_HEAD.size :][:key_size], body[_HEAD.size + key_size :]
+            return key, value, expires_ms
+    raise CorruptRecordError(
+        message.topic,
+        message.phy_offset,
+        "no record of a key-value table; docs/format/key-values.md",
+    )
+
+
+def _batches(changes: list[_Change]) -> Iterator[list[_Change]]:
+    """Changes in batches that a store takes at once."""
+    batch: list[_Change] = []
+    size = 0
+    for change in changes:
+        batch.append(change)
+        size += len(change[0]) + len(change[1] or b"")
+        if size >= _BATCH_SIZE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
