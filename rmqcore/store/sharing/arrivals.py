@@ -1,0 +1,40 @@
+"""Arrivals for other processes: the owner keeps, for each connection, the queues not yet told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from rmqcore.store.message_store import DefaultMessageStore
+
+Queue = tuple[str, int]
+
+
+class Arrivals:
+    """Queues that have new messages, collected until a client takes them.
+
+    Threads: an event loop's; the store may tell from any.
+    """
+
+    def __init__(self, store: DefaultMessageStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queues: set[Queue] = set()
+        self._some = asyncio.Event()
+        self.forget = store.on_arrival(self._tell)
+
+    async def take(self) -> list[Queue]:
+        """Wait until there are some, and take them."""
+        await self._some.wait()
+        self._some.clear()
+        taken, self._queues = self._queues, set()
+        return list(taken)
+
+    def _tell(self, queues: Sequence[Queue]) -> None:
+        # the loop may have ended
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._add, tuple(queues))
+
+    def _add(self, queues: tuple[Queue, ...]) -> None:
+        self._queues.update(queues)
+        self._some.set()

@@ -1,0 +1,175 @@
+"""What a client may ask of the owner: the one table, and the requests made of it.
+
+A request has the private code `STORE_CALL`; its header field ``method`` names a row of `CALLS`, its
+body holds the arguments (`values`), and ``again``, when it is there, says since when (Unix time in
+ms) an owner that has ended may have stored the same put. The answer's body holds the result, or
+with a code other than 0 the error. `HELLO` opens a connection: it names client and version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, Final, cast
+
+from rmqcore.remoting import RemotingCommand, ResponseCode
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing.log_pages import log_page
+from rmqcore.store.sharing.values import pack, unpack
+
+#: request codes of this room; RocketMQ has none beyond 5,000, and 16 bits hold them
+STORE_CALL: Final = 9100
+HELLO: Final = 9101
+#: of what is said; an owner refuses a client of another
+VERSION: Final = 1
+
+
+class Runs(Enum):
+    """Where the owner works on a call."""
+
+    #: on the event loop, for it takes microseconds
+    NOW = "now"
+    #: in a thread, for it may take long
+    THREAD = "thread"
+    #: on the event loop, waiting without blocking it
+    WAITS = "waits"
+    #: as NOW; when it waits for the disk, as WAITS
+    PUT = "put"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One row.
+
+    Attributes:
+        runs: where.
+        repeatable: whether it may be made again, when nobody knows if it was done.
+        named: whether the owner's method, ``NAME_once``, is told a name of the call, by which the
+            next owner knows what of it was done.
+        coroutine: what the owner awaits for a call that waits; empty for the call's own name.
+        function: what the owner calls, with the store; None for the store's method.
+    """
+
+    runs: Runs = Runs.NOW
+    repeatable: bool = True
+    named: bool = False
+    coroutine: str = ""
+    function: Callable[..., Any] | None = None
+
+
+_NOW: Final = Call()
+_THREAD: Final = Call(Runs.THREAD)
+
+#: by method of `MessageStore`; behind a dot, methods of its tables
+CALLS: Final[dict[str, Call]] = {
+    "put": Call(Runs.PUT, coroutine="put_async"),
+    "put_message": Call(Runs.PUT, coroutine="put_message_async"),
+    "put_messages": Call(Runs.PUT, coroutine="put_messages_async"),
+    "append_later": Call(Runs.WAITS, repeatable=False),
+    "confirmed": Call(Runs.WAITS),
+    "get_message": _NOW,
+    "query_message": _THREAD,
+    "queue_offset_by_time": _THREAD,
+    "message_at": _NOW,
+    "message_by_id": _NOW,
+    "read_units": _NOW,
+    "queues": _NOW,
+    "min_queue_offset": _NOW,
+    "max_queue_offset": _NOW,
+    "change_settings": _NOW,
+    "delete_topic": _THREAD,
+    "delay_offsets": _NOW,
+    "why_not_writable": _NOW,
+    "stats": _NOW,
+    "delete_expired_files": _THREAD,
+    "flush": _THREAD,
+    "kv_get": _NOW,
+    "kv_put": Call(Runs.THREAD),
+    "kv_swap": Call(Runs.THREAD, named=True),
+    "kv_list": _NOW,
+    "kv_take": Call(Runs.THREAD, named=True),
+    "kv_count": _NOW,
+    "wait": Call(Runs.WAITS, coroutine="wait_async"),
+    "lease": Call(Runs.WAITS, named=True, coroutine="lease_async"),
+    "acknowledge": _NOW,
+    "change_lease": _NOW,
+    "give_back": _NOW,
+    "release_leases": _NOW,
+    "lag": _NOW,
+    "purge": _THREAD,
+    "delete_consumed_files": _THREAD,
+    "log_page": Call(Runs.THREAD, function=log_page),
+    "topics.get": _NOW,
+    "topics.put": _NOW,
+    "topics.remove": _NOW,
+    "topics.persist": _THREAD,
+    "topics.__iter__": _NOW,
+    "topics.__len__": _NOW,
+    "consumer_offsets.get": _NOW,
+    "consumer_offsets.commit": _NOW,
+    "consumer_offsets.queues": _NOW,
+    "consumer_offsets.pairs": _NOW,
+    "consumer_offsets.remove": _NOW,
+    "consumer_offsets.persist": _THREAD,
+}
+#: a connection's own call: which queues have got messages since it asked before
+ARRIVALS: Final = "arrivals"
+#: of a request that nobody waits for any more: its number is the header field ``opaque``
+CANCEL: Final = 9102
+#: properties of a store, asked for by their names
+PROPERTIES: Final = ("config", "min_phy_offset", "max_phy_offset", "waits")
+
+
+def method_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
+    """What the owner calls for a method of `CALLS`."""
+    row = CALLS[method]
+    if row.function is not None:
+        return partial(row.function, store)
+    found: Any = store
+    for name in method.split("."):
+        found = getattr(found, f"{name}_once" if row.named else name)
+    return cast("Callable[..., Any]", found)
+
+
+def coroutine_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
+    """What the owner awaits for a method of `CALLS`; the method itself where it is none."""
+    row = CALLS[method]
+    if not row.coroutine:
+        return method_of(store, method)
+    return cast(
+        "Callable[..., Any]",
+        getattr(store, f"{row.coroutine}_once" if row.named else row.coroutine),
+    )
+
+
+def request_of(
+    method: str, args: tuple[Any, ...], settings: dict[str, Any], again_ms: int | None = None
+) -> RemotingCommand:
+    """The request for a call.
+
+    Raises:
+        TypeError: an argument is nothing that a store takes.
+    """
+    fields = {"method": method}
+    if again_ms is not None:
+        fields["again"] = str(again_ms)
+    head, *parts = pack([list(args), settings])
+    return RemotingCommand(STORE_CALL, fields, bytes(head), parts=parts)
+
+
+def answer_of(value: object) -> RemotingCommand:
+    """The answer with a result, or with an error."""
+    head, *parts = pack(value)
+    failed = isinstance(value, BaseException)
+    code = ResponseCode.SYSTEM_ERROR if failed else ResponseCode.SUCCESS
+    return RemotingCommand(code, {}, bytes(head), parts=parts)
+
+
+def result_of(answer: RemotingCommand) -> Any:
+    """What an answer says; raises the error that it holds."""
+    value = unpack(answer.body)
+    if isinstance(value, BaseException):
+        raise value
+    return value

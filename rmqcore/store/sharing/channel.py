@@ -1,0 +1,349 @@
+"""A client's connection with the owner, for calls of threads and of event loops.
+
+Of the threads that wait for an answer one reads, for itself and for all others; when it has its
+own, another goes on. Who waits without a thread, as a coroutine does, is told; the thread that
+watches for the end of the owner reads for those.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from rmqcore.errors import OwnerTimeoutError, is_refusal
+from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
+from rmqcore.remoting.codec import encode_command
+from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
+
+if TYPE_CHECKING:
+    from rmqcore.remoting.command import Buffer
+
+LIMITS: Final = FrameLimits(frame_size=1 << 30)
+_RECEIVE_SIZE: Final = 1 << 18
+#: buffers that one call of the system takes
+_BUFFERS_MAX: Final = 1000
+_OPAQUE_MASK: Final = (1 << 31) - 1
+#: a socket that can be written at all takes so much without blocking
+_SENT_AT_ONCE_SIZE: Final = 1 << 16
+_NEVER: Final = math.inf
+
+
+class ChannelLostError(Exception):
+    """The owner has gone.
+
+    Attributes:
+        sent: whether the owner may have seen the request.
+    """
+
+    def __init__(self, sent: bool) -> None:
+        super().__init__()
+        self.sent = sent
+
+
+class Waiter:
+    """Who waits for an answer.
+
+    Attributes:
+        answer: what came; None before, and when the owner has gone.
+        wake: called when there is something to look at.
+    """
+
+    __slots__ = ("answer", "opaque", "reads", "wake")
+
+    def __init__(self, wake: Callable[[], object], *, reads: bool) -> None:
+        self.answer: RemotingCommand | None = None
+        #: of the request
+        self.opaque = 0
+        self.wake = wake
+        #: whether it can read for all
+        self.reads = reads
+
+
+class Channel:
+    """A connection that any number of threads call through at a time.
+
+    Args:
+        connected: a socket that does not block.
+        place: for what errors say of the owner.
+        timeout_s: after this without an answer the owner is asked whether it is there; when it does
+            not answer that either, it hangs.
+    """
+
+    def __init__(self, connected: socket.socket, place: MeetingPlace, timeout_s: float) -> None:
+        self.owner = peer_of(connected)
+        self._socket = connected
+        self._place = place
+        self._timeout_s = timeout_s
+        self._decoder = FrameDecoder(LIMITS)
+        self._opaques = itertools.count(1)
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+        #: threads that are inside a call
+        self._inside: set[int] = set()
+        self._waiting: dict[int, Waiter] = {}
+        #: wakes the thread that watches; it reads while somebody waits without a thread
+        self._watching = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.lost = False
+
+    @property
+    def interrupted(self) -> bool:
+        """True in a signal handler or a finalizer inside one of this thread's own calls.
+
+        Such a thread must not call here: it may be the one that reads, or in the middle of a frame.
+        """
+        return threading.get_ident() in self._inside
+
+    def call(self, request: RemotingCommand) -> RemotingCommand:
+        """Send a request and wait for its answer.
+
+        Raises:
+            ChannelLostError: the owner has gone.
+            OwnerTimeoutError: it does not answer; whether it has done what was asked is not known.
+            FrameError: no frame can hold the request.
+        """
+        look = threading.Lock()
+        look.acquire()
+        waiter = Waiter(partial(_release, look), reads=True)
+        asked: Waiter | None = None
+        self._inside.add(threading.get_ident())
+        try:
+            self.send(request, waiter)
+            while True:
+                answer = self._wait(waiter, look, self._timeout_s / 2)
+                if answer is not None:
+                    return answer
+                asked = self.ask_whether_there(waiter, asked)
+        finally:
+            self._inside.discard(threading.get_ident())
+            self.drop(waiter, asked)
+
+    def ask_whether_there(self, waiter: Waiter, asked: Waiter | None) -> Waiter:
+        """Ask the owner of which an answer is overdue for a sign of life.
+
+        Args:
+            waiter: who waits.
+            asked: what this returned when it was called half the time-out ago; None the first time.
+
+        Raises:
+            OwnerTimeoutError: it has not answered that either.
+        """
+        if asked is not None and asked.answer is None and waiter.answer is None:
+            raise self.hangs()
+        asking = Waiter(waiter.wake, reads=waiter.reads)
+        self.send(RemotingCommand(RequestCode.HEART_BEAT), asking)
+        return asking
+
+    def hangs(self) -> OwnerTimeoutError:
+        """The error that names the owner, who has not answered."""
+        return self._place.hangs(self._timeout_s, self.owner)
+
+    def close(self) -> None:
+        """End the connection; whoever waits gets a `ChannelLostError`."""
+        self._lose()
+
+    def forget(self) -> None:
+        """Close this process's copy in a forked child; the parent's connection goes on."""
+        self.lost = True
+        self._socket.close()
+        os.close(self._watching)
+
+    def until_lost(self) -> None:
+        """Block until the owner has gone, or `close` was called; then the socket is closed.
+
+        Meanwhile this thread reads for those that wait without one.
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        poll.register(self._watching, select.POLLIN)
+        while not self.lost:
+            ready = poll.poll()
+            if any(fd != self._watching for fd, _ in ready):
+                break
+            os.eventfd_read(self._watching)
+            with self._reading:
+                self._read_while(lambda: any(not each.reads for each in self._all_waiting()))
+            self._let_another_read()
+        self.end()
+
+    def end(self) -> None:
+        """Close the socket as soon as no thread uses it any more."""
+        self._lose()
+        with self._sending, self._reading:
+            self._socket.close()
+            os.close(self._watching)
+
+    # ---- sending
+
+    def send(self, request: RemotingCommand, waiter: Waiter) -> None:
+        """Send a request whose answer the waiter gets; may block while the owner does not read.
+
+        Raises:
+            ChannelLostError: the owner has gone.
+            OwnerTimeoutError: it does not read.
+            FrameError: no frame can hold the request.
+        """
+        if not self._sending.acquire(timeout=self._timeout_s):
+            raise self.hangs()
+        try:
+            self._send_locked(request, waiter)
+        finally:
+            self._sending.release()
+
+    def send_now(self, request: RemotingCommand, waiter: Waiter) -> bool:
+        """As `send`, if that does not block; False when it would, and nothing was sent."""
+        size = len(request.body) + sum(map(len, request.parts))
+        if size > _SENT_AT_ONCE_SIZE or not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if self.lost or not writable(self._socket, 0):
+                return False
+            self._send_locked(request, waiter)
+        finally:
+            self._sending.release()
+        return True
+
+    def drop(self, *waiters: Waiter | None) -> None:
+        """Forget who does not wait any more."""
+        for waiter in waiters:
+            if waiter is not None:
+                self._waiting.pop(waiter.opaque, None)
+
+    def _send_locked(self, request: RemotingCommand, waiter: Waiter) -> None:
+        opaque = next(self._opaques) & _OPAQUE_MASK
+        request.opaque, request.flag = opaque, 0
+        buffers, _ = encode_command(request, limits=LIMITS)
+        waiter.opaque = opaque
+        self._waiting[opaque] = waiter
+        try:
+            self._write(buffers, time.monotonic() + self._timeout_s)
+        except BaseException:
+            self._waiting.pop(opaque, None)
+            raise
+        if not waiter.reads:
+            os.eventfd_write(self._watching, 1)
+
+    def _write(self, buffers: list[Buffer], deadline: float) -> None:
+        """Send a frame; what ends it in the middle ends the connection."""
+        if len(buffers) > _BUFFERS_MAX:
+            buffers = [b"".join(buffers)]
+        if self.lost:
+            raise ChannelLostError(sent=False)
+        whole = False
+        try:
+            left = sum(len(each) for each in buffers)
+            while True:
+                try:
+                    sent = self._socket.sendmsg(buffers)
+                except BlockingIOError:
+                    sent = 0
+                    if not writable(self._socket, deadline):
+                        raise self.hangs() from None
+                left -= sent
+                if not left:
+                    whole = True
+                    return
+                buffers = _behind(buffers, sent)
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise ChannelLostError(sent=False) from error
+        finally:
+            if not whole:
+                self._lose()
+
+    # ---- receiving
+
+    def _wait(
+        self, waiter: Waiter, look: threading.Lock, timeout_s: float
+    ) -> RemotingCommand | None:
+        """The answer; None when it takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._reading.acquire(blocking=False):
+                try:
+                    self._read_while(lambda: waiter.answer is None, deadline)
+                finally:
+                    self._reading.release()
+                    self._let_another_read()
+            elif not look.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                # it may have been told to read just now
+                self._let_another_read()
+            if waiter.answer is not None:
+                return waiter.answer
+            if self.lost:
+                raise ChannelLostError(sent=True)
+            if time.monotonic() >= deadline:
+                return None
+
+    def _all_waiting(self) -> list[Waiter]:
+        return list(self._waiting.values())
+
+    def _let_another_read(self) -> None:
+        for waiter in self._all_waiting():
+            if waiter.answer is None and waiter.reads:
+                waiter.wake()
+                return
+
+    def _read_while(self, wanted: Callable[[], bool], deadline: float = _NEVER) -> None:
+        """Hand out answers while more are wanted, it is not too late, and the owner is there."""
+        while not self.lost and wanted():
+            if not readable(self._socket, deadline):
+                return
+            try:
+                data = self._socket.recv(_RECEIVE_SIZE)
+                if data:
+                    self._take(data)
+                    continue
+            except BlockingIOError:
+                continue
+            except FrameError:
+                pass
+            except BaseException as error:
+                # what a signal handler raises may cost bytes that were received
+                if not is_refusal(error):
+                    self._lose()
+                    raise
+            self._lose()
+
+    def _take(self, data: bytes) -> None:
+        self._decoder.feed(data)
+        while (answer := self._decoder.next()) is not None:
+            waiter = self._waiting.pop(answer.opaque, None)
+            if waiter is not None:
+                waiter.answer = answer
+                waiter.wake()
+
+    def _lose(self) -> None:
+        self.lost = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for waiter in self._all_waiting():
+            waiter.wake()
+
+
+def _release(look: threading.Lock) -> None:
+    """Wake the thread that waits for a lock; it may be awake."""
+    with suppress(RuntimeError):
+        look.release()
+
+
+def _behind(buffers: list[Buffer], sent: int) -> list[Buffer]:
+    """What is left of a frame of which so many bytes have been sent."""
+    left: list[Buffer] = []
+    for each in buffers:
+        size = len(each)
+        if sent >= size:
+            sent -= size
+        else:
+            left.append(memoryview(each)[sent:] if sent else each)
+            sent = 0
+    return left

@@ -1,0 +1,50 @@
+"""Calls of event loops through a `Channel`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+from rmqcore.remoting import RemotingCommand
+from rmqcore.store.sharing.calls import CANCEL
+from rmqcore.store.sharing.channel import Channel, ChannelLostError, Waiter
+
+
+async def ask(channel: Channel, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
+    """As `Channel.call`, without blocking the event loop."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+    waiter = Waiter(partial(_wake, loop, woken), reads=False)
+    asked: Waiter | None = None
+    try:
+        if not channel.send_now(request, waiter):
+            await loop.run_in_executor(None, channel.send, request, waiter)
+        while True:
+            try:
+                async with asyncio.timeout(timeout_s / 2):
+                    await woken.wait()
+            except TimeoutError:
+                asked = await loop.run_in_executor(None, channel.ask_whether_there, waiter, asked)
+            woken.clear()
+            if waiter.answer is not None:
+                return waiter.answer
+            if channel.lost:
+                raise ChannelLostError(sent=True)
+    except asyncio.CancelledError:
+        cancel = RemotingCommand(CANCEL, {"opaque": str(waiter.opaque)})
+        with suppress(ChannelLostError):
+            channel.send_now(cancel, Waiter(_nothing, reads=True))
+        raise
+    finally:
+        channel.drop(waiter, asked)
+
+
+def _nothing() -> None:
+    """Nobody waits for this answer."""
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
+    """Wake a coroutine from any thread; its loop may have ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(woken.set)

@@ -1,0 +1,89 @@
+"""Arrivals in a client: a thread asks the owner which queues have new messages, and tells."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rmqcore.errors import OwnerTimeoutError, RmqCoreError, StoreClosedError
+from rmqcore.services.arrival import ArrivalListener
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing.calls import ARRIVALS, request_of, result_of
+from rmqcore.store.sharing.channel import Channel, ChannelLostError
+
+_log = logging.getLogger("rmqcore")
+
+
+class Handle(Protocol):
+    """What is asked of a handle on a shared store."""
+
+    def settled(self) -> DefaultMessageStore | Channel:
+        """The store, when this process owns it; else a channel to the owner."""
+        ...
+
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue."""
+        ...
+
+
+class Listeners:
+    """The listeners of one handle; the thread begins with the first that comes to a client.
+
+    Threads: any.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._listeners: tuple[ArrivalListener, ...] = ()
+        self._running = False
+
+    def add(self, listener: ArrivalListener) -> Callable[[], None]:
+        """Tell a function of arrivals from now on; returns what ends it."""
+        found = self._handle.settled()
+        if not isinstance(found, Channel):
+            return found.on_arrival(listener)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="TellArrivals", daemon=True).start()
+
+        def forget() -> None:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return forget
+
+    def _run(self) -> None:
+        asked: Channel | None = None
+        while True:
+            try:
+                found = self._handle.settled()
+                if not isinstance(found, Channel):
+                    found.on_arrival(self._tell)
+                    self._tell(self._handle.queues())
+                    return
+                if asked is not None and found is not asked:
+                    # a new owner: what came in between is told now
+                    self._tell(self._handle.queues())
+                asked = found
+                self._tell(result_of(found.call(request_of(ARRIVALS, (), {}))))
+            except ChannelLostError:
+                continue
+            except StoreClosedError:
+                return
+            except OwnerTimeoutError as error:
+                _log.warning("no arrivals: %s", error)
+            except (RmqCoreError, OSError):
+                _log.exception("no arrivals any more")
+                return
+
+    def _tell(self, queues: Sequence[tuple[str, int]]) -> None:
+        for listener in self._listeners:
+            try:
+                listener(queues)
+            except Exception:  # noqa: BLE001 - logged; the listeners are not ours
+                _log.exception("a listener for arrivals failed")

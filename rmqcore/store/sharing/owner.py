@@ -1,0 +1,278 @@
+"""The owner's side: a thread with an event loop that serves the store to other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rmqcore.errors import StoreError
+from rmqcore.remoting import (
+    Connection,
+    ConnectionSettings,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    ServerSettings,
+    new_event_loop,
+    success,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing.arrivals import Arrivals
+from rmqcore.store.sharing.calls import (
+    ARRIVALS,
+    CALLS,
+    CANCEL,
+    HELLO,
+    PROPERTIES,
+    STORE_CALL,
+    VERSION,
+    Runs,
+    answer_of,
+    coroutine_of,
+    method_of,
+)
+from rmqcore.store.sharing.channel import LIMITS
+from rmqcore.store.sharing.put_again import find_put
+from rmqcore.store.sharing.values import unpack
+
+_log = logging.getLogger("rmqcore")
+
+#: of records that one answer holds; a get that asks for more is answered with less
+_ANSWER_SIZE_MAX: Final = 32 << 20
+_STOP_S: Final = 5.0
+#: a put that asks for it is not answered at once
+_WAITED_FOR: Final = ("disk", "replicated")
+#: what a connection's attributes hold: who it is, and in whose names it has leased messages
+_CLIENT: Final = "client"
+_HOLDERS: Final = "holders"
+
+
+class StoreServer:
+    """Serves one store over a socket; requests that come before `serve` wait for it.
+
+    Args:
+        listening: the socket.
+        path: the store's directory.
+    """
+
+    def __init__(self, listening: socket.socket, path: Path) -> None:
+        self.path = path
+        self._listening = listening
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="ShareStore", daemon=True)
+        self._store: DefaultMessageStore | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        #: tasks of puts: one that is tried again must not overtake the first try
+        self._puts: set[asyncio.Future[Any]] = set()
+        #: tasks that would wait for long, by connection and number of the request
+        self._waits: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
+        self._server: RemotingServer | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to accept connections."""
+        self._thread.start()
+
+    def serve(self, store: DefaultMessageStore) -> None:
+        """Answer requests out of this store from now on."""
+        self._store = store
+        self._loop.call_soon_threadsafe(self._ready.set_result, None)
+
+    def stop(self) -> None:
+        """Answer what was taken, and end."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def forget(self) -> None:
+        """Let the parent alone have its connections: in a forked child this thread is not there.
+
+        The child's copies would keep them open when the parent has ended.
+        """
+        server = self._server
+        connections = () if server is None else server.connections
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd in (self._listening.fileno(), *(each.fileno() for each in connections)):
+            if fd >= 0:
+                os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._start())
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _start(self) -> None:
+        connection = ConnectionSettings(frames=LIMITS, idle_timeout_s=0, request_max=1 << 20)
+        self._server = RemotingServer(
+            listening=self._listening,
+            settings=ServerSettings(connection=connection),
+            on_close=self._closed,
+        )
+        self._server.register(STORE_CALL, self._call)
+        self._server.register(HELLO, self._hello)
+        self._server.register(CANCEL, self._cancel)
+        self._server.register(RequestCode.HEART_BEAT, lambda *_: success())
+        await self._server.start()
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        for task in self._waits.values():
+            task.cancel()
+        if self._server is not None:
+            await self._server.stop(_STOP_S)
+
+    # ---- requests
+
+    def _hello(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        if request.number("version") != VERSION:
+            return answer_of(
+                StoreError(
+                    f"{self.path}: its owner, process {os.getpid()}, shares it by version "
+                    f"{VERSION}, this process by {request.text('version')}; use one rmqcore in both"
+                )
+            )
+        connection.attributes[_CLIENT] = request.text("client")
+        connection.attributes[_HOLDERS] = set()
+        return answer_of(None)
+
+    def _cancel(self, connection: Connection, request: RemotingCommand) -> None:
+        task = self._waits.get((connection, request.number("opaque")))
+        if task is not None:
+            task.cancel()
+
+    def _call(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        if self._store is None:
+            return self._call_when_ready(connection, request)
+        try:
+            answer = self._work(self._store, connection, request)
+        except Exception as error:  # noqa: BLE001 - it is the caller's to see
+            return answer_of(error)
+        return answer
+
+    def _closed(self, connection: Connection) -> None:
+        """Forget what a client waited for; what it had leased comes again at once."""
+        for (waiting, _), task in self._waits.items():
+            if waiting is connection:
+                task.cancel()
+        arrivals = connection.attributes.pop(ARRIVALS, None)
+        if arrivals is not None:
+            arrivals.forget()
+        gone = connection.attributes.pop(_HOLDERS, set())
+        if self._store is None or self._server is None or self._stopping:
+            return
+        for other in self._server.connections:
+            gone -= other.attributes.get(_HOLDERS, set())
+        for holder in gone:
+            self._store.release_leases(holder)
+
+    async def _call_when_ready(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        await asyncio.shield(self._ready)
+        answer = self._call(connection, request)
+        return answer if isinstance(answer, RemotingCommand) else await answer
+
+    def _work(
+        self, store: DefaultMessageStore, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        method = request.text("method")
+        args, settings = unpack(request.body)
+        if method in PROPERTIES:
+            return answer_of(getattr(store, method))
+        if method == ARRIVALS:
+            known = connection.attributes
+            if ARRIVALS not in known:
+                known[ARRIVALS] = Arrivals(store, self._loop)
+            return self._answer_waiting(known[ARRIVALS].take(), connection, request)
+        call = CALLS.get(method)
+        if call is None:
+            raise StoreError(f"{method} is no call of a shared store")
+        if method == "get_message":
+            settings["max_bytes"] = min(
+                settings.get("max_bytes", _ANSWER_SIZE_MAX), _ANSWER_SIZE_MAX
+            )
+        if call.runs is Runs.PUT:
+            return self._put(store, request, args, settings)
+        function = method_of(store, method)
+        if method == "lease":
+            holder = settings["holder"] = settings.get("holder") or connection.attributes[_CLIENT]
+            connection.attributes[_HOLDERS].add(holder)
+        at_once = method == "lease" and settings.get("timeout_ms", 0) == 0
+        if call.runs is Runs.NOW or at_once:
+            value = function(*args, **settings)
+            return answer_of(list(value) if method.endswith("__iter__") else value)
+        if call.runs is Runs.WAITS:
+            waiting = coroutine_of(store, method)(*args, **settings)
+            return self._answer_waiting(waiting, connection, request)
+        return _answer_later(self._loop.run_in_executor(None, partial(function, *args, **settings)))
+
+    def _put(
+        self,
+        store: DefaultMessageStore,
+        request: RemotingCommand,
+        args: list[Any],
+        settings: dict[str, Any],
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        method = request.text("method")
+        durability = settings.get("durability")
+        waits = store.waits if durability is None else durability in _WAITED_FOR
+        if "again" in request.ext_fields:
+            since_ms = request.number("again")
+            return _answer_later(self._put_again(store, method, args, settings, since_ms))
+        if not waits:
+            return answer_of(getattr(store, method)(*args, **settings))
+        putting = self._loop.create_task(coroutine_of(store, method)(*args, **settings))
+        self._puts.add(putting)
+        putting.add_done_callback(self._puts.discard)
+        return _answer_later(putting)
+
+    async def _put_again(
+        self,
+        store: DefaultMessageStore,
+        method: str,
+        args: list[Any],
+        settings: dict[str, Any],
+        since_ms: int,
+    ) -> Any:
+        if self._puts:
+            await asyncio.wait(self._puts)
+        receipt = await self._loop.run_in_executor(
+            None, find_put, store, method, args, settings, since_ms
+        )
+        if receipt is None:
+            receipt = await coroutine_of(store, method)(*args, **settings)
+        return receipt
+
+    async def _answer_waiting(
+        self, working: Coroutine[Any, Any, Any], connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """As `_answer_later`, of what may wait for as long as it takes."""
+        key = connection, request.opaque
+        self._waits[key] = task = self._loop.create_task(working)
+        try:
+            return await _answer_later(task)
+        finally:
+            del self._waits[key]
+
+
+async def _answer_later(working: Awaitable[Any]) -> RemotingCommand:
+    try:
+        return answer_of(await working)
+    except Exception as error:  # noqa: BLE001 - it is the caller's to see
+        return answer_of(error)

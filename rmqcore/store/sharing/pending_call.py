@@ -1,0 +1,125 @@
+"""`PendingCall`: a call until it is answered, by one owner or by the next."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import OwnerLostError
+from rmqcore.remoting import RemotingCommand
+from rmqcore.status import Durability
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing.calls import (
+    CALLS,
+    PROPERTIES,
+    Call,
+    Runs,
+    coroutine_of,
+    method_of,
+    request_of,
+)
+from rmqcore.store.sharing.channel import ChannelLostError
+from rmqcore.store.sharing.put_again import find_put
+from rmqcore.store.sharing.unique_keys import UniqueKeys
+
+#: what is no row of the table is asked for: a property, or what has arrived
+_ASKED: Final = Call()
+#: arguments of `wait` before its time-out
+_WAIT_ARGUMENTS: Final = 3
+
+
+class PendingCall:
+    """One call of a method.
+
+    Args:
+        path: the store's directory.
+        method: its name.
+        args: its arguments.
+        settings: its arguments by name.
+    """
+
+    def __init__(
+        self, path: Path, method: str, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> None:
+        self._path = path
+        self.method = method
+        self._row = CALLS.get(method, _ASKED)
+        self._args = args
+        self._settings = settings
+        self._began = 0.0
+        self._began_ms = 0
+        self._again_ms: int | None = None
+
+    def request(self, keys: UniqueKeys, *, waits_for_disk: bool) -> RemotingCommand:
+        """What to send to the owner.
+
+        Args:
+            keys: what a put needs to be found again.
+            waits_for_disk: whether this process's puts wait for the disk, if they do not say.
+        """
+        if not self._began:
+            self._began, self._began_ms = time.monotonic(), wall_clock_ms()
+            if self._row.runs is Runs.PUT:
+                give_key = getattr(keys, self.method)
+                self._args, self._settings = give_key(self._args, self._settings)
+                if waits_for_disk and self._settings.get("durability") is None:
+                    self._settings = {**self._settings, "durability": Durability.DISK}
+            elif self._row.runs is Runs.WAITS:
+                self._name_timeout()
+            if self._row.named:
+                self._settings = {**self._settings, "call": keys.new()}
+        return request_of(self.method, self._args, self._left(), self._again_ms)
+
+    def lost(self, lost: ChannelLostError) -> None:
+        """Take note that an owner has ended before it has answered.
+
+        Raises:
+            OwnerLostError: the call must not be made a second time.
+        """
+        if not lost.sent:
+            return
+        if not self._row.repeatable:
+            raise OwnerLostError(self._path, self.method) from None
+        if self._row.runs is Runs.PUT:
+            self._again_ms = self._began_ms
+
+    def here(self, store: DefaultMessageStore) -> Any:
+        """Make the call in this process, which owns the store now."""
+        found = self._find(store)
+        if found is not None:
+            return found
+        if self.method in PROPERTIES:
+            return getattr(store, self.method)
+        return method_of(store, self.method)(*self._args, **self._left())
+
+    async def here_async(self, store: DefaultMessageStore) -> Any:
+        """As `here`, without blocking the event loop."""
+        if self._again_ms is not None:
+            found = await asyncio.get_running_loop().run_in_executor(None, self._find, store)
+            if found is not None:
+                return found
+        answer = coroutine_of(store, self.method)(*self._args, **self._left())
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _find(self, store: DefaultMessageStore) -> Any:
+        """The receipt of a put that a former owner has stored; None when there is none."""
+        if self._again_ms is None:
+            return None
+        return find_put(store, self.method, list(self._args), self._settings, self._again_ms)
+
+    def _name_timeout(self) -> None:
+        if self.method == "wait" and len(self._args) > _WAIT_ARGUMENTS:
+            *args, timeout_ms = self._args
+            self._args, self._settings = tuple(args), {**self._settings, "timeout_ms": timeout_ms}
+
+    def _left(self) -> dict[str, Any]:
+        """The arguments by name, with what is left of the time-out."""
+        timeout_ms = self._settings.get("timeout_ms")
+        if not self._began or not isinstance(timeout_ms, int | float):
+            return self._settings
+        gone_ms = (time.monotonic() - self._began) * 1000
+        return {**self._settings, "timeout_ms": max(0, timeout_ms - gone_ms)}

@@ -1,0 +1,168 @@
+"""Where the processes of a shared store meet: a lock on its directory, and a socket in it.
+
+The lock says who may own the store. It is taken before the store is opened and released after it
+has been closed: whoever has it and finds the store locked knows of an owner that does not share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from rmqcore.errors import OwnerTimeoutError
+from rmqcore.files.lock_owner import command_of, lock_owner
+
+SOCKET_NAME: Final = "rmqcore.sock"
+#: bytes of a path that the system takes for a socket, without its closing zero
+_SOCKET_PATH_MAX: Final = 107
+_BACKLOG: Final = 1024
+_READ_AND_WRITE: Final = 0o666
+#: pid, uid, gid of the process that listens
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class MeetingPlace:
+    """A store's directory as several processes use it.
+
+    Args:
+        path: the store's directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock_fd: int | None = None
+
+    # ---- the lock
+
+    def try_lock(self) -> bool:
+        """Take the right to own the store; False when another process, or handle, has it."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except BaseException:
+            os.close(fd)
+            raise
+        self._lock_fd = fd
+        return True
+
+    def unlock(self) -> None:
+        """Give the right back; idempotent. In a forked child the parent keeps it."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    # ---- the socket
+
+    def listen(self) -> socket.socket:
+        """Put a new socket in the place of any that is there; only for who has the lock.
+
+        Its permissions are the directory's.
+
+        Raises:
+            OSError: the system refused.
+        """
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            unfinished = self.path / f"{SOCKET_NAME}.new"
+            unfinished.unlink(missing_ok=True)
+            with self._address(unfinished.name) as address:
+                listening.bind(address)
+            directory = self.path.stat()
+            with suppress(PermissionError):
+                os.chown(unfinished, -1, directory.st_gid)
+            unfinished.chmod(directory.st_mode & _READ_AND_WRITE)
+            listening.listen(_BACKLOG)
+            unfinished.rename(self.path / SOCKET_NAME)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+
+    def connect(self, timeout_s: float) -> socket.socket | None:
+        """A socket, not blocking, to the owner; None when nobody listens.
+
+        Raises:
+            OwnerTimeoutError: somebody listens and takes no connection.
+            OSError: the system refused, such as for want of permission.
+        """
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connecting.settimeout(timeout_s)
+        try:
+            with self._address() as address:
+                connecting.connect(address)
+            connecting.setblocking(False)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connecting.close()
+            return None
+        except TimeoutError:
+            connecting.close()
+            raise self.hangs(timeout_s) from None
+        except BaseException:
+            connecting.close()
+            raise
+        return connecting
+
+    def forget_socket(self) -> None:
+        """Remove the socket; only for who has the lock."""
+        (self.path / SOCKET_NAME).unlink(missing_ok=True)
+
+    @contextmanager
+    def _address(self, name: str = SOCKET_NAME) -> Iterator[str]:
+        """A path of the socket that is short enough for the system."""
+        whole = str(self.path / name)
+        if len(os.fsencode(whole)) <= _SOCKET_PATH_MAX:
+            yield whole
+            return
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{fd}/{name}"
+        finally:
+            os.close(fd)
+
+    # ---- who it is
+
+    def hangs(self, timeout_s: float, owner: int | None = None) -> OwnerTimeoutError:
+        """The error that names the owner, who has not answered.
+
+        Args:
+            timeout_s: how long was waited.
+            owner: its process id; None finds it by the lock.
+        """
+        owner = owner or lock_owner(self.path)
+        command = command_of(owner) if owner else None
+        return OwnerTimeoutError(self.path, timeout_s * 1000, owner, command)
+
+
+def peer_of(connected: socket.socket) -> int:
+    """Process id of the owner that a socket is connected with."""
+    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(told)[0])
+
+
+def readable(connected: socket.socket, deadline: float) -> bool:
+    """Wait until a socket can be read; False when it is too late."""
+    return _ready(connected, select.POLLIN, deadline)
+
+
+def writable(connected: socket.socket, deadline: float) -> bool:
+    """Wait until a socket can be written; False when it is too late."""
+    return _ready(connected, select.POLLOUT, deadline)
+
+
+def _ready(connected: socket.socket, events: int, deadline: float) -> bool:
+    poll = select.poll()
+    poll.register(connected, events)
+    left_ms = None if deadline == math.inf else max(0.0, deadline - time.monotonic()) * 1000
+    return bool(poll.poll(left_ms))

@@ -1,0 +1,444 @@
+"""`SharedMessageStore`: a store that this process owns, or that it asks the owner for."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from rmqcore.config import FlushDiskType, StoreConfig, load_config
+from rmqcore.errors import RmqCoreError, StoreClosedError
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.message import MessageExt, PutMessageResult
+from rmqcore.recovery.report import RecoveryProgress
+from rmqcore.remoting import RemotingCommand
+from rmqcore.services.arrival import ArrivalListener
+from rmqcore.services.event_loop import running_loop
+from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.message_reads import MessageReads, OnDamage
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
+from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, result_of
+from rmqcore.store.sharing.channel import Channel, ChannelLostError
+from rmqcore.store.sharing.coroutines import ask
+from rmqcore.store.sharing.listeners import Listeners
+from rmqcore.store.sharing.owner import StoreServer
+from rmqcore.store.sharing.pending_call import PendingCall
+from rmqcore.store.sharing.place import MeetingPlace
+from rmqcore.store.sharing.shared_tables import SharedTable
+from rmqcore.store.sharing.unique_keys import UniqueKeys
+from rmqcore.store.wire_puts import WireMessage
+
+if TYPE_CHECKING:
+    from rmqcore.store.opening import ConfigSource
+
+#: pauses between two looks for an owner, while one is about to begin or to end
+_FIRST_PAUSE_S: Final = 0.001
+_LONGEST_PAUSE_S: Final = 0.02
+#: how long a process that was killed may still be seen to have the store
+_DYING_S: Final = 1.0
+
+#: every handle of this process
+_HANDLES: Final[weakref.WeakSet[SharedMessageStore]] = weakref.WeakSet()
+#: held while files and locks are opened or closed, so that no fork comes in between
+_OPENING: Final = threading.RLock()
+#: what belongs to the parent of a forked child: it must not be finalized here
+_PARENTS: Final[list[object]] = []
+
+
+Progress = Callable[[RecoveryProgress], None]
+
+
+class SharedStore(MessageStore, Protocol):
+    """What `open_shared` gives: a `MessageStore`, and who owns it."""
+
+    @property
+    def owner(self) -> int:
+        """Process id of the owner; this process's own when it is the owner."""
+        ...
+
+
+class SharedMessageStore(MessageReads):
+    """A handle on a store that several processes share; made by `rmqcore.open_shared`.
+
+    In the owner its calls are those of the `DefaultMessageStore`, at no cost. In a client each call
+    is one request. When the owner ends, the next call, or at the latest this handle's own thread,
+    finds the new owner, or becomes it.
+
+    Threads: any. After a fork the child's handle is a client of the parent's.
+    """
+
+    def __init__(
+        self, path: Path, config: StoreConfig, progress: Progress | None, owner_timeout_ms: float
+    ) -> None:
+        self.path = path
+        self._asked = config
+        self._progress = progress
+        self._asks_for_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._timeout_s = owner_timeout_ms / 1000
+        self._place = MeetingPlace(path)
+        self._settling = threading.RLock()
+        self._store: DefaultMessageStore | None = None
+        self._server: StoreServer | None = None
+        self._channel: Channel | None = None
+        self._keys = UniqueKeys()
+        self._client = new_holder()
+        self._closed = False
+        self._listeners = Listeners(self)
+        self._topics = SharedTable("topics", self._call)
+        self._consumer_offsets = SharedTable("consumer_offsets", self._call)
+        self.settled()
+        _HANDLES.add(self)
+
+    # ---- who owns the store
+
+    @property
+    def owner(self) -> int:
+        """Process id of the owner; this process's own when it is the owner."""
+        found = self.settled()
+        return found.owner if isinstance(found, Channel) else os.getpid()
+
+    def settled(self) -> DefaultMessageStore | Channel:
+        """The store, when this process owns it; else a channel to the owner.
+
+        Raises:
+            StoreClosedError: the handle was closed.
+            OwnerTimeoutError: the owner does not answer.
+        """
+        return self._found() or self._settle()
+
+    def _found(self) -> DefaultMessageStore | Channel | None:
+        store, channel = self._store, self._channel
+        if store is not None:
+            return store
+        return None if channel is None or channel.lost else channel
+
+    def _settle(self) -> DefaultMessageStore | Channel:
+        with self._settling:
+            deadline, pause = time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
+            while True:
+                if self._closed:
+                    raise StoreClosedError(f"{self.path}: the store has been closed")
+                if not (self._found() or self._connect()):
+                    self._own()
+                found = self._found()
+                if found is not None:
+                    return found
+                if time.monotonic() > deadline:
+                    raise self._place.hangs(self._timeout_s)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _connect(self) -> bool:
+        channel = self._new_channel()
+        if channel is None:
+            return False
+        self._channel = channel
+        watch = threading.Thread(
+            target=_watch, args=(weakref.ref(self), channel), name="WatchOwner", daemon=True
+        )
+        watch.start()
+        return True
+
+    def _new_channel(self) -> Channel | None:
+        """A connection with the owner, who knows whose it is; None when there is none."""
+        connected = self._place.connect(self._timeout_s)
+        if connected is None:
+            return None
+        channel = Channel(connected, self._place, self._timeout_s)
+        fields = {"version": str(VERSION), "client": self._client}
+        try:
+            result_of(channel.call(RemotingCommand(HELLO, fields)))
+        except ChannelLostError:
+            channel.end()
+            return None
+        except BaseException:
+            channel.end()
+            raise
+        return channel
+
+    def _own(self) -> None:
+        """Open the store, if nobody else may."""
+        with _OPENING:
+            if not self._place.try_lock():
+                return
+            server = None
+            try:
+                self._await_the_dead()
+                server = StoreServer(self._place.listen(), self.path)
+                server.start()
+                store = DefaultMessageStore(self.path, self._asked, progress=self._progress)
+            except BaseException:
+                if server is not None:
+                    self._place.forget_socket()
+                    server.stop()
+                self._place.unlock()
+                raise
+            server.serve(store)
+            self._store, self._server, self._channel = store, server, None
+            self.__dict__.update({name: getattr(store, name) for name in _DIRECT})
+
+    def _await_the_dead(self) -> None:
+        """Give a former owner, who has been killed, the time to lose its lock on the files."""
+        directory = StoreDir(self.path, self._asked.store_path_commit_log)
+        deadline = time.monotonic() + min(_DYING_S, self._timeout_s)
+        while directory.is_locked() and time.monotonic() < deadline:
+            time.sleep(_FIRST_PAUSE_S)
+
+    # ---- calls
+
+    def _call(self, method: str, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """Make a call, of whoever owns the store, until it is answered."""
+        call = PendingCall(self.path, method, args, settings)
+        while True:
+            found = self.settled()
+            if not isinstance(found, Channel):
+                return call.here(found)
+            request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
+            try:
+                answer = self._aside(request) if found.interrupted else found.call(request)
+            except ChannelLostError as lost:
+                call.lost(lost)
+            else:
+                return result_of(answer)
+
+    def _aside(self, request: RemotingCommand) -> RemotingCommand:
+        """Make a call over a connection of its own, which ends with it."""
+        channel = self._new_channel()
+        if channel is None:
+            raise ChannelLostError(sent=False)
+        try:
+            return channel.call(request)
+        finally:
+            channel.end()
+
+    async def _call_async(
+        self, method: str, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> Any:
+        """As `_call`, without blocking the event loop."""
+        call = PendingCall(self.path, method, args, settings)
+        while True:
+            found = self._found()
+            if found is None:
+                found = await running_loop().run_in_executor(None, self._settle)
+            if not isinstance(found, Channel):
+                return await call.here_async(found)
+            request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
+            try:
+                answer = await ask(found, request, self._timeout_s)
+            except ChannelLostError as lost:
+                call.lost(lost)
+            else:
+                return result_of(answer)
+
+    # ---- what is not one request
+
+    def append_now(self, message: WireMessage) -> PutMessageResult | None:
+        """See `MessageStore.append_now`: a client always has to wait for the owner."""
+        return None
+
+    def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
+        """See `MessageStore.not_waited_for`: the owner has seen to that."""
+        return receipt
+
+    async def follow(
+        self, topic: str, queue_id: int, start: int | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """See `MessageStore.follow`."""
+        queue = (topic, queue_id)
+        offset = await self._call_async("min_queue_offset", queue, {}) if start is None else start
+        while True:
+            await self._call_async("wait", (*queue, offset), {})
+            result = await self._call_async("get_message", (*queue, offset), {})
+            for message in result.messages:
+                yield message
+            offset = result.next_queue_offset
+
+    def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
+        """See `MessageStore.on_arrival`; after a take-over every queue is told once."""
+        return self._listeners.add(listener)
+
+    def _log_messages(
+        self, start: int | None, stop: int | None, on_damage: OnDamage | None
+    ) -> Iterator[MessageExt]:
+        offset = start
+        while True:
+            page, offset = self._call("log_page", (offset, stop), {})
+            for each in page:
+                if isinstance(each, MessageExt):
+                    yield each
+                elif on_damage is None:
+                    raise each
+                else:
+                    on_damage(each)
+            if offset is None:
+                return
+
+    @property
+    def config(self) -> StoreConfig:  # type: ignore[override]
+        """The settings of the store, as the owner has opened it."""
+        return cast("StoreConfig", self._call("config", (), {}))
+
+    @property
+    def topics(self) -> TopicConfigTable:
+        """The topics' configuration."""
+        return cast("TopicConfigTable", self._topics)
+
+    @property
+    def consumer_offsets(self) -> ConsumerOffsetTable:
+        """What groups have consumed."""
+        return cast("ConsumerOffsetTable", self._consumer_offsets)
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Physical offset of the first byte of the log."""
+        return cast("int", self._call("min_phy_offset", (), {}))
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Physical offset behind the last byte of the log."""
+        return cast("int", self._call("max_phy_offset", (), {}))
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
+        return cast("bool", self._call("waits", (), {}))
+
+    # ---- closing and forking
+
+    def close(self) -> None:
+        """Let the store go; the owner writes everything through to the disk. Idempotent."""
+        with self._settling, _OPENING:
+            self._closed = True
+            _HANDLES.discard(self)
+            channel, self._channel = self._channel, None
+            if channel is not None:
+                channel.close()
+            store, self._store = self._store, None
+            server, self._server = self._server, None
+            self._undirect()
+            if store is None or server is None:
+                return
+            try:
+                self._place.forget_socket()
+                server.stop()
+                store.close()
+            finally:
+                self._place.unlock()
+
+    def _undirect(self) -> None:
+        for name in _DIRECT:
+            self.__dict__.pop(name, None)
+
+    def after_fork_in_child(self) -> None:
+        """Make this handle, of which the parent has the other end, a client's with no owner yet."""
+        self._settling = threading.RLock()
+        if self._channel is not None:
+            self._channel.forget()
+        if self._server is not None:
+            self._server.forget()
+            _PARENTS.append((self._server, self._store))
+        self._place.unlock()
+        self._channel = self._server = self._store = None
+        self._undirect()
+        self._keys = UniqueKeys()
+        self._client = new_holder()
+        self._listeners = Listeners(self)
+
+    def __repr__(self) -> str:
+        role = "closed" if self._closed else "owned" if self._store is not None else "shared"
+        return f"SharedMessageStore({str(self.path)!r}, {role})"
+
+
+def open_handle(
+    path: str | os.PathLike[str],
+    *,
+    config: ConfigSource,
+    profile: str | None,
+    create: bool,
+    progress: Progress | None,
+    owner_timeout_ms: float,
+    settings: Mapping[str, Any],
+) -> SharedStore:
+    """See `rmqcore.open_shared`."""
+    loaded = load_config(config, profile=profile, **settings)
+    loaded.check_for_writing()
+    whole = Path(path).absolute()
+    if create:
+        make_directory(whole)
+    else:
+        StoreDir(whole, loaded.store_path_commit_log).require()
+    return cast("SharedStore", SharedMessageStore(whole, loaded, progress, owner_timeout_ms))
+
+
+# ---- the methods that are one request each
+
+
+def _forwarded(name: str, method: str) -> Callable[..., Any]:
+    """The method of a handle that makes one call, with the protocol's words and arguments."""
+
+    @functools.wraps(getattr(MessageStore, name))
+    def forwarded(self: SharedMessageStore, *args: Any, **settings: Any) -> Any:
+        return self._call(method, args, settings)
+
+    return forwarded
+
+
+def _forwarded_async(name: str, method: str) -> Callable[..., Any]:
+    """As `_forwarded`, for a coroutine function of the protocol."""
+
+    @functools.wraps(getattr(MessageStore, name))
+    async def forwarded(self: SharedMessageStore, *args: Any, **settings: Any) -> Any:
+        return await self._call_async(method, args, settings)
+
+    return forwarded
+
+
+#: methods of the owner's store that a handle has as its own while it owns it
+_DIRECT: Final = tuple(
+    name
+    for name, value in vars(MessageStore).items()
+    if not name.startswith("_") and callable(value) and name not in ("close", "on_arrival")
+)
+for _method, _row in CALLS.items():
+    for _name in {_method, _row.coroutine or _method} & vars(MessageStore).keys():
+        _coroutine = inspect.iscoroutinefunction(getattr(MessageStore, _name))
+        _forward = _forwarded_async if _coroutine else _forwarded
+        setattr(SharedMessageStore, _name, _forward(_name, _method))
+
+
+def _watch(handle: weakref.ref[SharedMessageStore], channel: Channel) -> None:
+    """Wait for the end of the owner, then see to the next, so that there always is one."""
+    channel.until_lost()
+    store = handle()
+    if store is not None:
+        with suppress(RmqCoreError, OSError):
+            store.settled()
+
+
+def _close_handles() -> None:
+    for handle in list(_HANDLES):
+        handle.close()
+
+
+def _forget_parents() -> None:
+    try:
+        for handle in list(_HANDLES):
+            handle.after_fork_in_child()
+    finally:
+        _OPENING.release()
+
+
+atexit.register(_close_handles)
+os.register_at_fork(
+    before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_forget_parents
+)

@@ -1,0 +1,70 @@
+"""Unique keys for what a client puts, so that a put can be found again when its answer was lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rmqcore._codec import decode_batch
+from rmqcore.message import Message, MessageExt
+from rmqcore.store.message_puts import as_message, encoded_batch, listed
+from rmqcore.store.sharing.put_again import PUT_ID, UNIQUE_KEY
+
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+_PREFIX_SIZE: Final = 11
+
+
+class UniqueKeys:
+    """Gives each message a UNIQ_KEY of its own; to one that has a key, an id of its own beside."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(_PREFIX_SIZE).hex().upper()
+        self._numbers = itertools.count()
+
+    def put(self, args: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+        """The arguments of `put`, with a key."""
+        properties = settings.get("properties")
+        if properties is None or isinstance(properties, Mapping):
+            settings = {**settings, "properties": self._with_key(properties)}
+        return args, settings
+
+    def put_message(
+        self, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Any]:
+        """The arguments of `put_message`, with a key."""
+        (message,) = args
+        return (self._keyed(message),), settings
+
+    def put_messages(
+        self, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Any]:
+        """The arguments of `put_messages`, each message with a key, as an encoded batch."""
+        (messages,) = args
+        topic, queue_id = settings.get("topic"), settings.get("queue_id", 0)
+        if isinstance(messages, _BUFFERS):
+            if topic is None:
+                return args, settings
+            messages = decode_batch(bytes(messages), topic=topic)
+        keyed = [self._keyed(each) for each in listed(messages)]
+        body, topic, queue_id = encoded_batch(keyed, topic, queue_id)
+        return (body,), {**settings, "topic": topic, "queue_id": queue_id}
+
+    def _keyed(self, message: Any) -> Any:
+        if isinstance(message, MessageExt):
+            message = as_message(message)
+        if not isinstance(message, Message):
+            return message
+        fields = message.to_dict()
+        return Message(**{**fields, "properties": self._with_key(message.properties)})
+
+    def new(self) -> str:
+        """A key that nothing else has."""
+        return f"{self._prefix}{next(self._numbers) & 0xFFFF_FFFF_FF:010X}"
+
+    def _with_key(self, properties: Mapping[str, str] | None) -> dict[str, str]:
+        key = self.new()
+        if properties is None:
+            return {UNIQUE_KEY: key}
+        return {**properties, (PUT_ID if UNIQUE_KEY in properties else UNIQUE_KEY): key}

@@ -1,0 +1,145 @@
+"""A full disk, strange bytes on the socket, another release: typed errors, and no harm."""
+
+import os
+import random
+import resource
+import signal
+import socket
+
+import pytest
+
+import rmqcore
+from rmqcore import DiskFullError, Message, RmqCoreError, StoreError
+from rmqcore.remoting import RemotingCommand
+from rmqcore.store.sharing import shared_store
+from rmqcore.store.sharing.calls import STORE_CALL, request_of, result_of
+from rmqcore.store.sharing.channel import Channel
+from rmqcore.store.sharing.place import MeetingPlace
+from rmqcore.store.sharing.values import pack, unpack
+
+FILE_SIZE = 1 << 16
+SMALL = {
+    "mapped_file_size_commit_log": FILE_SIZE,
+    "mapped_file_size_consume_queue": FILE_SIZE // 4,
+    "message_index_enable": False,
+}
+
+
+@pytest.fixture
+def store(store_path):
+    """A client; who owns the store is another handle of this process."""
+    with rmqcore.open_shared(store_path), rmqcore.open_shared(store_path) as opened:
+        yield opened
+
+
+def own_with_little_room(path, said):
+    """Own a store whose files cannot grow any more."""
+    with rmqcore.open_shared(path, **SMALL):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE // 2, FILE_SIZE // 2))
+        os.write(said, b"!")
+        signal.pause()
+
+
+def test_a_full_disk_is_the_same_error_in_a_client(store_path):
+    ready, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        own_with_little_room(store_path, said)
+    try:
+        assert os.read(ready, 1) == b"!"
+        with rmqcore.open_shared(store_path, **SMALL) as store:
+            acknowledged, refused = 0, None
+            while refused is None:
+                try:
+                    store.put("T", b"%d" % acknowledged + b"." * 500)
+                    acknowledged += 1
+                except DiskFullError as error:
+                    refused = error
+            assert acknowledged > 0
+            assert store.owner == pid
+            assert len(list(store.messages())) == acknowledged
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(said)
+
+
+def channel_to(store):
+    """A connection with the owner of a store, without a handle around it."""
+    place = MeetingPlace(store.path)
+    return Channel(place.connect(5), place, 5)
+
+
+def test_strange_bytes_end_their_own_connection_only(store):
+    chance = random.Random(5)
+    for size in (1, 7, 100, 5000):
+        with MeetingPlace(store.path).connect(5) as connected:
+            connected.settimeout(5)
+            connected.sendall(b"\x7f" + chance.randbytes(size))
+            connected.shutdown(socket.SHUT_WR)
+            while connected.recv(4096):
+                pass
+    assert store.put("T", b"one").queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\0\0\0\2[]", b"\0\0\0\2{}", b"\xff\xff\xff\xff", b'\0\0\0\x0c["b",1000000]']
+)
+def test_a_body_that_is_no_value_is_answered_with_an_error(store, body):
+    channel = channel_to(store)
+    answer = channel.call(RemotingCommand(STORE_CALL, {"method": "put"}, body))
+    with pytest.raises((ValueError, TypeError)):
+        result_of(answer)
+    channel.end()
+    assert store.put("T", b"one").queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["close", "_put_generally", "path", "topics._install", "__init__"]
+)
+def test_only_what_the_table_names_can_be_called(store, method):
+    channel = channel_to(store)
+    with pytest.raises(StoreError, match="no call of a shared store"):
+        result_of(channel.call(request_of(method, (), {})))
+    channel.end()
+
+
+def test_a_client_of_another_version_is_refused(store, monkeypatch):
+    monkeypatch.setattr(shared_store, "VERSION", 99)
+    with pytest.raises(StoreError, match=f"process {os.getpid()}, shares it by version 1"):
+        rmqcore.open_shared(store.path)
+
+
+def test_values_come_back_as_they_were(store):
+    store.put("T", b"one", tags="a", keys=("k", "l"))
+    (message,) = store.get_message("T", 0, 0).messages
+    values = [
+        None,
+        ["l", "x"],
+        ("m", 1, 2.5, True),
+        {"$": {1: b"\0\xff"}, "d": []},
+        Message("T", b"body", tags="t", properties={"p": "v"}),
+        message,
+        rmqcore.Durability.DISK,
+        store.path,
+        rmqcore.StoreConfig.embedded(mapped_file_size_commit_log=1 << 20),
+    ]
+    again = unpack(b"".join(bytes(part) for part in pack(values)))
+    assert again == values
+    for error in (DiskFullError("here", "no room"), rmqcore.FlushTimeoutError(5, "slow")):
+        again = unpack(b"".join(pack(error)))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_bytes_that_were_changed_are_an_error_and_never_another_kind_of_object():
+    chance = random.Random(7)
+    whole = b"".join(pack([[("T", b"body"), Message("T", b"x")], {"durability": "disk"}]))
+    for _ in range(3000):
+        changed = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        try:
+            unpack(bytes(changed))
+        except (ValueError, RmqCoreError):
+            continue

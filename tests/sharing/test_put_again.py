@@ -1,0 +1,200 @@
+"""The owner dies in the middle of a put: the client's put is stored once, and answered."""
+
+import asyncio
+import os
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+import rmqcore
+from rmqcore import Message, OwnerLostError
+from rmqcore.store.sharing import owner as owner_module
+from rmqcore.store.sharing.owner import StoreServer
+
+SETTINGS = {
+    "deliver_delayed": True,
+    "message_delay_level": "1h 2h",
+    "mapped_file_size_commit_log": 1 << 16,
+    "max_hash_slot_num": 50,
+    "max_index_num": 200,
+}
+#: what is put, and how many messages that is
+PUTS = {
+    "put": (lambda store: store.put("T", b"x", keys="k"), 1),
+    "put_message": (lambda store: store.put_message(Message("T", b"x", tags="a")), 1),
+    "put_messages": (lambda store: store.put_messages([Message("T", b"x")] * 3), 3),
+    "encoded": (
+        lambda store: store.put_messages(
+            rmqcore._codec.encode_batch([Message("T", b"x")] * 3), topic="T"
+        ),
+        3,
+    ),
+    "put_async": (lambda store: asyncio.run(store.put_async("T", b"x")), 1),
+    "delayed": (lambda store: store.put("T", b"x", delay_level=1), 1),
+    "own key": (lambda store: store.put("T", b"x", properties={"UNIQ_KEY": "mine"}), 1),
+}
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_when_stored():
+    """Make this process, the owner, die in place of answering a put."""
+    answer_of = owner_module.answer_of
+
+    def answer_or_die(value):
+        if isinstance(value, rmqcore.PutMessageResult):
+            die()
+        return answer_of(value)
+
+    owner_module.answer_of = answer_or_die
+
+
+def die_when_asked():
+    """Make this process, the owner, die before it stores what it is asked to."""
+    StoreServer._put = die
+
+
+@contextmanager
+def dying_owner(path, prepare, **settings):
+    """A forked process that owns a store and dies when it gets a put."""
+    ready, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            prepare()
+            with rmqcore.open_shared(path, **SETTINGS, **settings):
+                os.write(said, b"!")
+                signal.pause()
+        finally:
+            os._exit(99)
+    os.close(said)
+    try:
+        assert os.read(ready, 1) == b"!"
+        yield pid
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("prepare", [die_when_stored, die_when_asked])
+@pytest.mark.parametrize(
+    ("name", "index"), [*((name, True) for name in PUTS), ("put", False), ("delayed", False)]
+)
+def test_a_put_in_flight_is_stored_once(store_path, prepare, name, index):
+    put, count = PUTS[name]
+    settings = {"message_index_enable": index}
+    with (
+        dying_owner(store_path, prepare, **settings) as pid,
+        rmqcore.open_shared(store_path, **SETTINGS, **settings) as store,
+    ):
+        assert store.owner == pid
+        receipt = put(store)
+        assert store.owner == os.getpid()
+        found = list(store.messages())
+        assert [each.body for each in found] == [b"x"] * count
+        assert (receipt.status.name, receipt.message_count) == ("PUT_OK", count)
+        assert receipt.phy_offset == found[0].phy_offset
+        assert receipt.queue_offset == 0
+        assert receipt.message_id == ",".join(each.message_id for each in found)
+        assert receipt.store_size == sum(each.store_size for each in found)
+        assert receipt.durability == "page_cache"
+
+
+def test_a_put_that_waits_for_the_disk_is_on_the_disk_when_it_is_found(store_path):
+    with (
+        dying_owner(store_path, die_when_stored),
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        assert store.put("T", b"x", durability="disk").durability == "disk"
+        assert store.max_queue_offset("T", 0) == 1
+
+
+def test_the_same_key_may_be_put_a_second_time(store_path):
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        store.put("T", b"x", properties={"UNIQ_KEY": "mine"})
+    with (
+        dying_owner(store_path, die_when_asked),
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        (first,) = store.messages("T")
+        store.put_message(first)
+        assert [each.unique_key for each in store.messages("T")] == ["mine", "mine"]
+
+
+def die_when_done(value):
+    """Make this process, the owner, die in place of giving an answer."""
+    answer_of = owner_module.answer_of
+
+    def prepare():
+        owner_module.answer_of = lambda given: die() if given == value else answer_of(given)
+
+    return prepare
+
+
+def die_when_asked_for(method):
+    """Make this process, the owner, die when it is asked for something."""
+    work = StoreServer._work
+
+    def work_or_die(self, store, connection, request):
+        return die() if request.text("method") == method else work(self, store, connection, request)
+
+    def prepare():
+        StoreServer._work = work_or_die
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    "prepare", [die_when_done(value=True), die_when_asked_for("kv_swap")], ids=["done", "asked"]
+)
+def test_a_swap_in_flight_is_done_once(store_path, prepare):
+    with dying_owner(store_path, prepare), rmqcore.open_shared(store_path, **SETTINGS) as store:
+        assert store.kv_swap("table", b"k", None, b"mine") is True
+        assert store.owner == os.getpid()
+        assert store.kv_swap("table", b"k", None, b"other") is False
+        assert store.kv_list("table") == [(b"k", b"mine")]
+
+
+TAKEN = [(b"a", b"1"), (b"b", b"2")]
+
+
+@pytest.mark.parametrize(
+    "prepare", [die_when_done(TAKEN), die_when_asked_for("kv_take")], ids=["done", "asked"]
+)
+@pytest.mark.parametrize("max_entries", [0, 2])
+def test_what_a_take_in_flight_has_taken_is_given(store_path, prepare, max_entries):
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for key, value in [*TAKEN, (b"c", b"3")]:
+            store.kv_put("table", key, value)
+    last = None if max_entries else b"c"
+    with dying_owner(store_path, prepare), rmqcore.open_shared(store_path, **SETTINGS) as store:
+        assert store.kv_take("table", last=last, max_entries=max_entries) == TAKEN
+        assert store.owner == os.getpid()
+        assert store.kv_list("table") == [(b"c", b"3")]
+
+
+def test_a_call_is_known_though_its_table_was_written_anew(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.kv_put("table", b"a", b"1")
+        assert store.kv_take_once("table", call="one") == [(b"a", b"1")]
+        assert store.kv_swap_once("table", b"b", None, b"2", call="two")
+        store._compact("%KV%table", store._table("table"))
+    with rmqcore.open_store(store_path) as store:
+        assert store.kv_take_once("table", call="one") == [(b"a", b"1")]
+        assert store.kv_swap_once("table", b"b", None, b"2", call="two")
+        assert not store.kv_swap_once("table", b"b", None, b"2", call="three")
+        assert store.kv_list("table") == [(b"b", b"2")]
+
+
+def test_what_is_not_safe_to_do_twice_is_an_error(store_path):
+    with (
+        dying_owner(store_path, die_when_asked_for("append_later")),
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        with pytest.raises(OwnerLostError, match="append_later"):
+            asyncio.run(store.append_later(b""))
+        assert store.kv_take("table") == []

@@ -1,0 +1,169 @@
+"""Leases over the border of a process: handed out, kept and freed, whoever ends."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from sharing.test_put_again import SETTINGS, die, dying_owner
+
+import rmqcore
+from rmqcore import ReceivedMessage, Sql
+from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.sharing import owner as owner_module
+
+#: leases as it is told, a line each, until it is killed or its input ends
+CHILD = """
+import sys, rmqcore
+from rmqcore.store.consume.holders import new_holder
+store = rmqcore.open_shared(sys.argv[1])
+holder = new_holder()
+print(store.owner, flush=True)
+for line in sys.stdin:
+    got = store.lease("g", {"T": "*"}, holder=holder, max_messages=int(line), lease_ms=600_000)
+    print([bytes(each.body).decode() for each in got], flush=True)
+store.close()
+"""
+
+
+@contextmanager
+def child(path):
+    command = [sys.executable, "-c", CHILD, str(path)]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **streams) as process:
+        try:
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+def told(process, count):
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def leased(store, **settings):
+    settings = {"holder": new_holder(), "lease_ms": 600_000, "timeout_ms": 0} | settings
+    return store.lease("g", {"T": "*"}, **settings)
+
+
+def test_a_client_leases_settles_and_counts(store_path):
+    with child(store_path), rmqcore.open_shared(store_path) as store:
+        for number in range(4):
+            store.put("T", b"%d" % number, tags="odd" if number % 2 else "even")
+        first, second = leased(store, max_messages=2)
+        assert (first.body, first.tags, first.place.topic) == (b"0", "even", "T")
+        assert not first.reconsume_times
+        assert store.acknowledge("g", [first.place]) == 1
+        assert store.give_back("g", [second.place], delay_ms=0) == 1
+        (again,) = leased(store, max_messages=1)
+        assert (again.body, again.reconsume_times) == (b"1", 1)
+        assert store.change_lease("g", [again.place], 60_000) == 1
+        (lag,) = store.lag("g", ["T"])
+        assert (lag.committed_offset, lag.ready, lag.leased) == (1, 2, 1)
+        by_sql = store.lease("h", {"T": Sql("TAGS = 'odd'")}, holder=new_holder())
+        assert [each.body for each in by_sql] == [b"1", b"3"]
+        assert store.purge("g", "T") == 2
+
+
+def test_what_a_killed_client_held_comes_again_at_once(store_path):
+    with rmqcore.open_shared(store_path) as store:
+        for number in range(3):
+            store.put("T", b"%d" % number)
+        with child(store_path) as process:
+            assert told(process, 2) == "['0', '1']"
+            assert [each.body for each in leased(store)] == [b"2"]
+            process.kill()
+            (first,) = leased(store, max_messages=1, timeout_ms=10_000)
+            assert (first.body, first.reconsume_times) == (b"0", 1)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_client_keeps_what_it_held_when_the_owner_ends(store_path, how):
+    with child(store_path) as owner, rmqcore.open_shared(store_path) as store:
+        for number in range(4):
+            store.put("T", b"%d" % number)
+        held = leased(store, max_messages=2)
+        assert told(owner, 1) == "['2']"
+        if how == "killed":
+            owner.kill()
+            owner.wait()
+        else:
+            owner.stdin.close()
+            assert owner.wait() == 0
+        assert [each.body for each in leased(store)] == [b"2", b"3"]
+        assert store.acknowledge("g", [each.place for each in held]) == 2
+
+
+def test_a_client_that_outlived_an_owner_is_freed_by_the_next(store_path):
+    with (
+        child(store_path) as owner,
+        child(store_path) as process,
+        rmqcore.open_shared(store_path) as store,
+    ):
+        store.put("T", b"0")
+        assert told(process, 1) == "['0']"
+        owner.kill()
+        owner.wait()
+        assert leased(store) == []
+        assert told(process, 1) == "[]"
+        process.kill()
+        process.wait()
+        assert [each.body for each in leased(store, timeout_ms=10_000)] == [b"0"]
+
+
+def die_when_leased():
+    """Make this process, the owner, die in place of handing out what it has leased."""
+    answer_of = owner_module.answer_of
+
+    def answer_or_die(value):
+        if isinstance(value, list) and value and isinstance(value[0], ReceivedMessage):
+            die()
+        return answer_of(value)
+
+    owner_module.answer_of = answer_or_die
+
+
+@pytest.mark.parametrize("awaited", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_what_an_owner_leased_and_did_not_hand_out_is_handed_out_by_the_next(store_path, awaited):
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(4):
+            store.put("T", b"%d" % number)
+        store.lease("g", {"T": "*"}, holder=new_holder(), max_messages=1)
+    with (
+        dying_owner(store_path, die_when_leased),
+        child(store_path),
+        rmqcore.open_shared(store_path) as store,
+    ):
+        settings = {"holder": new_holder(), "lease_ms": 600_000, "max_reconsume_times": 1}
+        if awaited:
+            waiting = store.lease_async("g", {"T": "*"}, max_messages=3, **settings)
+            got = asyncio.run(waiting)
+        else:
+            got = store.lease("g", {"T": "*"}, max_messages=3, **settings)
+        # the first had come before; what nobody has got does not count as a try
+        assert [(each.body, each.reconsume_times) for each in got] == [
+            (b"0", 1),
+            (b"1", 0),
+            (b"2", 0),
+        ]
+        assert [each.body for each in leased(store)] == [b"3"]
+        assert store.acknowledge("g", [each.place for each in got]) == 3
+
+
+def test_what_a_call_was_handed_out_is_known_from_a_journal_written_anew(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for number in range(3):
+            store.put("T", b"%d" % number)
+        settings = {"holder": "somebody", "max_messages": 2}
+        store.lease_once("g", {"T": "*"}, call="one", **settings)
+        store.lease_once("g", {"T": "*"}, call="two", **settings)
+    with rmqcore.open_store(store_path) as store:
+        again = store.lease_once("g", {"T": "*"}, call="one", **settings)
+        assert [(each.body, each.reconsume_times) for each in again] == [(b"0", 0), (b"1", 0)]
+        assert store.lease_once("g", {"T": "*"}, call="three", **settings) == []
