@@ -16,6 +16,8 @@ from rmqcore.errors import (
     DiskFullError,
     FlushTimeoutError,
     MessageIllegalError,
+    OwnerLostError,
+    OwnerTimeoutError,
     PutMessageError,
     RmqCoreError,
     StoreClosedError,
@@ -26,11 +28,16 @@ from rmqcore.errors import (
     StoreNotWritableError,
 )
 from rmqcore.message import (
+    EXPIRES_MS,
     GetMessageResult,
+    Lease,
     Message,
     MessageExt,
     PutMessageResult,
     QueryMessageResult,
+    QueueLag,
+    ReceivedMessage,
+    Sql,
 )
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.status import (
@@ -39,21 +46,25 @@ from rmqcore.status import (
     GetMessageStatus,
     PutMessageStatus,
 )
+from rmqcore.store.consumer import Consumer
 from rmqcore.store.general_reads import QueryExplanation
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
+from rmqcore.store.sharing import open_shared
 from rmqcore.version import __version__
 
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())
 
 __all__ = [
+    "EXPIRES_MS",
     "ArgumentError",
     "BoundaryType",
     "BrokerRole",
     "ConfigError",
     "ConfigWarning",
+    "Consumer",
     "CorruptCheckpointError",
     "CorruptConfigFileError",
     "CorruptConsumeQueueError",
@@ -67,20 +78,26 @@ __all__ = [
     "FlushTimeoutError",
     "GetMessageResult",
     "GetMessageStatus",
+    "Lease",
     "Message",
     "MessageExt",
     "MessageIllegalError",
     "MessageStore",
     "OnCorruption",
+    "OwnerLostError",
+    "OwnerTimeoutError",
     "PutMessageError",
     "PutMessageResult",
     "PutMessageStatus",
     "QueryExplanation",
     "QueryMessageResult",
+    "QueueLag",
     "ReadOnlyMessageStore",
+    "ReceivedMessage",
     "RecoveryProgress",
     "RecoveryReport",
     "RmqCoreError",
+    "Sql",
     "StoreClosedError",
     "StoreConfig",
     "StoreError",
@@ -89,5 +106,6 @@ __all__ = [
     "StoreNotFoundError",
     "StoreNotWritableError",
     "__version__",
+    "open_shared",
     "open_store",
 ]

@@ -117,12 +117,13 @@ class GeneralReads:
         max_messages: int,
         max_bytes: int,
         tags: str | None,
+        max_scanned: int | None,
     ) -> GetMessageResult:
         """Messages of one queue from an offset on.
 
         Source: RocketMQ store/DefaultMessageStore.java, getMessage.
-        Differs: no more is held back than the caller asked for, a filter looks to the end of the
-            queue, and an unknown queue is answered as such and not created.
+        Differs: no more is held back than the caller asked for, a filter looks as far as the caller
+            says, and an unknown queue is answered as such and not created.
         """
         max_messages, max_bytes = min(max_messages, _ALL), min(max_bytes, _ALL)
         queue = self._queues.find(topic, queue_id)
@@ -143,7 +144,7 @@ class GeneralReads:
             least = 0 if queue.unit_size != UNIT_SIZE else queue_offset
             result.expect(topic, queue_id, least, self._log.demand_crc)
         codes = None if tags is None else packed_tags(tags)
-        self._collect(queue, result, max_messages, max_bytes, codes)
+        self._collect(queue, result, max_messages, max_bytes, codes, max_scanned)
         found = len(result)
         if found:
             self._found_count += 1
@@ -159,6 +160,7 @@ class GeneralReads:
         max_messages: int,
         max_bytes: int,
         codes: bytes | None,
+        max_scanned: int | None,
     ) -> None:
         mapped = self._log.mapped
         if codes is None and mapped is not None and queue.unit_size == UNIT_SIZE:
@@ -170,9 +172,12 @@ class GeneralReads:
                 result.status = GetMessageStatus.FOUND
                 return
         removed = False
-        while len(result) < max_messages and result.next_queue_offset < result.max_queue_offset:
+        left = _ALL if codes is None or max_scanned is None else max_scanned
+        while (
+            len(result) < max_messages and result.next_queue_offset < result.max_queue_offset
+        ) and left > 0:
             offset = result.next_queue_offset
-            count = max_messages - len(result) if codes is None else _FILTER_UNITS
+            count = max_messages - len(result) if codes is None else min(_FILTER_UNITS, left)
             units = queue.read_units(offset, count)
             if not units:
                 result.status = GetMessageStatus.OFFSET_FOUND_NULL
@@ -181,6 +186,7 @@ class GeneralReads:
                 units = queue.with_tags_codes(units)
             taken, gone, enough = self._take(queue, result, units, max_messages, max_bytes, codes)
             removed = removed or gone
+            left -= taken
             result.next_queue_offset = queue.offset_after(offset, taken)
             if enough:
                 break

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rmqcore._codec import encode_batch, shares_queue
 from rmqcore.arguments import refuse_unknown
-from rmqcore.config import StoreConfig
+from rmqcore.config import BrokerRole, StoreConfig
 from rmqcore.errors import (
     ArgumentError,
+    ConfigError,
     DiskFullError,
     FlushTimeoutError,
     MessageIllegalError,
@@ -31,7 +32,18 @@ from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 
+if TYPE_CHECKING:
+    from rmqcore.store.slave_waits import SlaveWaits, Waits
+
 _BUFFERS = (bytes, bytearray, memoryview)
+_SLAVES_SAY: Final = {
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: (
+        "stored here, but too few slaves are connected and near enough to wait for"
+    ),
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: (
+        "stored here, but too few slaves have acknowledged it in time"
+    ),
+}
 
 
 class PutSettings(TypedDict, total=False):
@@ -80,6 +92,8 @@ class MessagePuts(MessagePutter):
     _group_commit: GroupCommitService
     _stats: StoreStatsService
     _unwaited: ReentrantLock
+    #: who tells how far the slaves are, whether or not puts wait for them by themselves
+    _replicas: SlaveWaits | None
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -99,11 +113,9 @@ class MessagePuts(MessagePutter):
     ) -> PutMessageResult:
         """Put any message: a delayed one, into a full file, with a durability of its own."""
         ready = self._checked(message)
-        waits = self._flush_policy.put_waits(durability, ready.wait_store_msg_ok)
+        waits = self._waits_of(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
         receipt = self._append(self._tail.put_message, ready)
-        if not receipt.ok:
-            return receipt
-        return self._on_disk(receipt) if waits else self._not_waited_for(receipt)
+        return self._waited_for(receipt, waits) if receipt.ok else receipt
 
     def put_messages(
         self,
@@ -141,7 +153,7 @@ class MessagePuts(MessagePutter):
 
         Source: RocketMQ store/DefaultMessageStore.java, putMessages.
         """
-        waits = self._flush_policy.put_waits(durability, wait_store_msg_ok=True)
+        waits = self._waits_of(durability)
         receipt = self._append_batch(
             messages,
             topic=topic,
@@ -152,9 +164,7 @@ class MessagePuts(MessagePutter):
             store_host=store_host,
             reconsume_times=reconsume_times,
         )
-        if not receipt.ok:
-            return receipt
-        return self._on_disk(receipt) if waits else self._not_waited_for(receipt)
+        return self._waited_for(receipt, waits) if receipt.ok else receipt
 
     def _append_batch(
         self,
@@ -172,7 +182,7 @@ class MessagePuts(MessagePutter):
         if isinstance(messages, _BUFFERS):
             body: Any = messages
         else:
-            body, topic, queue_id = _encoded(_listed(messages), topic, queue_id)
+            body, topic, queue_id = encoded_batch(listed(messages), topic, queue_id)
         if topic is None:
             raise MessageIllegalError("an encoded batch body needs topic=")
         self._check_open()
@@ -196,7 +206,7 @@ class MessagePuts(MessagePutter):
         """
         self._check_open()
         if isinstance(message, MessageExt):
-            message = _as_message(message)
+            message = as_message(message)
         elif not isinstance(message, Message):
             raise ArgumentError("message", message, "a Message, or a MessageExt to be copied")
         level = requested_delay_level(message)
@@ -235,12 +245,74 @@ class MessagePuts(MessagePutter):
 
     def _not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
         """The receipt of a put that does not wait for the disk."""
-        if self._waits:
+        if self._flush_policy.waits_for_disk:
             with self._unwaited.within():
                 end = receipt.phy_offset + receipt.store_size
                 self.unwaited_end = max(self.unwaited_end, end)
             self._group_commit.flush_soon()
         return receipt
+
+    # ---- what a put waits for
+
+    def wait_for_slaves(self, slaves: SlaveWaits | None) -> None:
+        """Let puts wait for slaves from now on, when their durability is "replicated".
+
+        That is what a put into a SYNC_MASTER asks for that says nothing else.
+
+        Args:
+            slaves: who tells how far the slaves are; None: puts wait for none any more.
+        """
+        self._replicas = slaves
+        self._slaves = slaves if self.config.broker_role is BrokerRole.SYNC_MASTER else None
+        self._waits = self._flush_policy.waits_for_disk or self._slaves is not None
+
+    def _waits_of(
+        self, durability: Durability | DurabilityName | None, *, wait_store_msg_ok: bool = True
+    ) -> Waits:
+        """What a put waits for.
+
+        Raises:
+            ConfigError: it cannot be had here.
+        """
+        if durability == Durability.REPLICATED:
+            if self._replicas is None:
+                raise ConfigError(
+                    "durability", durability, "not without slaves: no HAService runs on this store"
+                )
+            return (self._flush_policy.waits_for_disk, self._replicas)
+        disk = self._flush_policy.put_waits(durability, wait_store_msg_ok)
+        return (disk, self._slaves if durability is None and wait_store_msg_ok else None)
+
+    def _waited_for(self, receipt: PutMessageResult, waits: Waits) -> PutMessageResult:
+        """The receipt of what was appended, when it is where it is waited for."""
+        disk, slaves = waits
+        begun = None
+        if slaves is not None:
+            begun = slaves.begin(receipt.phy_offset + receipt.store_size)
+        receipt = self._on_disk(receipt) if disk else self._not_waited_for(receipt)
+        return receipt if begun is None else self._after_slaves(receipt, begun.status())
+
+    async def _waited_for_async(self, receipt: PutMessageResult, waits: Waits) -> PutMessageResult:
+        """As `_waited_for`, without blocking the event loop."""
+        disk, slaves = waits
+        begun = None
+        if slaves is not None:
+            begun = slaves.begin_async(receipt.phy_offset + receipt.store_size)
+        receipt = await self._on_disk_async(receipt) if disk else self._not_waited_for(receipt)
+        return receipt if begun is None else self._after_slaves(receipt, await begun)
+
+    def _settled(self, receipt: PutMessageResult) -> PutMessageResult:
+        """As `_waited_for`, for what the settings ask for."""
+        return self._waited_for(receipt, (self._flush_policy.waits_for_disk, self._slaves))
+
+    @staticmethod
+    def _after_slaves(receipt: PutMessageResult, status: PutMessageStatus) -> PutMessageResult:
+        """The receipt when slaves were waited for; what they say counts more than the disk."""
+        if status is not PutMessageStatus.PUT_OK:
+            return receipt.with_flush(status, receipt.durability, _SLAVES_SAY[status])
+        if not receipt.ok:
+            return receipt
+        return receipt.with_flush(status, Durability.REPLICATED)
 
     def _not_on_disk(self, receipt: PutMessageResult, failure: str) -> PutMessageResult:
         """The receipt after the disk has refused; with ``failure`` "" it did not answer in time."""
@@ -288,14 +360,12 @@ class MessagePuts(MessagePutter):
     ) -> PutMessageResult:
         """As `put_message`, without blocking the event loop; of cancelling see `put_async`."""
         ready = self._checked(message)
-        waits = self._flush_policy.put_waits(durability, ready.wait_store_msg_ok)
+        waits = self._waits_of(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
         receipt = self._tail.put_message(ready)
         if not isinstance(receipt, PutMessageResult):
             call = partial(self._append, self._tail.put_message, ready)
             receipt = await running_loop().run_in_executor(None, call)
-        if not receipt.ok:
-            return receipt
-        return await self._on_disk_async(receipt) if waits else self._not_waited_for(receipt)
+        return await self._waited_for_async(receipt, waits) if receipt.ok else receipt
 
     async def put_messages_async(
         self,
@@ -309,12 +379,10 @@ class MessagePuts(MessagePutter):
         Of cancelling see `put_async`.
         """
         _check_names(settings, BatchSettings)
-        waits = self._flush_policy.put_waits(durability, wait_store_msg_ok=True)
+        waits = self._waits_of(durability)
         call = partial(self._append_batch, messages, **settings)
         receipt = await running_loop().run_in_executor(None, call)
-        if not receipt.ok:
-            return receipt
-        return await self._on_disk_async(receipt) if waits else self._not_waited_for(receipt)
+        return await self._waited_for_async(receipt, waits) if receipt.ok else receipt
 
     async def _on_disk_async(self, receipt: PutMessageResult) -> PutMessageResult:
         """As `_on_disk`, without blocking the event loop."""
@@ -334,7 +402,7 @@ def _check_names(settings: Mapping[str, object], known: type) -> None:
         refuse_unknown(unknown, known.__annotations__)
 
 
-def _as_message(stored: MessageExt) -> Message:
+def as_message(stored: MessageExt) -> Message:
     """What would have to be put to store a copy of a stored message."""
     return Message(
         stored.topic,
@@ -350,7 +418,7 @@ def _as_message(stored: MessageExt) -> Message:
     )
 
 
-def _listed(messages: object) -> list[Message]:
+def listed(messages: object) -> list[Message]:
     """The messages of a batch; refuses what is none."""
     rule = "several Message objects, or an encoded batch body"
     if not isinstance(messages, Iterable) or isinstance(messages, str | Message):
@@ -362,7 +430,7 @@ def _listed(messages: object) -> list[Message]:
     return listed
 
 
-def _encoded(
+def encoded_batch(
     messages: list[Message], topic: str | None, queue_id: int
 ) -> tuple[bytes, str | None, int]:
     """A list of messages as a batch body, with the queue that they share."""

@@ -104,6 +104,7 @@ class MessageReads:
         max_messages: int = 32,
         max_bytes: int = _MAX_BYTES,
         tags: str | None = None,
+        max_scanned: int | None = None,
     ) -> GetMessageResult:
         """Messages of one queue from an offset on.
 
@@ -115,6 +116,9 @@ class MessageReads:
             max_bytes: at most so many bytes of records; the first message always comes.
             tags: ``a``, ``a || b``, or None and ``*`` for all. Tags are compared by their hash, as
                 RocketMQ's broker does; a consumer compares the text.
+            max_scanned: with tags, look at so many units of the queue at most, and answer
+                NO_MATCHED_MESSAGE with the offset to go on at when none of them matches; None looks
+                to the end of the queue.
 
         Returns:
             `GetMessageResult`; its status says why it is empty when it is.
@@ -136,9 +140,11 @@ class MessageReads:
         whole_number("max_bytes", max_bytes, -_LARGE, _LARGE)
         if tags is not None:
             tags = text("tags", tags)
+        if max_scanned is not None:
+            whole_number("max_scanned", max_scanned, 1, _LARGE)
         self._see_queue(topic, queue_id)
         return self._reader.get_message(
-            topic, queue_id, queue_offset, max_messages, max_bytes, tags
+            topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
         )
 
     def queues(self) -> list[tuple[str, int]]:

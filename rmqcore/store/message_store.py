@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,10 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import (
     ConfigError,
     DiskFullError,
-    MessageIllegalError,
     StoreClosedError,
     StoreForkedError,
     StoreNotWritableError,
+    is_refusal,
 )
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
@@ -53,14 +53,16 @@ from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.save_tables import SaveTablesService
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import ServiceThread, stop_running
 from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.store.delivery_of_store import delivery_of
 from rmqcore.store.general_reads import GeneralReads
+from rmqcore.store.key_values import KeyValues
+from rmqcore.store.leasing import Leasing
 from rmqcore.store.live_settings import LiveSettings
-from rmqcore.store.message_reads import MessageReads
 from rmqcore.store.open_stores import OPEN_STORES
+from rmqcore.store.replication import Replication
 from rmqcore.store.retention_of_store import retention_of
 from rmqcore.store.topic_deletion import TopicDeletion
 from rmqcore.store.wire_puts import WirePuts
@@ -71,7 +73,7 @@ _PREPARE_AT = 4
 _STRETCH_UNITS = 1 << 13
 
 
-class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
+class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSettings, KeyValues):
     """A store that is open for writing; made by `rmqcore.open_store`.
 
     - One handle at a time: the lock excludes other processes, Java brokers and other handles.
@@ -93,6 +95,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         config.check_for_writing()
+        KeyValues.__init__(self)
         self.path = Path(path)
         self._closed = False
         #: nothing has to be recovered, as long as opening has not succeeded
@@ -110,11 +113,11 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()
-            clean = not self._directory.was_aborted
-            self._was_clean = clean
+            self._was_clean = not self._directory.was_aborted
             self._directory.mark_running()
-            self.recovery_report = self._recover(progress, clean=clean)
+            self.recovery_report = self._recover(progress)
             self._start()
+            self._prepare_leases()
         except BaseException:
             self._abandon()
             raise
@@ -124,10 +127,9 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
 
     def _assemble(self) -> None:
         config, directory = self.config, self._directory
+        log_file_size = config.mapped_file_size_commit_log
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
-        queue = MappedFileQueue(
-            directory.commit_log, config.mapped_file_size_commit_log, self._open_files
-        )
+        queue = MappedFileQueue(directory.commit_log, log_file_size, self._open_files)
         self._tail = LogTail(
             config.store_host,
             config.effective_max_message_size,
@@ -140,9 +142,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
         self._allocate = self._allocate_service()
         pool = None
         if policy.through_pool:
-            pool = TransientStorePool(
-                config.transient_store_pool_size, config.mapped_file_size_commit_log
-            )
+            pool = TransientStorePool(config.transient_store_pool_size, log_file_size)
         self.log = CommitLog(
             queue,
             self._tail.end if pool is None else PublishedOffset(),
@@ -198,9 +198,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             on_error=self._service_failed,
         )
 
-    def _recover(
-        self, progress: Callable[[RecoveryProgress], None] | None, *, clean: bool
-    ) -> RecoveryReport:
+    def _recover(self, progress: Callable[[RecoveryProgress], None] | None) -> RecoveryReport:
         self._checkpoint.load()
         self._mark.load()
         for table in (self.topics, self.consumer_offsets, self._deleted):
@@ -215,16 +213,11 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             self._deleted.load(),
             self.config,
             (self._batch, self._new_batch()),
-            clean_shutdown=clean,
+            clean_shutdown=self._was_clean,
             progress=progress,
         )
         report = recovery.run()
-        for queue in self.consume_queues:
-            # a topic that no put may name needs no next offset; it can still be read
-            with suppress(MessageIllegalError):
-                self._tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
-        for topic, kind in self._queue_types():
-            self._tail.set_batch_queue(topic, kind == "BatchCQ")
+        self._begin_topics()
         return report
 
     def _new_batch(self) -> DispatchBatch:
@@ -235,17 +228,12 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             multi_dispatch=config.enable_lmq and config.enable_multi_dispatch,
         )
 
-    def _queue_types(self) -> Iterable[tuple[str, str]]:
-        yield from self.config.topic_queue_types
-        for topic in self.topics:
-            yield topic.topic_name, topic.attributes.get("queue.type", "SimpleCQ")
-
     def _start(self) -> None:
         config = self.config
         self._flusher = LogFlusher(self._log_writer, self._checkpoint)
         self._group_commit = GroupCommitService(self._flusher, self._service_failed)
         self._commits = self._group_commit.group
-        self._waits = self._flush_policy.waits_for_disk
+        self.wait_for_slaves(None)
         self._disk_timeout_s = self._flush_policy.timeout_ms / 1000
         self._reput = ReputMessageService(
             self.log,
@@ -254,11 +242,11 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             partial(self._flush_policy.confirm_offset, self._log_writer),
             on_progress=self._progressed,
             on_refused=self._dispatch_refused,
-            tail=None if self._waits else self._tail,
+            tail=None if self._flush_policy.waits_for_disk else self._tail,
             on_error=self._service_failed,
         )
         self._reput.offset = self.recovery_report.end_offset
-        if self._waits:
+        if self._flush_policy.waits_for_disk:
             self._flusher.on_flushed = self._reput.wakeup
         self._flush_queues = self._queue_flush_service()
         flush_log = FlushRealTimeService(self._flusher, config, self._service_failed)
@@ -276,7 +264,9 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             commit = CommitRealTimeService(self._log_writer, config, self._service_failed)
             self._timed = (*self._timed, commit)
             self._services.append(commit)
-        self._log_writer.attach()
+        if self.log.queue.files or not self._is_slave:
+            # the log of a slave begins where its master's does
+            self._log_writer.attach()
         self._retention = retention_of(
             self,
             self._clock_ms,
@@ -400,8 +390,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             return
         if self._reput.offset < self._tail.max_offset:
             if self._log_writer.flushed_offset < self.unwaited_end and self.flags.writeable:
-                with suppress(OSError):
-                    self._group_commit.wait(self.unwaited_end, self._flush_policy.timeout_ms)
+                self._group_commit.try_wait(self.unwaited_end, self._flush_policy.timeout_ms)
             # on a full disk what has been dispatched is still served; `flags` say what is not
             with suppress(DiskFullError):
                 self._reput.catch_up()
@@ -416,6 +405,12 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             return "the store has been closed"
         if self._is_slave:
             return "the store is a slave's (brokerRole=SLAVE): put into its master"
+        return self.flags.why_not_writable()
+
+    def why_not_appended(self) -> str | None:
+        """Why a master's bytes are refused at this moment; None when they are not."""
+        if not self._is_slave:
+            return "the store is no slave's: brokerRole=SLAVE lets it follow a master"
         return self.flags.why_not_writable()
 
     def why_will_be_deleted(self, file: str | Path) -> str | None:
@@ -463,9 +458,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
     # ---- flushing and closing
 
     def flush(self) -> int:
-        """Write everything put so far through to the disk, derived files included.
-
-        Consumer offsets and topics, too.
+        """Write everything put so far to the disk, with derived files, consumer offsets and topics.
 
         Returns:
             the flushed physical offset.
@@ -479,15 +472,15 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
         self._check_open()
         if self._interrupted():
             raise StoreNotWritableError(
-                "a signal handler or a finalizer inside one of the store's own calls cannot wait "
-                "for the disk; flush again later"
+                "a signal handler or a finalizer inside another call cannot wait; flush again later"
             )
         try:
             flushed = self._flusher.flush()
             self._see_new()
             self._flush_queues.flush()
         except OSError as error:
-            self._service_failed(error)
+            if is_refusal(error):
+                self._service_failed(error)
             raise
         self._persist_tables()
         return flushed
@@ -516,6 +509,7 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
 
         Raises:
             OSError: the disk refused; the abort marker stays, and the next open recovers.
+            KeyboardInterrupt: the same; what an interrupt leaves open, a further call closes.
         """
         if self._forked:
             self._closed = True
@@ -528,25 +522,37 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
             self._stop_callers()
         # one does it, the others return when it is done
         with self._closing.within():
+            self._closer = threading.get_ident()
             if not self._closed:
-                self._closer = threading.get_ident()
                 self._close()
+            elif self._directory.is_ours:
+                # an interrupt has ended an earlier close before its end
+                self._let_go(clean=False)
 
     def _close(self) -> None:
-        self._closed = True
-        self._end_fast_reads()
-        OPEN_STORES.discard(self)
         clean = False
+        self._closed = True
         try:
+            self._end_fast_reads()
+            self._arrivals.wake_all()
+            OPEN_STORES.discard(self)
             self._log_writer.end_puts()
             for service in reversed(self._services):
                 service.stop()
             clean = self._write_through()
         finally:
-            self._abandon_files(clean=clean)
+            self._let_go(clean=clean)
+
+    def _let_go(self, *, clean: bool) -> None:
+        """End the services, close the files and unlock the store."""
+        # one that an interrupt has left running would write when the store is another's
+        stop_running(self._services)
+        self._abandon_files(clean=clean)
 
     def _stop_callers(self) -> None:
-        """Stop the services that use the store as any caller does, while it is still open."""
+        """Stop what uses the store as any caller does, while it is still open."""
+        if self._leases is not None:
+            self._leases.stop()
         if self._delayed is not None:
             self._delayed.stop()
         self._retention.stop()
@@ -559,6 +565,8 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
         if self._reput.behind == 0:
             self._marker.closed()
         self._persist_tables()
+        if self._leases is not None:
+            self._leases.close()
         return self._reput.behind == 0
 
     def _persist_tables(self) -> None:
@@ -566,13 +574,16 @@ class DefaultMessageStore(MessageReads, WirePuts, TopicDeletion, LiveSettings):
         self.consumer_offsets.persist()
 
     def _abandon_files(self, *, clean: bool) -> None:
-        self._log_writer.close()
-        self.consume_queues.close()
-        if self.index is not None:
-            self.index.close()
-        if clean:
-            self._directory.clear_running()
-        self._directory.unlock()
+        try:
+            if self._leases is not None:
+                self._leases.abandon()
+            for part in (self._log_writer, self.consume_queues, self.index):
+                if part is not None:
+                    part.close()
+            if clean:
+                self._directory.clear_running()
+        finally:
+            self._directory.unlock()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.log.min_offset} to {self.log.max_offset}"

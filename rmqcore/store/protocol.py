@@ -6,18 +6,22 @@ are those of `DefaultMessageStore`; here stands what every implementation promis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, runtime_checkable
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.message import (
     GetMessageResult,
+    Lease,
     Message,
     MessageExt,
     PutMessageResult,
     QueryMessageResult,
+    QueueLag,
+    ReceivedMessage,
 )
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.status import BoundaryName, BoundaryType, Durability, DurabilityName
@@ -25,7 +29,7 @@ from rmqcore.status import BoundaryName, BoundaryType, Durability, DurabilityNam
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from rmqcore.store.message_puts import BatchSettings
+    from rmqcore.store.message_puts import BatchSettings, PutSettings
     from rmqcore.store.message_reads import OnDamage
     from rmqcore.store.wire_puts import WireMessage
 
@@ -97,6 +101,17 @@ class MessageStore(Protocol):
         """Store several messages of one queue back to back, all or none."""
         ...
 
+    async def put_async(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[PutSettings],
+    ) -> PutMessageResult:
+        """As `put`, without blocking the event loop."""
+        ...
+
     async def put_message_async(
         self,
         message: Message | MessageExt,
@@ -117,8 +132,8 @@ class MessageStore(Protocol):
         ...
 
     @property
-    def waits_for_disk(self) -> bool:
-        """Tell whether a put is acknowledged when it is on the disk, and not before."""
+    def waits(self) -> bool:
+        """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
         ...
 
     def append_now(self, message: WireMessage) -> PutMessageResult | None:
@@ -129,12 +144,12 @@ class MessageStore(Protocol):
         """As `append_now`, with whatever it takes off the event loop; always answers."""
         ...
 
-    async def on_disk(self, receipt: PutMessageResult) -> PutMessageResult:
-        """Wait until what was appended is on the disk; the receipt says how that ended."""
+    async def confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait for disk and slaves, as the settings ask; the receipt says how that ended."""
         ...
 
     def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
-        """The receipt of an append that does not wait for the disk; it is flushed soon."""
+        """The receipt of an append that waits for nothing; it is flushed soon."""
         ...
 
     # ---- reading
@@ -148,6 +163,7 @@ class MessageStore(Protocol):
         max_messages: int = 32,
         max_bytes: int = 128 << 20,
         tags: str | None = None,
+        max_scanned: int | None = None,
     ) -> GetMessageResult:
         """Messages of one queue from an offset on, and where to go on."""
         ...
@@ -223,6 +239,119 @@ class MessageStore(Protocol):
         """Physical offset behind the last byte of the log."""
         ...
 
+    # ---- small tables of keys and values
+
+    def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of keys, None for each that there is not."""
+        ...
+
+    def kv_put(self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0) -> None:
+        """Set the value of a key, or delete it (None); as durable as a put."""
+        ...
+
+    def kv_swap(
+        self, table: str, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0
+    ) -> bool:
+        """Set the value of a key if it has the value that the caller knows; None: not there."""
+        ...
+
+    def kv_list(
+        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """The entries of a range, by key."""
+        ...
+
+    def kv_take(
+        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """Delete the entries of a range and give them: each goes to one caller."""
+        ...
+
+    def kv_count(self, table: str) -> int:
+        """How many entries a table has."""
+        ...
+
+    # ---- consuming
+
+    def wait(self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None) -> bool:
+        """Wait until a queue has a message with an offset; False when it has not come in time."""
+        ...
+
+    async def wait_async(
+        self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None
+    ) -> bool:
+        """As `wait`, without blocking the event loop."""
+        ...
+
+    def follow(
+        self, topic: str, queue_id: int, start: int | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """Every message of a queue, and those that come: ``async for`` without end."""
+        ...
+
+    def lease(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        holder: str = "",
+        max_messages: int = 32,
+        lease_ms: int = 30_000,
+        timeout_ms: float | None = 0,
+        max_reconsume_times: int = 16,
+        by_priority: bool = False,
+        drop_expired: bool = False,
+    ) -> list[ReceivedMessage]:
+        """Hand out messages of some topics to one of a group's consumers, for a time."""
+        ...
+
+    async def lease_async(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        holder: str = "",
+        max_messages: int = 32,
+        lease_ms: int = 30_000,
+        timeout_ms: float | None = 0,
+        max_reconsume_times: int = 16,
+        by_priority: bool = False,
+        drop_expired: bool = False,
+    ) -> list[ReceivedMessage]:
+        """As `lease`, without blocking the event loop while there is none."""
+        ...
+
+    def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
+        """Be done with messages; how many were not acknowledged before."""
+        ...
+
+    def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
+        """Let leases end so many milliseconds from now; how many there are still."""
+        ...
+
+    def give_back(
+        self,
+        group: str,
+        leases: Iterable[Lease],
+        *,
+        delay_ms: int | None = None,
+        max_reconsume_times: int = 16,
+    ) -> int:
+        """Let messages come again later, or become dead letters; how many leases there were."""
+        ...
+
+    def release_leases(self, holder: str) -> int:
+        """Let all come again at once that somebody has leased and not settled; how many."""
+        ...
+
+    def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
+        """What a group has before it of each queue of some topics and of its retry topic."""
+        ...
+
+    def purge(self, group: str, topic: str) -> int:
+        """Be done with all messages of a topic that are ready; how many."""
+        ...
+
     # ---- settings and topics
 
     def change_settings(self, **settings: Any) -> None:
@@ -264,10 +393,40 @@ class MessageStore(Protocol):
         """Delete what retention would delete now, whatever the hour."""
         ...
 
+    def delete_consumed_files(self, disposable: Iterable[str] = ()) -> int:
+        """Delete the oldest log files, as far as every message in them is done with; how many."""
+        ...
+
     def flush(self) -> int:
         """Write everything put so far through to the disk; the flushed physical offset."""
         ...
 
     def close(self) -> None:
         """Write everything through to the disk and let the store go; idempotent."""
+        ...
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the store."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """The store itself."""
+        ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the store, without blocking the event loop."""
         ...

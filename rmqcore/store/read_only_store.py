@@ -16,14 +16,20 @@ from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClo
 from rmqcore.files.batch_consume_queue import StoredQueue
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.deleted_topics import DeletedTopics
-from rmqcore.files.log_walker import good_record_at, view_of, walk_file
+from rmqcore.files.log_walker import (
+    GoodRecord,
+    find_good_record,
+    good_record_at,
+    view_of,
+    walk_file,
+)
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.store.general_reads import GeneralReads
@@ -100,6 +106,8 @@ class ReadOnlyMessageStore(MessageReads):
         self._settled = False
         #: physical offset behind the last whole record that was seen
         self._end = 0
+        #: the end behind which no good record was found
+        self._nothing_behind = -1
         self._open_log()
         self._open_derived()
         self._follow_all()
@@ -305,10 +313,19 @@ class ReadOnlyMessageStore(MessageReads):
         """
         if not self.log.queue.files:
             self._directory.require()
+        end = max(self._end, self._known_end(queues), self.log.min_offset)
+        while True:
+            whole = self._walk_from(end, walk_max)
+            found = self._good_behind_damage(queues) if whole else None
+            if found is None:
+                return whole
+            end = found.end_offset
+
+    def _walk_from(self, end: int, walk_max: int | None) -> bool:
+        """As `_find_end`, from a place on up to which the log goes at least."""
         files = [
             file for file in self.log.queue.files if file.file_from_offset + file.size > self._end
         ]
-        end = max(self._end, self._known_end(queues), self.log.min_offset)
         for file in files:
             file.set_positions(max(0, min(end - file.file_from_offset, file.size)))
         whole = True
@@ -324,6 +341,25 @@ class ReadOnlyMessageStore(MessageReads):
         self._end = self.log.queue.max_offset
         self.log.end.move_to(self._end)
         return whole
+
+    def _good_behind_damage(self, queues: Iterable[StoredQueue]) -> GoodRecord | None:
+        """The first good record behind the log's end, in a store that was closed.
+
+        What is there is damage then; without a close it may be a put that was never finished.
+        """
+        end = self._end
+        files = [file for file in self.log.queue.files if file.file_from_offset + file.size > end]
+        if not files or end == self._nothing_behind:
+            return None
+        at = max(0, end - files[0].file_from_offset)
+        begun = any(files[0].read(at, min(RECORD_HEAD_SIZE, files[0].size - at)))
+        claimed = any(queue.end_phy_offset > end for queue in queues)
+        if not (begun or claimed) or self._directory.was_aborted:
+            return None
+        found = find_good_record(files, at + 1)
+        if found is None:
+            self._nothing_behind = end
+        return found
 
     def _known_end(self, queues: Iterable[StoredQueue]) -> int:
         """The end of the newest record that a queue knows and the log has."""

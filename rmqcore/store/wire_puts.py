@@ -1,4 +1,4 @@
-"""Puts for a broker: appends messages as clients sent them, and waits for the disk separately."""
+"""Puts for a broker: appends messages as clients sent them, and waits for disk and slaves apart."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class WireMessage(NamedTuple):
 
 
 class WirePuts(MessagePuts):
-    """Appends that wait neither for the disk nor, on the event loop, for the next log file.
+    """Appends that wait neither for disk or slaves nor, on the event loop, for the next log file.
 
     What is appended is stored as it is: nothing is delayed, and a half message is the caller's to
     make.
     """
 
     @property
-    def waits_for_disk(self) -> bool:
-        """Tell whether a put is acknowledged when it is on the disk, and not before."""
-        return self._flush_policy.waits_for_disk
+    def waits(self) -> bool:
+        """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
+        return self._waits
 
     def append_now(self, message: WireMessage) -> PutMessageResult | None:
         """Append a message, or a batch, if that needs no waiting.
@@ -69,12 +69,12 @@ class WirePuts(MessagePuts):
         self._check_open()
         return await running_loop().run_in_executor(None, self._append, self._putting(message))
 
-    async def on_disk(self, receipt: PutMessageResult) -> PutMessageResult:
-        """Wait until what was appended is on the disk; the receipt, which says how that ended."""
-        return await self._on_disk_async(receipt)
+    async def confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait for disk and slaves, as the settings ask; the receipt says how that ended."""
+        return await self._waited_for_async(receipt, self._waits_of(None))
 
     def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
-        """The receipt of an append that does not wait for the disk; it is flushed soon."""
+        """The receipt of an append that waits for nothing; it is flushed soon."""
         return self._not_waited_for(receipt)
 
     def _putting(self, message: WireMessage) -> Callable[[], Any]:
