@@ -13,6 +13,7 @@ from rmqcore.namesrv.namesrv_config import NamesrvConfig
 from rmqcore.namesrv.requests import NamesrvRequests
 from rmqcore.namesrv.route_table import MinBrokerIdChanged, RouteTable
 from rmqcore.remoting import (
+    ClientSettings,
     Connection,
     ConnectionSettings,
     RemotingClient,
@@ -21,6 +22,7 @@ from rmqcore.remoting import (
     RemotingServer,
     RequestCode,
     ServerSettings,
+    Tls,
 )
 from rmqcore.remoting.connection import Gate
 
@@ -41,7 +43,7 @@ class NameServer:
         port: int | None = None,
         config: NamesrvConfig | None = None,
         *,
-        settings: ServerSettings | None = None,
+        tls: Tls | None = None,
         gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,8 +53,7 @@ class NameServer:
             host: address to listen on, instead of the configuration's.
             port: instead of the configuration's; 0 for any that is free.
             config: the settings.
-            settings: TLS and bounds of connections; the idle time-out is the configuration's
-                unless they are given.
+            tls: its certificate, see `load_tls`; None serves plain connections.
             gate: asked before each request, see `RemotingServer`.
             clock: seconds that never step back.
 
@@ -64,13 +65,17 @@ class NameServer:
         idle_timeout_s = float(config.server_channel_max_idle_time_s)
         self._scan_interval_s = config.scan_not_active_broker_interval_ms / 1000
         self._clock = clock
+        self._tls = tls or Tls()
         self._kv = KVConfig(config.kv_config_path)
         self.routes = RouteTable(clock, config, self._min_broker_id_changed)
         self._server = RemotingServer(
             config.bind_address if host is None else host,
             config.listen_port if port is None else port,
-            settings=settings
-            or ServerSettings(connection=ConnectionSettings(idle_timeout_s=idle_timeout_s)),
+            settings=ServerSettings(
+                connection=ConnectionSettings(idle_timeout_s=idle_timeout_s),
+                tls=self._tls.server,
+                tls_mode=self._tls.mode,
+            ),
             gate=gate,
             on_close=self._connection_closed,
         )
@@ -97,7 +102,7 @@ class NameServer:
         requests = NamesrvRequests(self.routes, self._kv, self._clock)
         self._server.processors.update(requests.processors())
         await self._server.start()
-        self._client = RemotingClient()
+        self._client = RemotingClient(settings=ClientSettings(tls=self._tls.client))
         self._scanner = asyncio.get_running_loop().create_task(self._scan())
 
     async def stop(self, timeout_s: float = 5.0) -> None:

@@ -3,8 +3,8 @@
 What others use: `RemotingCommand` with `success` and `failure`, the numbers `RequestCode`,
 `ResponseCode`, `LanguageCode`; `RemotingServer`, `RemotingClient` and the `Connection` that a
 processor gets, with their `ServerSettings`, `ClientSettings`, `ConnectionSettings`, `FrameLimits`;
-`AclSigner` and `signature_is_right`; `load_accounts` and the `AccessGate` over them; `run` and
-`new_event_loop`; the errors below `RemotingError`.
+`AclSigner` and `signature_is_right`; `load_accounts` and the `AccessGate` over them; `load_tls`;
+`run` and `new_event_loop`; the errors below `RemotingError`.
 
     async def main() -> None:
         def route(connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -26,6 +26,8 @@ exception is logged and answered with SYSTEM_ERROR and no more. A plain function
 a task, so it must not block. `connection.invoke` and `connection.notify` ask the peer.
 `connection.attributes` is the processors' own place, `connection.writable` tells whether the peer
 takes what it is sent. `command.parts` holds buffers that follow `body` without being copied.
+
+Floor: beside, on errors and java/.
 """
 
 from rmqcore.remoting.accounts import Account, Permission, admin_of, load_accounts
@@ -46,7 +48,8 @@ from rmqcore.remoting.errors import (
 )
 from rmqcore.remoting.loop import new_event_loop, run
 from rmqcore.remoting.permissions import AccessGate
-from rmqcore.remoting.server import RemotingServer, ServerSettings, TlsMode
+from rmqcore.remoting.server import RemotingServer, ServerSettings
+from rmqcore.remoting.tls import Tls, TlsMode, load_tls
 
 __all__ = [
     "AccessGate",
@@ -74,11 +77,13 @@ __all__ = [
     "RequestRefusedError",
     "ResponseCode",
     "ServerSettings",
+    "Tls",
     "TlsMode",
     "admin_of",
     "encode_command",
     "failure",
     "load_accounts",
+    "load_tls",
     "new_event_loop",
     "run",
     "signature",

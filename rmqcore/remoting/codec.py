@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from json.encoder import encode_basestring as _quote
-from typing import Any
+from typing import Any, TypeAlias
 
+from rmqcore.remoting._json_header import read_json, write_json
 from rmqcore.remoting.codes import BINARY_HEADER, JSON_HEADER, LanguageCode
 from rmqcore.remoting.command import Buffer, RemotingCommand
 from rmqcore.remoting.errors import FrameError, FrameTooLargeError
@@ -43,7 +44,6 @@ INT32_MAX = 2**31 - 1
 
 _LANGUAGE_BY_NAME = {language.name: language for language in LanguageCode}
 _LANGUAGE_BY_NUMBER = {int(language): language for language in LanguageCode}
-_NAME_OF_LANGUAGE = {int(language): language.name for language in LanguageCode}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,10 @@ class FrameLimits:
 
 
 DEFAULT_LIMITS = FrameLimits()
+
+#: Answers the frames at a place of what was received, given the limits and the peer's address, up
+#: to the first that is not for it; tells where that begins, and gives the frames of the answers.
+DirectAnswers: TypeAlias = Callable[[Buffer, int, FrameLimits, str], tuple[int, bytes]]
 
 
 class FrameDecoder:
@@ -122,8 +126,11 @@ class FrameDecoder:
         if end > len(buffer):
             return None
         body_at = at + PREFIX_SIZE + header_size
-        read = _read_binary if word >> 24 else _read_json
-        command = read(buffer[at + PREFIX_SIZE : body_at], self._limits.field_count)
+        header_at, field_count = at + PREFIX_SIZE, self._limits.field_count
+        command = None if word >> 24 else read_json(buffer, header_at, header_size, field_count)
+        if command is None:
+            read = _read_binary if word >> 24 else _read_any_json
+            command = read(buffer[header_at:body_at], field_count)
         if body_at < end:
             whole = memoryview(buffer)
             command.body = bytes(whole[body_at:end])
@@ -133,6 +140,23 @@ class FrameDecoder:
         else:
             self._at = end
         return command
+
+    def answer_directly(self, direct: DirectAnswers, peer: str) -> bytes:
+        """Let frames be answered without becoming commands, as far as that goes.
+
+        Args:
+            direct: who answers.
+            peer: the address of who has sent them.
+
+        Returns:
+            the frames of the answers.
+        """
+        if self._at == len(self._buffer):
+            return b""
+        self._at, answers = direct(self._buffer, self._at, self._limits, peer)
+        if self._at == len(self._buffer):
+            self._buffer, self._at = b"", 0
+        return answers
 
     def _check_length(self, length: int) -> None:
         if length < TYPE_SIZE:
@@ -164,7 +188,7 @@ def encode_command(
         header = _write_binary(command)
     else:
         serialize_type = JSON_HEADER
-        header = _write_json(command)
+        header = write_json(command)
     if len(header) > HEADER_SIZE_MAX:
         raise FrameTooLargeError("a header", len(header), HEADER_SIZE_MAX)
     buffers: list[Buffer] = [b"", command.body] if command.body else [b""]
@@ -187,7 +211,8 @@ def _refuse_constant(constant: str) -> None:
 _parse = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
 
 
-def _read_json(header: bytes | bytearray, field_count: int) -> RemotingCommand:
+def _read_any_json(header: bytes | bytearray, field_count: int) -> RemotingCommand:
+    """Read what `read_json` gives up at: other forms, and what is to be refused."""
     try:
         text = header.decode("utf-8").strip()
         members, end = _parse(text)
@@ -248,21 +273,6 @@ def _as_text(value: object) -> str | None:
     if isinstance(value, int | float):
         return str(value)
     raise FrameError("a header field is neither text nor a number")
-
-
-def _write_json(command: RemotingCommand) -> bytes:
-    fields = ""
-    if command.ext_fields:
-        fields = ",".join(
-            [f"{_quote(name)}:{_quote(value)}" for name, value in command.ext_fields.items()]
-        )
-        fields = f'"extFields":{{{fields}}},'
-    remark = "" if command.remark is None else f'"remark":{_quote(command.remark)},'
-    return (
-        f'{{"code":{command.code:d},{fields}"flag":{command.flag:d},'
-        f'"language":"{_NAME_OF_LANGUAGE[command.language]}","opaque":{command.opaque:d},{remark}'
-        f'"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
-    ).encode("utf-8", "replace")
 
 
 # ---- binary headers -----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, cast
 from rmqcore.remoting.codec import (
     DEFAULT_LIMITS,
     INT32_MAX,
+    DirectAnswers,
     FrameDecoder,
     FrameLimits,
     encode_command,
@@ -87,6 +88,7 @@ class Connection(asyncio.Protocol):
         *,
         serves: bool,
         gate: Gate | None = None,
+        direct: DirectAnswers | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -98,6 +100,7 @@ class Connection(asyncio.Protocol):
             serves: whether this end is the server. A server that cannot send stops reading; a
                 client reads on, else both could wait for each other.
             gate: asked before each request's processor.
+            direct: answers what needs neither gate nor processor.
             on_open: called when the connection stands.
             on_close: called when it is gone.
         """
@@ -108,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._settings = settings
         self._serves = serves
         self._gate = gate
+        self._direct = direct
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
@@ -143,6 +147,12 @@ class Connection(asyncio.Protocol):
     def writable(self) -> bool:
         """Tell whether the peer takes what it is sent; if not, more would pile up here."""
         return not self.closed and not self._write_paused
+
+    def fileno(self) -> int:
+        """The descriptor of the connection's socket; -1 when it is closed."""
+        if self._transport is None:
+            return -1
+        return int(self._transport.get_extra_info("socket").fileno())
 
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answer a request, once; a oneway request and a closed connection get nothing.
@@ -333,6 +343,10 @@ class Connection(asyncio.Protocol):
             for _ in range(TURN_FRAMES):
                 if not self._taking or self._held_back:
                     break
+                if self._direct is not None:
+                    answers = self._decoder.answer_directly(self._direct, self.remote_address)
+                    if answers:
+                        self._send([answers], len(answers))
                 command = self._decoder.next()
                 if command is None:
                     more = False

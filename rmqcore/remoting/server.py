@@ -14,9 +14,10 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 
+from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
+from rmqcore.remoting.tls import TlsMode
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +27,6 @@ _TLS_HANDSHAKE = b"\x16"
 _GREETING_TIMEOUT_S = 10.0
 #: pause after the system refused to accept, for want of descriptors or memory
 _ACCEPT_PAUSE_S = 0.2
-
-
-class TlsMode(Enum):
-    """Who is served when there is a certificate. Source: TlsMode."""
-
-    DISABLED = "disabled"
-    PERMISSIVE = "permissive"
-    ENFORCING = "enforcing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +53,7 @@ class RemotingServer:
 
     Attributes:
         processors: by request code; `register` adds to them. Two servers may share them.
+        direct: answers what needs no processor, where there is no gate; None without.
     """
 
     def __init__(
@@ -67,6 +61,7 @@ class RemotingServer:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        listening: socket.socket | None = None,
         settings: ServerSettings | None = None,
         processors: dict[int, Processor] | None = None,
         gate: Gate | None = None,
@@ -78,6 +73,8 @@ class RemotingServer:
         Args:
             host: address to listen on.
             port: 0 for any that is free; `port` tells which.
+            listening: a socket that listens already, such as one of this machine's file system, in
+                place of address and port.
             settings: what it allows.
             processors: to be shared with another server.
             gate: asked before each request's processor, for unknown codes too.
@@ -85,13 +82,14 @@ class RemotingServer:
             on_close: called with each that is gone.
         """
         self.processors = {} if processors is None else processors
+        self.direct: DirectAnswers | None = None
         self._host = host
         self._port = port
         self._settings = settings or ServerSettings()
         self._gate = gate
         self._on_open = on_open
         self._on_close = on_close
-        self._socket: socket.socket | None = None
+        self._socket = listening
         self._acceptor: asyncio.Task[None] | None = None
         self._greetings: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
@@ -117,12 +115,14 @@ class RemotingServer:
         Raises:
             OSError: the address is not this machine's, or the port is taken.
         """
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listening = socket.create_server(
-            (self._host, self._port), family=family, backlog=self._settings.backlog
-        )
+        listening = self._socket
+        if listening is None:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            listening = socket.create_server(
+                (self._host, self._port), family=family, backlog=self._settings.backlog
+            )
+            self._port = listening.getsockname()[1]
         listening.setblocking(False)
-        self._port = listening.getsockname()[1]
         self._socket = listening
         self._stopping = False
         self._acceptor = asyncio.get_running_loop().create_task(self._accept(listening))
@@ -170,7 +170,8 @@ class RemotingServer:
         handed_over = False
         try:
             accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             tls, wanted = self._settings.tls, False
             mode = TlsMode.DISABLED if tls is None else self._settings.tls_mode
             if mode is not TlsMode.DISABLED:
@@ -198,6 +199,7 @@ class RemotingServer:
             self._settings.connection,
             serves=True,
             gate=self._gate,
+            direct=self.direct if self._gate is None else None,
             on_open=self._opened,
             on_close=self._closed,
         )

@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+from rmqcore.remoting.command import RemotingCommand
+
+def read_json(buffer: Buffer, at: int, size: int, field_count: int) -> RemotingCommand | None: ...
+def write_json(command: RemotingCommand) -> bytes: ...
