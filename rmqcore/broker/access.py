@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmqcore.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.store.protocol import MessageStore
 
 #: in parts of RocketMQ's names, and of those of its plug-ins

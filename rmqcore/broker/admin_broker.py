@@ -6,17 +6,19 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from rmqcore.broker.access import is_secret
 from rmqcore.broker.bodies import java_body, read_object
 from rmqcore.broker.clients import Client, Consumers
+from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
+from rmqcore.config import to_broker_conf
 from rmqcore.errors import ConfigError
+from rmqcore.files.consume_queue import UNIT
 from rmqcore.java.properties import format_property, parse_properties
 from rmqcore.remoting import (
     Connection,
@@ -34,7 +36,8 @@ from rmqcore.store.protocol import MessageStore
 
 _CLIENT_TIMEOUT_MS: Final = 10_000
 _UNITS_MAX: Final = 1000
-_UNIT: Final = struct.Struct(">qiq")
+#: settings that this broker has none of; without them ``mqadmin exportConfigs`` of 4.9 fails
+_OF_OTHERS: Final = {"filterServerNums": "0", "traceOn": "true", "useTLS": "false"}
 
 
 class AdminBroker:
@@ -51,7 +54,9 @@ class AdminBroker:
         change: Callable[[Mapping[str, str]], None],
         topics: Topics,
         consumers: Consumers,
+        rates: Rates,
     ) -> None:
+        self._rates = rates
         self._store = store
         self._config = config
         self._change = change
@@ -86,7 +91,8 @@ class AdminBroker:
 
     def get(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """26: the settings, as a properties text; secrets are left out."""
-        lines = dict(parse_properties(self._store.broker_conf()))
+        store = to_broker_conf(self._store.config, path=self._store.path.resolve(), every=True)
+        lines = {**_OF_OTHERS, **parse_properties(store)}
         lines.update(self._config().as_properties())
         told = [name for name in sorted(lines) if not is_secret(name)]
         text = "".join(format_property(name, lines[name]) + "\n" for name in told)
@@ -111,8 +117,11 @@ class AdminBroker:
         return success()
 
     def statistics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """315: counts of one thing; there are none beside those of request 28."""
+        """315: sums and rates of one topic, or of one group at one topic."""
         name, key = request.text("statsName"), request.text("statsKey")
+        told = self._rates.of(name, key)
+        if told is not None:
+            return success(body=java_body(told))
         return failure(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
     def units(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -125,7 +134,7 @@ class AdminBroker:
         raw = self._store.read_units(topic, queue_id, max(first, least), count)
         data = [
             {"eval": True, "physicOffset": offset, "physicSize": size, "tagsCode": code}
-            for offset, size, code in _UNIT.iter_unpack(raw)
+            for offset, size, code in UNIT.iter_unpack(raw)
         ]
         group = self._consumers.find(request.text("consumerGroup", ""))
         subscription = group.subscriptions.get(topic) if group else None

@@ -6,11 +6,12 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rmqcore.broker.bodies import QueueKey, java_body, objects_in, queue_key, read_object
 from rmqcore.broker.clients import Consumers
+from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.errors import MessageIllegalError
@@ -26,6 +27,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.store.protocol import MessageStore
 
+_PLAIN: Final = "SimpleCQ"
 _QUEUES_MAX: Final = 65_536
 
 
@@ -38,7 +40,11 @@ class AdminTopics:
         config: Callable[[], BrokerConfig],
         topics: Topics,
         consumers: Consumers,
+        rates: Rates,
+        tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
     ) -> None:
+        self._rates = rates
+        self._tell = tell
         self._store = store
         self._config = config
         self._topics = topics
@@ -56,27 +62,28 @@ class AdminTopics:
         server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.list_system)
         server.register(RequestCode.GET_TOPIC_CONFIG, self.get)
 
-    def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """17: create a topic, or change it."""
+    async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """17: create a topic, or change it; the name servers know it when this is answered."""
         name = request.text("topic")
         old = self._topics.get(name)
         read = request.number("readQueueNums", old.read_queue_nums if old else 8)
         write = request.number("writeQueueNums", old.write_queue_nums if old else 8)
-        self._put(
-            TopicConfig(
-                topic_name=name,
-                read_queue_nums=read,
-                write_queue_nums=write,
-                perm=request.number("perm", 6),
-                topic_filter_type=request.text("topicFilterType", "SINGLE_TAG"),
-                topic_sys_flag=request.number("topicSysFlag", 0),
-                order=request.boolean("order"),
-                attributes=_changed(old.attributes if old else {}, request.text("attributes", "")),
-            )
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_nums=read,
+            write_queue_nums=write,
+            perm=request.number("perm", 6),
+            topic_filter_type=request.text("topicFilterType", "SINGLE_TAG"),
+            topic_sys_flag=request.number("topicSysFlag", 0),
+            order=request.boolean("order"),
+            attributes=_changed(old.attributes if old else {}, request.text("attributes", "")),
         )
+        self._check(topic)
+        self._topics.put(topic)
+        await self._tell([topic])
         return success()
 
-    def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """18: as 17, for the topics in the body; nothing is changed when one of them is wrong."""
         entries = objects_in(read_object(request), "topicConfigList")
         try:
@@ -87,11 +94,8 @@ class AdminTopics:
             self._check(topic)
         for topic in wanted:
             self._topics.put(topic)
+        await self._tell(wanted)
         return success()
-
-    def _put(self, topic: TopicConfig) -> None:
-        self._check(topic)
-        self._topics.put(topic)
 
     def _check(self, topic: TopicConfig) -> None:
         name = topic.topic_name
@@ -104,6 +108,10 @@ class AdminTopics:
                 raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         if not 0 <= topic.perm <= 15:
             remark = f"topic {name}: perm {topic.perm} is no sum of 1, 2, 4 and 8"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        old = self._topics.get(name)
+        if _queue_type(topic) != (_queue_type(old) if old else _PLAIN):
+            remark = f"topic {name}: queue.type cannot be changed, nor be BatchCQ; leave it out"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
     async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -146,7 +154,8 @@ class AdminTopics:
                 "maxOffset": most,
                 "minOffset": least,
             }
-        return success(body=java_body({"offsetTable": table, "topicPutTps": 0.0}))
+        put_tps = self._rates.put_tps(topic.topic_name)
+        return success(body=java_body({"offsetTable": table, "topicPutTps": put_tps}))
 
     def stored_ms(self, topic: str, queue_id: int, offset: int, otherwise: int) -> int:
         """When a message was stored; another number when it is not there."""
@@ -188,6 +197,10 @@ class AdminTopics:
 
     def _key(self, topic: str, queue_id: int) -> QueueKey:
         return queue_key(self._config().broker_name, topic, queue_id)
+
+
+def _queue_type(topic: TopicConfig) -> str:
+    return topic.attributes.get("queue.type", _PLAIN)
 
 
 def _changed(old: Mapping[str, str], changes: str) -> dict[str, str]:

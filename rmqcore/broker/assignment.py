@@ -1,4 +1,4 @@
-"""Which client of a group gets which queues, when clients leave that to the broker; and how.
+"""Which client of a group gets which queues, and whether it pulls or pops, if the broker decides.
 
 Source: RocketMQ broker/processor/QueryAssignmentProcessor.java,
 broker/loadbalance/MessageRequestModeManager.java.
@@ -18,9 +18,10 @@ from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.pop_hold import ANY_QUEUE
 from rmqcore.broker.settings import READ, BrokerConfig
-from rmqcore.broker.topics import RETRY_PREFIX, Topics
+from rmqcore.broker.topics import Topics
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
     Connection,
     RemotingClient,
@@ -94,7 +95,7 @@ class Assignment:
         server.register(RequestCode.SET_MESSAGE_REQUEST_MODE, self.set_mode)
         server.register(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.list_modes)
 
-    # ---- 401, 402
+    # ---- requests 401, 402: whether a group pulls a topic or pops it
 
     async def set_mode(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """401: let a group pull a topic, or pop it."""
@@ -128,7 +129,7 @@ class Assignment:
             return PULL, 0
         return str(fields.get("mode", PULL)), int(fields.get("popShareQueueNum", -1))
 
-    # ---- 400
+    # ---- request 400: the queues of one client
 
     async def assign(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """400: the queues of one client; an empty object changes nothing for it."""

@@ -6,10 +6,11 @@ Source: RocketMQ broker/BrokerController.java.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -26,30 +27,40 @@ from rmqcore.broker.managers import Managers
 from rmqcore.broker.pop import PopMessages
 from rmqcore.broker.pull import PullMessages
 from rmqcore.broker.query import QueryMessages
+from rmqcore.broker.rates import SAMPLE_S
 from rmqcore.broker.registration import Registration
+from rmqcore.broker.replication import Replication
 from rmqcore.broker.reply import ReplyMessages
 from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
-from rmqcore.broker.settings import BrokerConfig, broker_property
-from rmqcore.config import DYNAMIC_SETTINGS, load_config, parse_broker_conf
+from rmqcore.broker.settings import MASTER_ID, BrokerConfig, broker_property
+from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
 from rmqcore.config.store_config import resolve
 from rmqcore.errors import ConfigError, StoreError
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.ha import HAConfig
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import (
     AccessGate,
     Account,
+    ClientSettings,
     ConnectionSettings,
+    Processor,
     RemotingClient,
     RemotingServer,
     ServerSettings,
+    Tls,
     admin_of,
 )
 from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
 
-_EXPIRY_SCAN_S: Final = 10.0
+#: after writing the tables, rest so many times as long as that has taken
+_RESTS: Final = 4
 _CONFIG_FOLDER: Final = "config"
+#: RocketMQ serves on a second port, so far below the first
+_FAST_PORT_BELOW: Final = 2
 
 
 class Requests(Protocol):
@@ -73,6 +84,7 @@ class Broker:
         properties: Mapping[str, object] | Path | None = None,
         *,
         accounts: Mapping[str, Account] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Prepare a broker; `start` opens the store and the port.
 
@@ -80,6 +92,7 @@ class Broker:
             path: the store's directory; a new one takes RocketMQ's file sizes.
             properties: RocketMQ's names, or a `Path` to a ``broker.conf``.
             accounts: who is served, see `load_accounts`; None serves everybody.
+            tls: its certificate, see `load_tls`; None serves plain connections.
 
         Raises:
             ConfigError: a setting is not what it should be.
@@ -89,16 +102,24 @@ class Broker:
             properties = parse_broker_conf(properties)
         self._properties = dict(properties or {})
         self.config = BrokerConfig.from_properties(self._properties)
+        self._ha_config = HAConfig.from_properties(self._properties)
         self.path = Path(path)
         self._accounts = accounts
+        self._tls = tls or Tls()
         self.store: DefaultMessageStore | None = None
         self._server: RemotingServer | None = None
+        self._fast_server: RemotingServer | None = None
+        self._any_port = self.config.listen_port == 0
         self._registration: Registration | None = None
         self._outside: RemotingClient | None = None
+        #: what it does as a master, or as a slave; None while it does not serve
+        self.replication: Replication | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._managers: Managers | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
+        #: whether name servers have still to hear of a change
+        self._untold = False
         self._progress: RecoveryProgress | None = None
         self._state = "stopped"
 
@@ -130,8 +151,10 @@ class Broker:
             StoreLockedError, CorruptStoreError: the store cannot be opened.
             OSError: the port is taken.
         """
-        if self.config.listen_port == 0:
+        if self._any_port:
             self.config = replace(self.config, listen_port=_free_port(self._host))
+            if self.config.ha_listen_port == 0:
+                self.config = replace(self.config, ha_listen_port=_free_port(self._host))
         self._state = "recovering"
         try:
             self.store = await asyncio.to_thread(self._open_store)
@@ -153,6 +176,7 @@ class Broker:
             deliver_delayed=True,
             retention=True,
         )
+        self.config = _as_role(self.config, config.broker_role)
         return DefaultMessageStore(self.path, config, progress=self._progressed)
 
     def _progressed(self, progress: RecoveryProgress) -> None:
@@ -161,7 +185,10 @@ class Broker:
     async def _serve(self, store: DefaultMessageStore) -> None:
         loop = asyncio.get_running_loop()
         admin = admin_of(self._accounts or {})
-        self._outside = RemotingClient(sign=admin.signer.sign if admin else None)
+        self._outside = RemotingClient(
+            settings=ClientSettings(tls=self._tls.client),
+            sign=admin.signer.sign if admin else None,
+        )
         self._registration = Registration(self._settings, store.topics, self._outside)
         managers = Managers.of(
             store,
@@ -172,35 +199,73 @@ class Broker:
         )
         self._managers = managers
         await asyncio.to_thread(managers.checkpoints.load)
-        idle_s = self.config.server_channel_max_idle_time_seconds
-        settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=idle_s))
-        gate = None
-        if self._accounts is not None:
-            gate = AccessGate(self._accounts, topic_lookup(store))
-        self._server = RemotingServer(
-            self._host,
-            self.config.listen_port,
-            settings=settings,
-            gate=gate,
-            on_close=managers.forget,
+        self._server = self._new_server(store, managers, self.config.listen_port)
+        self.replication = Replication(
+            store,
+            managers,
+            self._ha_config,
+            self._registration,
+            self._outside,
+            listen=self._ha_place(),
+            topics_changed=self._topics_changed,
         )
-        for part in self._requests(managers, self._outside):
+        for part in (*self._requests(managers, self._outside), self.replication):
             part.register(self._server)
         await self._server.start()
+        await self._open_fast_port(store, managers, self._server.processors)
+        await self.replication.start()
 
         def arrived(queues: Sequence[tuple[str, int]]) -> None:
             loop.call_soon_threadsafe(managers.arrived_in, queues)
 
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
-        self._tasks = [
-            loop.create_task(self._scan(managers)),
-            loop.create_task(managers.transactions.run()),
-            loop.create_task(managers.timer.run()),
-            loop.create_task(managers.pop_acks.run()),
-            loop.create_task(self._save(managers)),
-        ]
+        self._tasks = [loop.create_task(work) for work in self._work(managers)]
         await self._registration.start()
+
+    def _new_server(
+        self,
+        store: DefaultMessageStore,
+        managers: Managers,
+        port: int,
+        processors: dict[int, Processor] | None = None,
+    ) -> RemotingServer:
+        idle_s = self.config.server_channel_max_idle_time_seconds
+        settings = ServerSettings(
+            connection=ConnectionSettings(idle_timeout_s=idle_s),
+            tls=self._tls.server,
+            tls_mode=self._tls.mode,
+        )
+        gate = None
+        if self._accounts is not None:
+            gate = AccessGate(self._accounts, topic_lookup(store))
+        return RemotingServer(
+            self._host,
+            port,
+            settings=settings,
+            processors=processors,
+            gate=gate,
+            on_close=managers.forget,
+        )
+
+    async def _open_fast_port(
+        self, store: DefaultMessageStore, managers: Managers, processors: dict[int, Processor]
+    ) -> None:
+        """Serve on the port two below, too, where a slave of RocketMQ's asks for the tables.
+
+        Only beside a port that was given, and when nobody else has that one.
+        """
+        port = self.config.listen_port - _FAST_PORT_BELOW
+        if self.config.is_slave or self._any_port or port < 1 or self._ha_place() is None:
+            return
+        server = self._new_server(store, managers, port, processors)
+        server.direct = self._server.direct if self._server is not None else None
+        try:
+            await server.start()
+        except OSError as error:
+            logger.info("port %d: not served, a Java slave gets no topics: %s", port, error)
+        else:
+            self._fast_server = server
 
     def _requests(self, of: Managers, outside: RemotingClient) -> tuple[Requests, ...]:
         """Everything that answers requests."""
@@ -229,6 +294,7 @@ class Broker:
                 of.offsets,
                 of.hold,
                 of.traffic,
+                self._follows,
             ),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
             PopMessages(
@@ -239,6 +305,7 @@ class Broker:
                 of.offsets,
                 of.pop_hold,
                 of.checkpoints,
+                of.pop_order,
                 of.traffic,
             ),
             of.pop_acks,
@@ -248,11 +315,30 @@ class Broker:
             of.transactions,
             QueryMessages(store),
             RuntimeInfo(store, config, of.timer.runtime_info),
-            AdminTopics(store, config, of.topics, of.consumers),
+            AdminTopics(store, config, of.topics, of.consumers, of.rates, self._tell_topics),
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),
-            AdminBroker(store, config, self._change, of.topics, of.consumers),
+            AdminBroker(store, config, self._change, of.topics, of.consumers, of.rates),
         )
+
+    def _work(self, of: Managers) -> list[Coroutine[None, None, None]]:
+        """What goes on in the background."""
+        work = [self._scan(of), self._save(of)]
+        if not self.config.is_slave:
+            work += [of.transactions.run(), of.timer.run(), of.pop_acks.run()]
+        return work
+
+    def _follows(self) -> bool:
+        return self.replication is not None and self.replication.follows
+
+    def _ha_place(self) -> tuple[str, int] | None:
+        """Where slaves are taken; None: nowhere.
+
+        The port knows no accounts, so a broker that has some opens it by request only.
+        """
+        if self._accounts is not None and not self._properties.get("haListenPort"):
+            return None
+        return self._host, int(self.config.ha_address.rpartition(":")[2])
 
     def _settings(self) -> BrokerConfig:
         return self.config
@@ -274,34 +360,53 @@ class Broker:
         self.config = changed
         self._topics_changed()
 
-    def _topics_changed(self) -> None:
-        self._saving.set()
+    async def _tell_topics(self, topics: Sequence[TopicConfig]) -> None:
         if self._registration is not None:
-            self._registration.topics_changed()
+            await self._registration.register_topics(topics)
+
+    def _topics_changed(self) -> None:
+        self._untold = True
+        self._saving.set()
 
     async def _scan(self, managers: Managers) -> None:
-        """Let clients go that have sent no heart-beat for too long."""
+        """Let clients go that have sent no heart-beat for too long; note what was counted."""
         while True:
-            await asyncio.sleep(_EXPIRY_SCAN_S)
+            await asyncio.sleep(SAMPLE_S)
+            managers.rates.sample()
             for connection in expired(managers.consumers, managers.producers):
                 logger.info("%r: no heart-beat, closed", connection)
                 connection.close()
                 managers.forget(connection)
 
     async def _save(self, managers: Managers) -> None:
-        """Write the tables that have changed: topics and groups at once, offsets every 5 s."""
+        """Write the tables that have changed: topics and groups at once, offsets every 5 s.
+
+        Name servers hear of topics once these are written, since they go by the table's version,
+        which moves then. Large tables are written less often, so that changes that come one after
+        the other do not cost as much each as all topics together.
+        """
+        loop = asyncio.get_running_loop()
         interval_s = self.config.flush_consumer_offset_interval / 1000
         store, groups = managers.store, managers.groups.table
+        rested_s, offsets_s = 0.0, loop.time() + interval_s
         while True:
-            try:
-                async with asyncio.timeout(interval_s):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(offsets_s):
                     await self._saving.wait()
-            except TimeoutError:
+                    await asyncio.sleep(rested_s - loop.time())
+            if loop.time() >= offsets_s:
                 managers.checkpoints.commit()
+                await self._persist(managers.pop_order.persist)
                 await self._persist(store.consumer_offsets.persist)
+                offsets_s = loop.time() + interval_s
             self._saving.clear()
+            began_s = loop.time()
             await self._persist(store.topics.persist)
             await self._persist(groups.persist)
+            if self._untold and self._registration is not None:
+                self._untold = False
+                self._registration.topics_changed()
+            rested_s = loop.time() + _RESTS * (loop.time() - began_s)
 
     @staticmethod
     async def _persist(write: Callable[[], bool]) -> None:
@@ -323,21 +428,39 @@ class Broker:
             self._stop_listening = None
         if self._managers is not None:
             self._managers.release()
-        if self._server is not None:
-            await self._server.stop()
+        for server in (self._fast_server, self._server):
+            if server is not None:
+                await server.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self.replication is not None:
+            await self.replication.stop()
         if self._outside is not None:
             await self._outside.close()
         store, self.store = self.store, None
         managers, self._managers = self._managers, None
-        self._registration = self._server = self._outside = None
+        self._registration = self._outside = self.replication = None
+        self._server = self._fast_server = None
         self._tasks = []
         if store is not None:
             await asyncio.to_thread(_close, store, managers)
         self._state = "stopped"
+
+
+def _as_role(config: BrokerConfig, role: BrokerRole) -> BrokerConfig:
+    """The settings with the id that a broker of this role has: 0 for a master, as in RocketMQ.
+
+    Raises:
+        ConfigError: a slave without an id of its own.
+    """
+    if role is not BrokerRole.SLAVE:
+        return replace(config, broker_id=MASTER_ID)
+    if config.broker_id == MASTER_ID:
+        rule = "1 or more for a broker with brokerRole=SLAVE, another one for each slave"
+        raise ConfigError("brokerId", config.broker_id, rule)
+    return config
 
 
 def _for_store(properties: Mapping[str, object]) -> dict[str, object]:

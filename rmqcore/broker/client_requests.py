@@ -10,8 +10,9 @@ from rmqcore.broker.bodies import java_body, objects_in, read_object
 from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.subscription import Subscription
-from rmqcore.broker.topics import RETRY_PREFIX, Topics
+from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
+from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,

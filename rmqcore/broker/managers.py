@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rmqcore.broker.client_requests import QueueLocks, notify_consumers
 from rmqcore.broker.clients import Consumers, Producers
@@ -15,14 +16,17 @@ from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.pop_acks import PopAcks
 from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import PopHold
+from rmqcore.broker.pop_order import PopOrder
+from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
-from rmqcore.broker.topics import TIMER_TOPIC, Topics
+from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.config_tables import SubscriptionGroupTable
+from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.protocol import MessageStore
 
@@ -35,6 +39,7 @@ class Managers:
         store: where the messages are.
         folder: its ``config`` folder.
         config: the settings at this moment.
+        ha_status: what request 907 tells.
     """
 
     store: MessageStore
@@ -48,14 +53,18 @@ class Managers:
     hold: PullHold = field(default_factory=PullHold)
     traffic: Traffic = field(default_factory=Traffic)
     pop_hold: PopHold = field(default_factory=PopHold)
+    ha_status: Callable[[], Mapping[str, Any]] = dict
     checkpoints: Checkpoints = field(init=False)
+    pop_order: PopOrder = field(init=False)
     pop_acks: PopAcks = field(init=False)
     offsets: Offsets = field(init=False)
+    rates: Rates = field(init=False)
     transactions: Transactions = field(init=False)
     timer: TimerMessages = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the managers that need others."""
+        self.rates = Rates(self.traffic)
         self.offsets = Offsets(self.store, self.topics, self.groups)
         self.transactions = Transactions(
             self.store, self.config, self.topics, self.producers, self.arrived
@@ -63,8 +72,16 @@ class Managers:
         self.timer = TimerMessages(self.store, self.config, self.folder, self._timer_arrived)
         self.checkpoints = Checkpoints(self.store, self.config)
         self.store.consumer_offsets.ahead = self._flush_checkpoints
+        self.pop_order = PopOrder(self.folder)
         self.pop_acks = PopAcks(
-            self.store, self.config, self.topics, self.checkpoints, self.arrived
+            self.store,
+            self.config,
+            self.topics,
+            self.offsets,
+            self.checkpoints,
+            self.pop_order,
+            self.pop_hold,
+            self.arrived,
         )
 
     @classmethod
@@ -144,9 +161,12 @@ class Managers:
         """
         self.timer.finish()
         self.checkpoints.commit()
+        self.pop_order.persist()
         self.store.flush()
 
     def forget(self, connection: Connection) -> None:
-        """Let the clients of a connection go that was closed."""
+        """Let go of a connection that was closed: its clients, and its requests that wait."""
         self.consumers.forget(connection)
         self.producers.forget(connection)
+        self.hold.forget(connection)
+        self.pop_hold.forget(connection)

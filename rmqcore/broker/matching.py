@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmqcore.broker.sql92 import Condition
 from rmqcore.message import MessageExt
 from rmqcore.status import GetMessageStatus
+from rmqcore.store.consume.sql92 import Condition
 from rmqcore.store.protocol import MessageStore
 
 #: messages that one call looks at, as many as RocketMQ does

@@ -60,6 +60,7 @@ class Metrics:
         yield from self._numbers(managers, node)
         yield from self._connections(managers, node)
         yield from self._lags(managers, node)
+        yield from self._replication(managers, node)
 
     # ---- families
 
@@ -167,6 +168,18 @@ class Metrics:
             for family, value in ((lags, behind), (ready, behind), (latency, oldest_ms)):
                 family.add_metric((*node, topic, group), value)
         yield from (lags, ready, latency)
+
+    def _replication(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
+        """How far slaves are behind, and whether replication stands still."""
+        told = managers.ha_status()
+        slaves = list(told.get("haConnectionInfo", ()))
+        behind = self._gauge("rocketmq_ha_slave_behind_bytes", "bytes a slave lacks", ("slave",))
+        for slave in slaves:
+            behind.add_metric((*node, slave["addr"]), slave["diff"])
+        sides = [*slaves, told.get("haClientRuntimeInfo", {})]
+        problem = self._gauge("rocketmq_ha_problem", "connections on which a log cannot go on")
+        problem.add_metric(node, sum("problem" in side for side in sides))
+        yield from (behind, problem)
 
 
 def _each(clients: Any) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""POP: messages of any queue of a topic, for a time; who gets them need not share the queues.
+"""POP: hands out messages of any queue of a topic, each for a time, whichever consumer asks.
 
 Source: RocketMQ broker/processor/PopMessageProcessor.java, NotificationProcessor.java,
 PeekMessageProcessor.java, PollingInfoProcessor.java.
@@ -6,6 +6,7 @@ PeekMessageProcessor.java, PollingInfoProcessor.java.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
@@ -14,21 +15,23 @@ from typing import Final
 
 from rmqcore._codec import encode_record
 from rmqcore.broker.groups import Groups
-from rmqcore.broker.matching import Matched, get_matching
+from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import HeldPop, PopHold
+from rmqcore.broker.pop_order import PopOrder
 from rmqcore.broker.pop_receipts import (
     COUNT_MAX,
     NORMAL,
+    ORDERED,
     RETRY,
     REVIVE_QUEUES,
     Checkpoint,
     Receipt,
     retry_topic_of,
 )
+from rmqcore.broker.pop_request import PopRequest
 from rmqcore.broker.settings import READ, BrokerConfig
-from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
@@ -50,54 +53,9 @@ from rmqcore.store.protocol import MessageStore
 logger = logging.getLogger(__name__)
 
 _LATE_MS: Final = 500
-#: an answer that nothing has come leaves so much earlier than the client gives up
-_BEFORE_TIMEOUT_MS: Final = 50
 _RETRY_FIRST_PERCENT: Final = 20
 _NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
 _FOUND: Final = "FOUND"
-_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class PopRequest:
-    """The header of a POP, a peek or a notification."""
-
-    group: str
-    topic: str
-    queue_id: int
-    count: int
-    invisible_ms: int
-    poll_ms: int
-    born_ms: int
-    from_last: bool
-    subscription: Subscription
-    ordered: bool
-
-    @classmethod
-    def of(cls, request: RemotingCommand) -> PopRequest:
-        """Read a header.
-
-        Raises:
-            RequestRefusedError: a field is missing or no number; answers with code 1.
-        """
-        topic, fields = request.text("topic"), request.ext_fields
-        return cls(
-            request.text("consumerGroup"),
-            topic,
-            request.number("queueId"),
-            request.number("maxMsgNums", 1),
-            max(0, min(_INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
-            request.number("pollTime", 0),
-            request.number("bornTime", 0) or wall_clock_ms(),
-            request.number("initMode", 0) == 1,
-            Subscription.of(topic, fields.get("exp"), fields.get("expType")),
-            request.boolean("order"),
-        )
-
-    @property
-    def left_s(self) -> float:
-        """For how long it may wait from now on, seconds."""
-        return (self.born_ms + self.poll_ms - _BEFORE_TIMEOUT_MS - wall_clock_ms()) / 1000
 
 
 @dataclass(slots=True)
@@ -111,7 +69,10 @@ class _Popped:
     starts: list[str] = field(default_factory=list)
     offsets: list[str] = field(default_factory=list)
     parts: list[Buffer] = field(default_factory=list)
+    counts: list[str] = field(default_factory=list)
     rest: int = 0
+    #: whether a filter has not looked at all of a queue
+    unseen: bool = False
 
 
 class PopMessages:
@@ -120,7 +81,7 @@ class PopMessages:
     Args:
         store: where the messages are.
         config: the broker's settings at this moment.
-        topics, groups, offsets, hold, checkpoints, traffic: the broker's.
+        topics, groups, offsets, hold, checkpoints, order, traffic: the broker's.
     """
 
     def __init__(
@@ -132,6 +93,7 @@ class PopMessages:
         offsets: Offsets,
         hold: PopHold,
         checkpoints: Checkpoints,
+        order: PopOrder,
         traffic: Traffic,
     ) -> None:
         self._traffic = traffic
@@ -142,6 +104,7 @@ class PopMessages:
         self._offsets = offsets
         self._hold = hold
         self._checkpoints = checkpoints
+        self._order = order
         self._turn = 0
 
     def register(self, server: RemotingServer) -> None:
@@ -151,7 +114,7 @@ class PopMessages:
         server.register(RequestCode.NOTIFICATION, self.notification)
         server.register(RequestCode.POLLING_INFO, self.polling_info)
 
-    # ---- 200050
+    # ---- request 200050: pop
 
     def pop(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """200050: hand messages out, or wait for some."""
@@ -178,10 +141,25 @@ class PopMessages:
             if later is not None:
                 connection.answer(request, later)
 
-        key = (wanted.topic, wanted.group, wanted.queue_id)
-        if self._hold.hold(HeldPop(key, wake), wanted.left_s):
+        if self._holds(connection, wanted, wake):
             return None
         return _empty(ResponseCode.POLLING_FULL, _NOTHING)
+
+    def _holds(
+        self, connection: Connection, wanted: PopRequest, wake: Callable[[bool], None]
+    ) -> bool:
+        """Let a request wait; in order, also for the time when what was handed out comes again."""
+        key = (wanted.topic, wanted.group, wanted.queue_id)
+        if not self._hold.hold(HeldPop(connection, key, wake), wanted.left_s):
+            return False
+        if wanted.ordered:
+            now_ms = wall_clock_ms()
+            times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
+            wait_ms = min((time for time in times if time > 0), default=None)
+            if wait_ms is not None:
+                loop = asyncio.get_running_loop()
+                loop.call_later(wait_ms / 1000, self._hold.wake_one, key)
+        return True
 
     def _check(self, wanted: PopRequest) -> None:
         config = self._config()
@@ -207,27 +185,29 @@ class PopMessages:
             remark = f"subscription group no permission, {wanted.group}"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         wanted.subscription.check_allowed(config)
-        if wanted.ordered:
-            remark = "messages are not popped in order here; consume them by pulls"
-            raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _popped(self, wanted: PopRequest) -> RemotingCommand | None:
         """What is there now, handed out; None when nothing is."""
         self._turn += 1
         found = _Popped(
             wall_clock_ms(),
-            self._turn % REVIVE_QUEUES,
+            ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
             max(1, wanted.count),
             self._config().max_transfer_bytes_on_message_in_memory,
         )
-        retry_first = random.randrange(100) < _RETRY_FIRST_PERCENT  # noqa: S311 - spreads load
+        retried = not wanted.ordered
+        chance = random.randrange(100)  # noqa: S311 - spreads load
+        retry_first = retried and chance < _RETRY_FIRST_PERCENT
         if retry_first:
             self._take_retries(wanted, found)
         for queue_id in self._queues(wanted):
             self._take(wanted, found, wanted.topic, queue_id, NORMAL)
-        if not retry_first:
+        if retried and not retry_first:
             self._take_retries(wanted, found)
         if not found.starts:
+            if found.unseen:
+                key = (wanted.topic, wanted.group, wanted.queue_id)
+                asyncio.get_running_loop().call_soon(self._hold.wake_one, key)
             return None
         fields = {
             "popTime": str(found.pop_time_ms),
@@ -237,6 +217,8 @@ class PopMessages:
             "startOffsetInfo": ";".join(found.starts),
             "msgOffsetInfo": ";".join(found.offsets),
         }
+        if wanted.ordered:
+            fields["orderCountInfo"] = ";".join(found.counts)
         if found.rest:
             self._hold.wake_one((wanted.topic, wanted.group, wanted.queue_id))
         answer = RemotingCommand(ResponseCode.SUCCESS, fields, b"", _FOUND)
@@ -261,8 +243,10 @@ class PopMessages:
         self, wanted: PopRequest, found: _Popped, topic: str, queue_id: int, flag: int
     ) -> None:
         """Hand out what a queue has; the group's offset moves on with it."""
+        if wanted.ordered and self._due_ms(wanted, queue_id) > found.pop_time_ms:
+            return
         start = self._position(wanted, topic, queue_id, flag)
-        following = start
+        following = reached = start
         if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
             try:
                 result = self._get(wanted, found, topic, queue_id, start, flag)
@@ -270,7 +254,7 @@ class PopMessages:
             except CorruptStoreError:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
                 return
-            following = result.next_queue_offset
+            following = reached = result.next_queue_offset
             if result.status is GetMessageStatus.FOUND:
                 checkpoint = Checkpoint(
                     topic,
@@ -282,13 +266,33 @@ class PopMessages:
                     [message.queue_offset for message in messages],
                     found.revive_queue,
                 )
-                self._checkpoints.add(checkpoint)
+                if wanted.ordered:
+                    found.counts += self._order.hand_out(
+                        (topic, wanted.group, queue_id),
+                        checkpoint.open_offsets,
+                        found.pop_time_ms,
+                        wanted.invisible_ms,
+                        wanted.attempt_id,
+                    )
+                    following = start
+                else:
+                    self._checkpoints.add(checkpoint)
                 size = sum(map(len, result.slices()))
                 self._traffic.add_fetched(topic, wanted.group, len(messages), size)
                 self._add(found, checkpoint, flag, result, wanted.topic)
             if following != start:
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
-        found.rest += max(0, self._store.max_queue_offset(topic, queue_id) - following)
+        most = self._store.max_queue_offset(topic, queue_id)
+        found.rest += max(0, most - reached)
+        found.unseen |= start < reached < most
+
+    def _due_ms(self, wanted: PopRequest, queue_id: int) -> int:
+        """Until when a queue waits for what was handed out in order, Unix time."""
+        key = (wanted.topic, wanted.group, queue_id)
+        if (wanted.group, wanted.topic, queue_id) in self._offsets.resets:
+            self._order.forget(key)
+        most = self._store.max_queue_offset(wanted.topic, queue_id)
+        return self._order.due_ms(key, wanted.attempt_id, most)
 
     def _get(
         self,
@@ -303,7 +307,13 @@ class PopMessages:
         if wanted.subscription.by_tags or flag == RETRY:
             tags = None if flag == RETRY else wanted.subscription.tags
             return self._store.get_message(
-                topic, queue_id, start, max_messages=count, max_bytes=most, tags=tags
+                topic,
+                queue_id,
+                start,
+                max_messages=count,
+                max_bytes=most,
+                tags=tags,
+                max_scanned=max(SCANNED_MAX, count),
             )
         return get_matching(
             self._store,
@@ -351,7 +361,7 @@ class PopMessages:
         self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
         return start
 
-    # ---- 200052
+    # ---- request 200052: peek
 
     def peek(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """200052: what the next pop would hand out, which stays where it is."""
@@ -387,7 +397,7 @@ class PopMessages:
         stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
         return max(self._store.min_queue_offset(topic, queue_id), stored or 0)
 
-    # ---- 200054, 200055
+    # ---- requests 200054, 200055: notification, and how many wait
 
     def notification(
         self, connection: Connection, request: RemotingCommand
@@ -412,16 +422,21 @@ class PopMessages:
             if later is not None:
                 connection.answer(request, later)
 
-        key = (wanted.topic, wanted.group, wanted.queue_id)
-        if self._hold.hold(HeldPop(key, wake), wanted.left_s):
+        if self._holds(connection, wanted, wake):
             return None
         return _notice(full=True)
 
     def _has_some(self, wanted: PopRequest) -> bool:
-        places = [(wanted.topic, queue_id) for queue_id in self._queues(wanted)]
+        if wanted.ordered:
+            now_ms = wall_clock_ms()
+            queues = [each for each in self._queues(wanted) if self._due_ms(wanted, each) <= now_ms]
+        else:
+            queues = self._queues(wanted)
+        places = [(wanted.topic, queue_id) for queue_id in queues]
+        retries = [] if wanted.ordered else self._retry_places(wanted)
         return any(
             self._peeked_position(wanted, *place) < self._store.max_queue_offset(*place)
-            for place in [*places, *self._retry_places(wanted)]
+            for place in [*places, *retries]
         )
 
     def polling_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

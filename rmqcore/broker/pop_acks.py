@@ -14,7 +14,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rmqcore.broker.bodies import objects_in, read_object
+from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.pop_checkpoints import Checkpoints
+from rmqcore.broker.pop_hold import ANY_QUEUE, PopHold
+from rmqcore.broker.pop_order import OrderKey, PopOrder
 from rmqcore.broker.pop_receipts import (
     NORMAL,
     ORDERED,
@@ -66,7 +69,7 @@ class PopAcks:
     Args:
         store: where the messages are.
         config: the broker's settings at this moment.
-        topics, checkpoints: the broker's.
+        topics, offsets, checkpoints, order, hold: the broker's.
         arrived: called after each put with (topic, queue id), on the event loop.
     """
 
@@ -75,13 +78,19 @@ class PopAcks:
         store: MessageStore,
         config: Callable[[], BrokerConfig],
         topics: Topics,
+        offsets: Offsets,
         checkpoints: Checkpoints,
+        order: PopOrder,
+        hold: PopHold,
         arrived: Callable[[str, int], None],
     ) -> None:
         self._store = store
         self._config = config
         self._topics = topics
+        self._offsets = offsets
         self._checkpoints = checkpoints
+        self._order = order
+        self._hold = hold
         self._arrived = arrived
         self._sooner = asyncio.Event()
 
@@ -91,7 +100,7 @@ class PopAcks:
         server.register(RequestCode.BATCH_ACK_MESSAGE, self.acknowledge_many)
         server.register(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time)
 
-    # ---- 200051, 200151
+    # ---- requests 200051, 200151: acknowledgements, one and several
 
     def acknowledge(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """200051: a message is done with; a receipt that says nothing any more changes nothing."""
@@ -100,7 +109,29 @@ class PopAcks:
         if offset > self._store.max_queue_offset(topic, queue_id):
             return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
         key = (topic, request.text("consumerGroup"), queue_id)
+        if receipt.revive_queue == ORDERED:
+            return self._acknowledge_in_order(key, offset, receipt.pop_time_ms)
         self._close((*key, receipt.start_offset, receipt.pop_time_ms), [offset])
+        return success()
+
+    def _acknowledge_in_order(
+        self, key: OrderKey, offset: int, pop_time_ms: int
+    ) -> RemotingCommand:
+        """Move the group's offset on; the queue's next messages go when it is their turn."""
+        topic, group, queue_id = key
+        if offset < (self._store.consumer_offsets.get(topic, group, queue_id) or 0):
+            return success()
+        try:
+            following = self._order.acknowledge(key, offset, pop_time_ms)
+        except KeyError:
+            remark = f"offset {offset} of queue {queue_id} was not handed out"
+            return failure(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if following is not None and (group, topic, queue_id) not in self._offsets.resets:
+            self._offsets.commit(group, topic, queue_id, following)
+            most = self._store.max_queue_offset(topic, queue_id)
+            if following < most and self._order.due_ms(key, None, most) <= wall_clock_ms():
+                for waits_for in (ANY_QUEUE, queue_id):
+                    self._hold.wake_one((topic, group, waits_for))
         return success()
 
     def _place(self, request: RemotingCommand) -> tuple[str, int, int]:
@@ -138,7 +169,7 @@ class PopAcks:
             self._close(key, offsets)
         return success()
 
-    # ---- 200053
+    # ---- request 200053: another time to come again
 
     def change_invisible_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """200053: hand a message out again at another time than was agreed."""
@@ -150,7 +181,13 @@ class PopAcks:
         key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
         pop_time_ms = wall_clock_ms()
         known = self._checkpoints.find(key)
-        if receipt.revive_queue != ORDERED and known is not None and offset in known.open_offsets:
+        if receipt.revive_queue == ORDERED:
+            visible_ms, pop_time_ms = pop_time_ms + max(0, invisible_ms), receipt.pop_time_ms
+            order_key = (topic, group, queue_id)
+            if offset >= (self._store.consumer_offsets.get(*order_key) or 0):
+                self._order.keep_until(order_key, offset, pop_time_ms, visible_ms)
+            invisible_ms = visible_ms - pop_time_ms
+        elif known is not None and offset in known.open_offsets:
             again = Checkpoint(
                 topic,
                 group,

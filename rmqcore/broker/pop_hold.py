@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from rmqcore.broker.pop_receipts import retry_topic_of
+from rmqcore.remoting import Connection
 
 #: any queue of a topic
 ANY_QUEUE: Final = -1
@@ -26,11 +27,13 @@ class HeldPop:
     """One request that waits.
 
     Attributes:
+        connection: who asks; a request goes with its connection.
         key: what it waits for.
         wake: answers it, or holds it again; called once, on the event loop, with whether something
             has come.
     """
 
+    connection: Connection
     key: HoldKey
     wake: Callable[[bool], None]
     timer: asyncio.TimerHandle | None = field(default=None)
@@ -41,6 +44,7 @@ class PopHold:
 
     def __init__(self) -> None:
         self._held: dict[HoldKey, dict[HeldPop, None]] = {}
+        self._of: dict[Connection, set[HeldPop]] = {}
         #: by topic, and by retry topic: the keys that an arrival there concerns
         self._keys: dict[str, dict[HoldKey, None]] = {}
         self._count = 0
@@ -64,10 +68,16 @@ class PopHold:
             for each in {topic, retry_topic_of(group, topic)}:
                 self._keys.setdefault(each, {})[pop.key] = None
         held[pop] = None
+        self._of.setdefault(pop.connection, set()).add(pop)
         self._count += 1
         loop = asyncio.get_running_loop()
         pop.timer = loop.call_later(max(0.0, timeout_s), self._expire, pop)
         return True
+
+    def forget(self, connection: Connection) -> None:
+        """Let the requests of a connection go that was closed: an arrival wakes others."""
+        for pop in list(self._of.get(connection, ())):
+            self._take(pop)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Wake one request of each group that waits for messages of a queue."""
@@ -78,11 +88,13 @@ class PopHold:
                 self.wake_one(key)
 
     def wake_one(self, key: HoldKey) -> None:
-        """Wake the request that waits longest for something."""
-        for pop in self._held.get(key, ()):
+        """Wake the request that waits longest for something, and can still be answered."""
+        while held := self._held.get(key):
+            pop = next(iter(held))
             self._take(pop)
-            pop.wake(True)
-            return
+            if not pop.connection.closed:
+                pop.wake(True)
+                return
 
     def release(self) -> None:
         """Answer all held requests, and hold none any more: the broker is about to stop."""
@@ -99,6 +111,10 @@ class PopHold:
         if held is None or pop not in held:
             return False
         del held[pop]
+        of = self._of[pop.connection]
+        of.discard(pop)
+        if not of:
+            del self._of[pop.connection]
         self._count -= 1
         if pop.timer is not None:
             pop.timer.cancel()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from rmqcore.broker.bodies import java_body
-from rmqcore.broker.topics import RETRY_PREFIX
 from rmqcore.java.json import parse_java_json
+from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 #: flag of a message of the topic itself, and of its group's retry topic

@@ -5,21 +5,22 @@ Source: RocketMQ broker/processor/PullMessageProcessor.java, DefaultPullMessageR
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import HeldPull, PullHold
-from rmqcore.broker.matching import Matched, get_matching
+from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.settings import READ, BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.consume_queue import UNIT
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
     Connection,
@@ -36,6 +37,7 @@ _COMMIT_OFFSET: Final = 1
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 _COUNT_MAX: Final = 1024
+_MEMORY_SIZE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 _STATUS_CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -53,15 +55,14 @@ _EMPTY: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PullRequest:
+class PullRequest(NamedTuple):
     """The header of a pull."""
 
     group: str
     topic: str
     queue_id: int
     queue_offset: int
-    count: int
+    message_count: int
     flags: int
     commit_offset: int
     suspend_ms: int
@@ -105,7 +106,22 @@ class PullMessages:
         offsets: Offsets,
         hold: PullHold,
         traffic: Traffic,
+        follows: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Prepare to answer.
+
+        Args:
+            store: what is read.
+            config: the settings at this moment.
+            topics: the broker's.
+            groups: the broker's.
+            consumers: who is there.
+            offsets: what groups have consumed.
+            hold: where pulls wait.
+            traffic: counts what is fetched.
+            follows: tells whether a slave is connected to its master.
+        """
+        self._follows = follows
         self._store = store
         self._config = config
         self._topics = topics
@@ -125,7 +141,8 @@ class PullMessages:
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
         answer = self._look(wanted, subscription)
-        if wanted.flags & _COMMIT_OFFSET and wanted.commit_offset >= 0:
+        commits = wanted.flags & _COMMIT_OFFSET and not self._config().is_slave
+        if commits and wanted.commit_offset >= 0:
             key = (wanted.group, wanted.topic, wanted.queue_id)
             if key not in self._offsets.resets:
                 self._offsets.commit(*key, wanted.commit_offset)
@@ -149,9 +166,9 @@ class PullMessages:
         deadline = time.monotonic() + timeout_ms / 1000
 
         def wait(pull: PullRequest) -> None:
-            held = HeldPull(pull.queue_offset, lambda arrived: wake(pull, arrived))
-            left_s = max(0.0, deadline - time.monotonic())
-            self._hold.hold(pull.topic, pull.queue_id, held, left_s)
+            queue = (pull.topic, pull.queue_id)
+            held = HeldPull(connection, queue, lambda arrived: wake(pull, arrived))
+            self._hold.hold(held, max(0.0, deadline - time.monotonic()))
 
         def wake(pull: PullRequest, arrived: bool) -> None:
             if connection.closed:
@@ -162,9 +179,9 @@ class PullMessages:
                 answer = RemotingCommand(error.code, {}, b"", error.remark)
             if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
                 wait(pull)
-            elif arrived and answer.remark == _NONE_MATCHED:
+            elif arrived and _looked_at_all(answer):
                 # what has come is not for this consumer: it waits behind it
-                wait(replace(pull, queue_offset=int(answer.ext_fields["nextBeginOffset"])))
+                wait(pull._replace(queue_offset=int(answer.ext_fields["nextBeginOffset"])))
             else:
                 connection.answer(request, answer)
 
@@ -174,6 +191,9 @@ class PullMessages:
 
     def _checked(self, wanted: PullRequest) -> Subscription:
         config = self._config()
+        if config.is_slave and not config.slave_read_enable:
+            remark = "[REJECTREQUEST]this broker is a slave, and slaveReadEnable is false"
+            raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, remark)
         if not config.broker_permission & READ:
             raise _forbidden(f"the broker[{config.broker_ip1}] pulling message is forbidden", 1)
         group = self._groups.expect(wanted.group)
@@ -230,16 +250,17 @@ class PullMessages:
             if subscription.by_tags:
                 result = self._store.get_message(
                     *place,
-                    max_messages=wanted.count,
+                    max_messages=wanted.message_count,
                     max_bytes=most_bytes,
                     tags=subscription.tags,
+                    max_scanned=max(SCANNED_MAX, wanted.message_count),
                 )
             else:
                 result = get_matching(
                     self._store,
                     *place,
                     subscription.condition,
-                    max_messages=wanted.count,
+                    max_messages=wanted.message_count,
                     max_bytes=most_bytes,
                 )
         except CorruptStoreError as error:
@@ -264,6 +285,48 @@ class PullMessages:
             parts = answer.parts = result.slices()
             size = sum(map(len, parts))
             self._traffic.add_fetched(wanted.topic, wanted.group, len(result), size)
+        if config.slave_read_enable:
+            self._suggest(answer, wanted, config)
+        return self._of_slave(answer, wanted, status) if config.is_slave else answer
+
+    def _suggest(self, answer: RemotingCommand, wanted: PullRequest, config: BrokerConfig) -> None:
+        """Say which broker the next pull should go to.
+
+        A reader that is so far behind that the disk would be read goes to a slave.
+
+        Source: DefaultMessageStore, getMessage (suggestPullingFromSlave).
+        """
+        if answer.code != ResponseCode.SUCCESS:
+            return
+        group = self._groups.expect(wanted.group)
+        last = int(answer.ext_fields["nextBeginOffset"]) - 1
+        unit = self._store.read_units(wanted.topic, wanted.queue_id, max(0, last), 1)
+        if not unit:
+            return
+        phy_offset, _, _ = UNIT.unpack(unit)
+        behind = self._store.max_phy_offset - phy_offset
+        in_memory = _MEMORY_SIZE * config.access_message_in_memory_max_ratio // 100
+        chosen = "whichBrokerWhenConsumeSlowly" if behind > in_memory else "brokerId"
+        usual = int(behind > in_memory)
+        answer.ext_fields["suggestWhichBrokerId"] = str(group.get(chosen, usual))
+
+    def _of_slave(
+        self, answer: RemotingCommand, wanted: PullRequest, status: GetMessageStatus
+    ) -> RemotingCommand:
+        """What a slave answers, who may not have all that its master has.
+
+        With a master, whoever finds nothing here goes back to it. Without one, a reader that is
+        ahead of this slave waits; RocketMQ lets it ask again and again.
+        """
+        if answer.code == ResponseCode.SUCCESS:
+            return answer
+        ahead = status in _EMPTY or status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        if ahead:
+            answer.ext_fields["nextBeginOffset"] = str(wanted.queue_offset)
+        if self._follows():
+            answer.code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        elif ahead:
+            answer.code = ResponseCode.PULL_NOT_FOUND
         return answer
 
     def _moved(self, wanted: PullRequest, offset: int) -> RemotingCommand:
@@ -282,6 +345,12 @@ def _positions(following: int, least: int, most: int) -> dict[str, str]:
         "minOffset": str(least),
         "maxOffset": str(most),
     }
+
+
+def _looked_at_all(answer: RemotingCommand) -> bool:
+    """Tell whether nothing matched up to the end of the queue."""
+    fields = answer.ext_fields
+    return answer.remark == _NONE_MATCHED and fields["nextBeginOffset"] == fields["maxOffset"]
 
 
 def _forbidden(remark: str, kind: int) -> RequestRefusedError:

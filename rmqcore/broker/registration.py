@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from rmqcore.broker.bodies import java_body
 from rmqcore.broker.settings import READ, WRITE, BrokerConfig
-from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.remoting import (
     RemotingClient,
     RemotingCommand,
@@ -27,13 +27,18 @@ logger = logging.getLogger(__name__)
 _PERIOD_MS_LEAST: Final = 10_000
 _PERIOD_MS_MOST: Final = 60_000
 _FIRST_AGAIN_S: Final = 10.0
-#: changes that come together are told together
-_GATHER_S: Final = 0.01
+#: who has changed a topic does not wait longer for a name server that does not answer
+_TOPICS_TIMEOUT_MS: Final = 1000
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class Registration:
     """Registers with every name server in parallel: at the start, after changes, and again.
+
+    Attributes:
+        master_address: of a slave, where its master is served; empty as long as no name server
+            knows one. One that is gone is remembered.
+        master_ha_address: of a slave, its master's replication port; likewise.
 
     Args:
         config: the broker's settings at this moment.
@@ -53,6 +58,7 @@ class Registration:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._refused: dict[str, str] = {}
+        self.master_address = self.master_ha_address = ""
 
     async def start(self) -> None:
         """Register everywhere, and go on doing so until `stop`."""
@@ -81,10 +87,23 @@ class Registration:
         config = self._config()
         answers = await self._tell_all(
             RequestCode.REGISTER_BROKER,
-            self._body(config),
+            await asyncio.to_thread(self._body, config, self._topics),
             timeout_ms=config.register_broker_timeout_mills,
         )
-        return sum(answer is not None for answer in answers)
+        taken = [answer for answer in answers if answer is not None]
+        for answer in taken:
+            self.master_address = answer.ext_fields.get("masterAddr") or self.master_address
+            ha_address = answer.ext_fields.get("haServerAddr")
+            self.master_ha_address = ha_address or self.master_ha_address
+        return len(taken)
+
+    async def register_topics(self, topics: Sequence[TopicConfig]) -> None:
+        """Tell all name servers of some topics at once; the others stay as they know them.
+
+        Source: BrokerController, registerIncrementBrokerData.
+        """
+        body = self._body(self._config(), topics)
+        await self._tell_all(RequestCode.REGISTER_BROKER, body, timeout_ms=_TOPICS_TIMEOUT_MS)
 
     async def _run(self) -> None:
         wait_s = _FIRST_AGAIN_S
@@ -92,7 +111,6 @@ class Registration:
             try:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-                await asyncio.sleep(_GATHER_S)
             except TimeoutError:
                 period_ms = self._config().register_name_server_period
                 wait_s = max(_PERIOD_MS_LEAST, min(_PERIOD_MS_MOST, period_ms)) / 1000
@@ -142,10 +160,10 @@ class Registration:
             fields["bodyCrc32"] = str(zlib.crc32(body) & _CRC_MASK)
         return fields
 
-    def _body(self, config: BrokerConfig) -> bytes:
+    def _body(self, config: BrokerConfig, topics: Iterable[TopicConfig]) -> bytes:
         allowed = config.broker_permission
         table: dict[str, Any] = {}
-        for topic in self._topics:
+        for topic in topics:
             fields = topic.to_java()
             if allowed & (READ | WRITE) != READ | WRITE:
                 fields["perm"] = topic.perm & allowed

@@ -5,28 +5,27 @@ Source: RocketMQ broker/processor/SendMessageProcessor.java, AbstractSendMessage
 
 from __future__ import annotations
 
-import re
+import itertools
+import json
+import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from rmqcore._codec import decode_properties
+from rmqcore.broker._direct_sends import DirectSends
+from rmqcore.broker._send_request import SendRequest
 from rmqcore.broker.client_requests import QueueLocks
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.settings import WRITE, BrokerConfig
 from rmqcore.broker.timer import TimerMessages
-from rmqcore.broker.topics import (
-    DEAD_LETTER_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    TIMER_TOPIC,
-    Topics,
-)
+from rmqcore.broker.topics import HALF_TOPIC, Topics
 from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, TRANSACTION, Traffic
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig
-from rmqcore.message import Message, MessageExt, PutMessageResult
+from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, MessageExt, PutMessageResult
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
@@ -38,30 +37,18 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.remoting.codes import VERSION
 from rmqcore.status import PutMessageStatus
+from rmqcore.store.consume.retry import first_retry_level, sent_again
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.wire_puts import WireMessage
 
+logger = logging.getLogger(__name__)
+
+_ANSWER_ENDS: Final = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 _KNOWS_RECONSUME_MAX: Final = 121
 _TOPIC_SIZE_MAX: Final = 127
-_RETRY_LEVEL: Final = 3
 
-_LONG_NAMES: Final = {
-    "a": "producerGroup",
-    "b": "topic",
-    "c": "defaultTopic",
-    "d": "defaultTopicQueueNums",
-    "e": "queueId",
-    "f": "sysFlag",
-    "g": "bornTimestamp",
-    "h": "flag",
-    "i": "properties",
-    "j": "reconsumeTimes",
-    "k": "unitMode",
-    "l": "maxReconsumeTimes",
-    "m": "batch",
-    "n": "bname",
-}
 _CODES: Final = {
     PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, None),
     PutMessageStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, None),
@@ -93,80 +80,8 @@ _CODES: Final = {
     ),
 }
 
-#: Properties that ask the broker to do something else than to store the message.
-_ASKS: Final = re.compile(r"(?:^|\x02)(?:POP_CK|DELAY|TRAN_MSG|TIMER_[A-Z_]+|INNER_[A-Z_]+)\x01")
-_UNIQUE_KEY: Final = re.compile(r"(?:^|\x02)UNIQ_KEY\x01([^\x02]+)")
-_NOT_WAITED_FOR: Final = re.compile(r"(?:^|\x02)WAIT\x01false", re.IGNORECASE)
-
-#: Makes of a transaction's message what is stored until it is decided.
+#: Turns a transaction's message into the half message that is stored until it is decided.
 HalfMessage = Callable[[Message], Message]
-
-
-@dataclass(slots=True)
-class SendRequest:
-    """The header of a send, under long names whatever it came with."""
-
-    group: str
-    topic: str
-    default_topic: str
-    default_queue_count: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp_ms: int
-    flag: int
-    properties_text: str
-    reconsume_times: int
-    max_reconsume_times: int | None
-    batch: bool
-
-    @classmethod
-    def of(cls, request: RemotingCommand) -> SendRequest:
-        """Read a header.
-
-        Raises:
-            RequestRefusedError: a field is missing or no number; answers with code 1.
-        """
-        fields = request.ext_fields
-        if "b" in fields:
-            fields = {_LONG_NAMES.get(name, name): fields[name] for name in fields}
-            request.ext_fields = fields
-        return cls(
-            request.text("producerGroup"),
-            request.text("topic"),
-            fields.get("defaultTopic", ""),
-            request.number("defaultTopicQueueNums", 0),
-            request.number("queueId"),
-            request.number("sysFlag"),
-            request.number("bornTimestamp"),
-            request.number("flag"),
-            fields.get("properties", ""),
-            request.number("reconsumeTimes", 0),
-            request.number("maxReconsumeTimes") if "maxReconsumeTimes" in fields else None,
-            request.boolean("batch") or request.code == RequestCode.SEND_BATCH_MESSAGE,
-        )
-
-    @property
-    def plain(self) -> bool:
-        """Tell whether the message is stored as it came: nothing in it asks the broker to act."""
-        text = self.properties_text
-        may_ask = (
-            "DELAY\x01" in text
-            or "TRAN_MSG\x01" in text
-            or "TIMER_" in text
-            or "INNER_" in text
-            or "POP_CK\x01" in text
-        )
-        return not self.topic.startswith(RETRY_PREFIX) and not (may_ask and _ASKS.search(text))
-
-    @property
-    def unique_key(self) -> str | None:
-        """The id that the producer has given the message."""
-        text = self.properties_text
-        at = text.find("UNIQ_KEY\x01")
-        if at < 0:
-            return None
-        found = _UNIQUE_KEY.search(text, max(0, at - 1))
-        return found[1] if found else None
 
 
 class SendMessages:
@@ -178,7 +93,8 @@ class SendMessages:
         topics, groups, locks: the broker's.
         arrived: called after each put with (topic, queue id), on the event loop.
         traffic: counts what is stored.
-        half_message: makes of a transaction's message what is stored until it is decided.
+        half_message: turns a transaction's message into the half message that is stored until it
+            is decided.
         timer: makes of a message with a time of delivery what is stored until then.
     """
 
@@ -201,9 +117,13 @@ class SendMessages:
         self._locks = locks
         self._arrived = arrived
         self._traffic = traffic
-        self._told, self._own = config(), self._made_of(config())
+        self._told = config()
+        self._own, self._answer_begins = self._made_of(self._told)
         self._half_message = half_message
         self._timer = timer
+        #: since when sends wait for the log, in the order in which they came
+        self._waiting: dict[int, float] = {}
+        self._numbers = itertools.count()
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -213,16 +133,18 @@ class SendMessages:
             RequestCode.SEND_BATCH_MESSAGE,
         ):
             server.register(code, self.send)
+        server.direct = DirectSends(self._store, self._direct_facts, self._stored_directly).answer
         server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
         server.register(RequestCode.RECALL_MESSAGE, self.recall)
 
-    # ---- 10, 310, 320
+    # ---- requests 10, 310, 320: a message, with long or short names of fields; a batch
 
     def send(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Store a message, or a batch of one queue."""
-        wanted = SendRequest.of(request)
+        self._check_not_busy()
+        wanted = SendRequest(request)
         self._check_writable(wanted.topic)
         topic = self._topics.for_send(
             wanted.topic, wanted.default_topic, wanted.default_queue_count
@@ -238,6 +160,33 @@ class SendMessages:
             message = self._timer.timed(message)
         return self._put(message, queue_id)
 
+    def _direct_facts(self, topic: str) -> tuple[int, int, bytes, bytes, bytes] | None:
+        """What the plain sends to a topic have in common, see `DirectSends`; None: look at each."""
+        found, config = self._topics.get(topic), self._config()
+        if found is None or self._store.waits or self._waiting or topic.startswith(RETRY_PREFIX):
+            return None
+        if not config.broker_permission & WRITE:
+            return None
+        try:
+            self._topics.check_sendable(topic)
+        except RequestRefusedError:
+            return None
+        return (
+            max(found.write_queue_nums, found.read_queue_nums),
+            _topic_flags(found),
+            self._own_properties(),
+            self._answer_begins,
+            _ANSWER_ENDS,
+        )
+
+    def _stored_directly(
+        self, topic: str, queue_id: int, receipt: PutMessageResult, ordered: bool
+    ) -> None:
+        try:
+            self._note_stored(topic, queue_id, receipt, FIFO if ordered else NORMAL)
+        except Exception:  # the message is stored, and its sender is told so
+            logger.exception("%s, queue %d: who waits is not told", topic, queue_id)
+
     def _send_as_it_is(
         self,
         connection: Connection,
@@ -252,12 +201,8 @@ class SendMessages:
         if wanted.batch:
             _check_batch(wanted.topic)
         else:
-            text = wanted.properties_text
-            if unique_key is None:
-                unique_key = secrets.token_hex(16).upper()
-                text = f"UNIQ_KEY\x01{unique_key}\x02{text}"
-            end = "" if text.endswith("\x02") else "\x02"
-            properties = f"{text}{end}{self._own_properties()}".encode("utf-8", "replace")
+            unique_key = unique_key or secrets.token_hex(16).upper()
+            properties = wanted.stored_properties(self._own_properties(), unique_key)
         message = WireMessage(
             wanted.topic,
             queue_id,
@@ -273,10 +218,13 @@ class SendMessages:
             receipt = self._store.append_now(message)
         except MessageIllegalError as error:
             raise _refusal(error) from error
-        waits = self._store.waits_for_disk and not _NOT_WAITED_FOR.search(wanted.properties_text)
+        except OverflowError as error:
+            remark = "flag, sysFlag or reconsumeTimes is no number of 32 bits"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+        waits = self._store.waits and wanted.waits
         if receipt is None or waits:
             return self._finish(message, receipt, unique_key, waits, _kind(wanted))
-        if self._store.waits_for_disk:
+        if self._store.waits:
             self._store.not_waited_for(receipt)
         return self._answer(receipt, wanted.topic, queue_id, unique_key, _kind(wanted))
 
@@ -288,29 +236,61 @@ class SendMessages:
         waits: bool,
         kind: str,
     ) -> RemotingCommand:
-        """What of a send takes its time: the next log file, the disk."""
+        """What of a send takes its time: the next log file, the disk, the slaves."""
         try:
             if receipt is None:
-                receipt = await self._store.append_later(message)
+                receipt = await self._append_later(message)
         except (MessageIllegalError, StoreError) as error:
             raise _refusal(error) from error
         if receipt.ok and waits:
-            receipt = await self._store.on_disk(receipt)
+            receipt = await self._store.confirmed(receipt)
         return self._answer(receipt, message.topic, message.queue_id, unique_key, kind)
 
-    def _own_properties(self) -> str:
+    async def _append_later(self, message: WireMessage) -> PutMessageResult:
+        """Append with whatever that takes, and note since when it waits."""
+        number = next(self._numbers)
+        self._waiting[number] = time.monotonic()
+        try:
+            return await self._store.append_later(message)
+        finally:
+            del self._waiting[number]
+
+    def _check_not_busy(self) -> None:
+        """Refuse a send while another one waits for the log for too long.
+
+        Raises:
+            RequestRefusedError: it is so; answers with code 2, after which clients try again.
+
+        Source: BrokerFastFailure, cleanExpiredRequest.
+        """
+        if not self._waiting:
+            return
+        waited_ms = (time.monotonic() - next(iter(self._waiting.values()))) * 1000
+        if waited_ms > self._config().os_page_cache_busy_time_out_mills:
+            remark = (
+                "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                f"period in queue: {waited_ms:.0f}ms, size of queue: {len(self._waiting)}"
+            )
+            raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, remark)
+
+    def _own_properties(self) -> bytes:
         """The properties that every message gets from the broker."""
         config = self._config()
         if config is not self._told:
-            self._told, self._own = config, self._made_of(config)
+            self._told = config
+            self._own, self._answer_begins = self._made_of(config)
         return self._own
 
     @staticmethod
-    def _made_of(config: BrokerConfig) -> str:
-        return (
+    def _made_of(config: BrokerConfig) -> tuple[bytes, bytes]:
+        """The broker's own properties, and how the answer to a plain send begins."""
+        own = (
             f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01true\x02"
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
         )
+        region = json.dumps(config.region_id, ensure_ascii=False)
+        answer = f'{{"code":0,"extFields":{{"MSG_REGION":{region},"TRACE_ON":"true","msgId":"'
+        return own.encode("utf-8", "replace"), answer.encode("utf-8", "replace")
 
     def _check_writable(self, topic: str) -> None:
         found = self._topics.get(topic)
@@ -327,8 +307,8 @@ class SendMessages:
         topic: TopicConfig,
         queue_id: int,
     ) -> Message:
-        text = f"{wanted.properties_text}\x02{self._own_properties()}"
-        properties, name = decode_properties(text.encode("utf-8", "replace")), wanted.topic
+        text = wanted.properties_text.encode() + b"\x02" + self._own_properties()
+        properties, name = decode_properties(text), wanted.topic
         properties.pop("POP_CK", None)
         properties.setdefault("UNIQ_KEY", secrets.token_hex(16).upper())
         if name.startswith(RETRY_PREFIX) and self._is_dead(request, wanted):
@@ -372,7 +352,7 @@ class SendMessages:
 
     def _put(self, message: Message, queue_id: int) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Store a message that the broker has changed; ``queue_id`` is the one it was sent to."""
-        if self._store.waits_for_disk and message.wait_store_msg_ok:
+        if self._store.waits and message.wait_store_msg_ok:
             return self._put_and_wait(message, queue_id)
         try:
             receipt = self._store.put_message(message)
@@ -417,17 +397,20 @@ class SendMessages:
             fields["queueOffset"] = str(receipt.queue_offset)
             if unique_key:
                 fields["transactionId"] = unique_key
-            self._traffic.add_stored(topic, kind, receipt.message_count, receipt.store_size)
-            self._arrived(topic, queue_id)
+            self._note_stored(topic, queue_id, receipt, kind)
         return answer
 
-    # ---- 370
+    def _note_stored(self, topic: str, queue_id: int, receipt: PutMessageResult, kind: str) -> None:
+        self._traffic.add_stored(topic, kind, receipt.message_count, receipt.store_size)
+        self._arrived(topic, queue_id)
+
+    # ---- request 370: a timer message is to be taken back
 
     def recall(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """370: take a timer message back; RocketMQ refuses that, too, unless configured."""
         return failure(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
 
-    # ---- 36
+    # ---- request 36: a message that a consumer gives back
 
     async def send_back(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Store a message for its group once more, later, or as a dead letter."""
@@ -465,30 +448,21 @@ class SendMessages:
         self, stored: MessageExt, group: str, retry_queues: int, level: int, most: int
     ) -> Message:
         """What is stored for a message that its consumer could not handle."""
-        properties = dict(stored.properties)
-        properties.setdefault("RETRY_TOPIC", stored.topic)
-        properties["WAIT"] = "false"
-        properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
         if stored.reconsume_times >= most or level < 0:
             topic = self._topics.for_group(DEAD_LETTER_PREFIX + group)
-            self._traffic.add_dead(properties["RETRY_TOPIC"], group)
+            self._traffic.add_dead(stored.properties.get("RETRY_TOPIC", stored.topic), group)
             queue_id, level = 0, 0
         else:
             topic = self._topics.for_group(RETRY_PREFIX + group, retry_queues)
             queue_id = self._topics.queue_for_send(topic, -1) % retry_queues
-            level = level or _RETRY_LEVEL + stored.reconsume_times
-        properties["DELAY"] = str(level)
-        return Message(
+            level = level or first_retry_level(stored.reconsume_times)
+        return sent_again(
+            stored,
             topic.topic_name,
-            stored.body,
             queue_id=queue_id,
-            properties=properties,
-            flag=stored.flag,
-            sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
-            born_timestamp_ms=stored.born_timestamp_ms,
-            born_host=stored.born_host,
+            delay_level=level,
             reconsume_times=stored.reconsume_times + 1,
-            wait_store_msg_ok=False,
+            wait=False,
         )
 
     async def _put_async(self, message: Message) -> PutMessageResult:
@@ -500,13 +474,17 @@ class SendMessages:
 
 def _flags(wanted: SendRequest, topic: TopicConfig) -> int:
     """The system flag of what is stored."""
-    flags = wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK
-    return flags | SysFlag.MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else flags
+    return wanted.sys_flag & ~SysFlag.HOSTS_V6 & ~SysFlag.TRANSACTION_MASK | _topic_flags(topic)
+
+
+def _topic_flags(topic: TopicConfig) -> int:
+    """What a topic adds to the system flag of its messages."""
+    return SysFlag.MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0
 
 
 def _kind(wanted: SendRequest) -> str:
     """The type of a message that is stored as it came."""
-    return FIFO if "__SHARDINGKEY\x01" in wanted.properties_text else NORMAL
+    return FIFO if wanted.ordered else NORMAL
 
 
 def _check_batch(topic: str) -> None:

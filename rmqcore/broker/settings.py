@@ -13,6 +13,7 @@ from rmqcore.errors import ConfigError
 READ: Final = 4
 WRITE: Final = 2
 INHERIT: Final = 1
+MASTER_ID: Final = 0
 _PERMISSION_MAX: Final = 15
 _PORT_MAX: Final = 65_535
 
@@ -70,6 +71,12 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_memory: int = setting(
         256 * 1024, "maxTransferBytesOnMessageInMemory", least=1
     )
+    #: whether a slave answers pulls, and a master sends readers that are far behind there.
+    slave_read_enable: bool = setting(False, "slaveReadEnable", dynamic=True)
+    #: percent of the machine's memory that a reader may be behind, before it is far behind.
+    access_message_in_memory_max_ratio: int = setting(
+        40, "accessMessageInMemoryMaxRatio", least=0, most=100, dynamic=True
+    )
     #: whether consumers are told when their group changes.
     notify_consumer_ids_changed_enable: bool = setting(
         True, "notifyConsumerIdsChangedEnable", dynamic=True
@@ -100,9 +107,9 @@ class BrokerConfig:
     register_broker_timeout_mills: int = setting(24_000, "registerBrokerTimeoutMills", least=1)
     #: whether registrations are compressed.
     compressed_register: bool = setting(False, "compressedRegister")
-    #: milliseconds that a send may have waited before it is refused.
-    wait_time_mills_in_send_queue: int = setting(
-        200, "waitTimeMillsInSendQueue", least=1, dynamic=True
+    #: milliseconds that a send may wait for the log before others are refused.
+    os_page_cache_busy_time_out_mills: int = setting(
+        1000, "osPageCacheBusyTimeOutMills", least=1, dynamic=True
     )
     #: seconds without a byte after which a connection is closed.
     server_channel_max_idle_time_seconds: int = setting(
@@ -157,6 +164,11 @@ class BrokerConfig:
     def address(self) -> str:
         """The address that clients connect to."""
         return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master."""
+        return self.broker_id != MASTER_ID
 
     @property
     def ha_address(self) -> str:

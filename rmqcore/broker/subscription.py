@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from rmqcore._codec import tags_code
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.sql92 import Condition, ExpressionError, compile_condition
+from rmqcore.message import tags_of
 from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_condition
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -71,9 +72,7 @@ class Subscription:
         _ = self.condition
 
     def _has_tag(self, properties: Mapping[str, str]) -> bool:
-        if self.tags is None:
-            return True
-        return properties.get("TAGS", "") in {tag.strip() for tag in self.tags.split("||")}
+        return self.tags is None or properties.get("TAGS", "") in tags_of(self.tags)
 
     @classmethod
     def of(cls, topic: str, expression: str | None, expression_type: str | None) -> Subscription:

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import TIMER_TOPIC
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.files.timer_check import TimerCheck, TimerProgress
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.message import GetMessageResult, Message, MessageExt
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.store.protocol import MessageStore

@@ -11,6 +11,8 @@ from typing import Final
 from rmqcore.broker.settings import INHERIT, READ, WRITE, BrokerConfig
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
+from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
@@ -20,9 +22,6 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _SYSTEM_PREFIX: Final = "rmq_sys_"
 _NOT_FOR_CLIENTS: Final = frozenset(
     {

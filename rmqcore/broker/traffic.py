@@ -9,6 +9,7 @@ NORMAL: Final = "normal"
 FIFO: Final = "fifo"
 DELAY: Final = "delay"
 TRANSACTION: Final = "transaction"
+KINDS: Final = (NORMAL, FIFO, DELAY, TRANSACTION)
 
 #: upper bounds of the buckets of message sizes, bytes; above the last there is one more
 SIZE_BOUNDS: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
@@ -20,6 +21,7 @@ class In:
 
     messages: int = 0
     size: int = 0
+    calls: int = 0
     #: messages by their size, see `SIZE_BOUNDS`.
     by_size: list[int] = field(default_factory=lambda: [0] * (len(SIZE_BOUNDS) + 1))
 
@@ -30,6 +32,7 @@ class Out:
 
     messages: int = 0
     size: int = 0
+    calls: int = 0
 
 
 class Traffic:
@@ -53,6 +56,7 @@ class Traffic:
         counts = self.stored.get((topic, kind))
         if counts is None:
             counts = self.stored[topic, kind] = In()
+        counts.calls += 1
         counts.messages += messages
         counts.size += size
         each, bucket = size // messages, 0
@@ -65,6 +69,7 @@ class Traffic:
         counts = self.fetched.get((topic, group))
         if counts is None:
             counts = self.fetched[topic, group] = Out()
+        counts.calls += 1
         counts.messages += messages
         counts.size += size
 

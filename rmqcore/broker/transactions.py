@@ -97,7 +97,7 @@ class Transactions:
             kept["__transactionId__"] = kept["UNIQ_KEY"]
         return _copy(message, HALF_TOPIC, 0, kept, message.sys_flag & ~_TRANSACTION_MASK)
 
-    # ---- 37
+    # ---- request 37: a producer decides
 
     async def end(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """37: a producer decides."""

@@ -73,6 +73,22 @@ def records(body):
     return found
 
 
+async def until(condition, timeout_s=5):
+    """Wait for something that comes true by itself."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def figures(capsys, request):
+    """Note a figure; all are printed at the end, whether the test holds or not."""
+    noted = []
+    yield lambda name, value, unit: noted.append(f"{name} {value:,.2f} {unit}")
+    with capsys.disabled():
+        print(f"\n{request.node.name}: {'; '.join(noted)}", end=" ")
+
+
 @pytest.fixture
 def with_broker(tmp_path):
     """Run a coroutine function with a broker on a free port, and a peer."""

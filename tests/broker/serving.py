@@ -1,12 +1,14 @@
-"""A broker in a process of its own, and a producer that notes what was acknowledged."""
+"""A broker in a process of its own, and clients that note what was acknowledged and what came."""
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
 
+from rmqcore.client import Consumer, Producer, SendStatus
 from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RemotingError, RequestCode
 
@@ -66,3 +68,71 @@ async def produce(address, prefix, enough, *, in_flight=32, group="PG"):
     await asyncio.gather(*(one_after_the_other() for _ in range(in_flight)))
     await client.close()
     return acknowledged
+
+
+class Traffic:
+    """A producer and a consumer of the client that go on by themselves, whatever the broker does.
+
+    Attributes:
+        acknowledged: the bodies that the broker has said to have.
+        got: body -> in which of the broker's lives the consumer was given it.
+        life: which life of the broker this is; who ends one counts on.
+    """
+
+    def __init__(self, namesrv_addr, *, senders=1):
+        self.acknowledged, self.got, self.life = set(), {}, 0
+        # without tries of its own, a body is stored once
+        self._producer = Producer(namesrv_addr, retries=0)
+        self._consumer = Consumer(namesrv_addr, "G", {TOPIC: "*"}, start="first")
+        self._senders, self._stop, self._tasks = senders, asyncio.Event(), []
+
+    async def __aenter__(self):
+        await self._producer.start()
+        await self._producer.send(TOPIC, b"first")
+        self.acknowledged.add(b"first")
+        await self._consumer.start()
+        self._tasks = [asyncio.ensure_future(self._send(n)) for n in range(self._senders)]
+        self._receiving = asyncio.ensure_future(self._receive())
+        return self
+
+    async def __aexit__(self, *_):
+        for task in (*self._tasks, self._receiving):
+            task.cancel()
+        await self._consumer.close()
+        await self._producer.close()
+
+    async def goes_on(self, count):
+        """Wait until so many more messages are acknowledged, and the consumer has some of them."""
+        before = set(self.acknowledged)
+        async with asyncio.timeout(30):
+            while True:
+                new = self.acknowledged - before
+                if len(new) >= count and not new.isdisjoint(self.got):
+                    return
+                await asyncio.sleep(0.02)
+
+    async def all_came(self):
+        """Send no more, and wait until the consumer has all that is acknowledged."""
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+        async with asyncio.timeout(60):
+            while not self.acknowledged <= self.got.keys():
+                await asyncio.sleep(0.1)
+
+    async def _send(self, sender):
+        for number in itertools.count():
+            if self._stop.is_set():
+                return
+            body = b"%d/%d" % (sender, number)
+            try:
+                sent = await self._producer.send(TOPIC, body)
+            except Exception:  # noqa: BLE001 - whatever a broker that ends lets a send end with
+                await asyncio.sleep(0.05)
+            else:
+                if sent.status is SendStatus.SEND_OK:
+                    self.acknowledged.add(body)
+
+    async def _receive(self):
+        async for message in self._consumer:
+            self.got.setdefault(bytes(message.body), []).append(self.life)
+            await self._consumer.ack(message)

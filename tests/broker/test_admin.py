@@ -4,6 +4,7 @@ import json
 
 from broker.conftest import records
 
+from rmqcore.config import StoreConfig, parse_broker_conf
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -93,6 +94,39 @@ def test_settings_that_may_not_change_are_refused_and_nothing_changes(with_broke
         assert broker.config.enable_property_filter
         shown = await peer.ask(RequestCode.GET_BROKER_CONFIG)
         assert b"enablePropertyFilter=true" in shown.body
+
+    with_broker(scenario)
+
+
+def test_a_topic_of_inner_batches_is_refused(with_broker):
+    async def scenario(broker, peer):
+        fields = {"topic": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        fields["attributes"] = "+queue.type=BatchCQ"
+        refused = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "queue.type cannot be changed, nor be BatchCQ" in refused.remark
+        assert broker.store.topics.get("B") is None
+        fields["attributes"] = "+queue.type=SimpleCQ"
+        assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+
+    with_broker(scenario)
+
+
+def test_settings_are_told_that_are_as_rocketmqs_defaults(with_broker):
+    async def scenario(broker, peer):
+        shown = (await peer.ask(RequestCode.GET_BROKER_CONFIG)).body
+        told = dict(line.split("=", 1) for line in bytes(shown).decode().splitlines())
+        asked_for_by_4_9 = (
+            *("brokerName", "brokerClusterName", "brokerId", "brokerRole", "fileReservedTime"),
+            *("filterServerNums", "flushDiskType", "maxMessageSize", "messageDelayLevel"),
+            *("msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS"),
+            *("autoCreateTopicEnable", "autoCreateSubscriptionGroup"),
+        )
+        assert set(asked_for_by_4_9) <= told.keys()
+        assert (told["flushDiskType"], told["fileReservedTime"]) == ("ASYNC_FLUSH", "72")
+        assert "None" not in told.values()
+        # a broker.conf with these lines opens the same store
+        StoreConfig.from_properties(parse_broker_conf(bytes(shown).decode()))
 
     with_broker(scenario)
 

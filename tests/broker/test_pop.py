@@ -5,11 +5,13 @@ import base64
 import time
 
 import pytest
-from broker.conftest import records
+from broker.conftest import Peer, records, until
 
+from rmqcore.broker.matching import SCANNED_MAX
 from rmqcore.broker.pop_receipts import Receipt
 from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import format_java_json
+from rmqcore.message import Message
 from rmqcore.remoting import RequestCode, RequestRefusedError, ResponseCode
 
 
@@ -114,6 +116,37 @@ def test_a_pop_of_one_queue_tells_exactly_what_it_hands_out(with_broker):
         second = await pop(peer, queue_id=0)
         assert second.ext_fields["startOffsetInfo"] == "0 0 2"
         assert second.ext_fields["msgOffsetInfo"] == "0 0 2,3,4"
+
+    with_broker(scenario)
+
+
+def test_a_pop_by_tags_finds_what_lies_beyond_what_one_call_looks_at(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        several = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(2 * SCANNED_MAX)]
+        broker.store.put_messages([*several, Message("T", b"last", properties={"TAGS": "b"})])
+        answer = await pop(peer, queue_id=0, exp="b", expType="TAG", poll_ms=9000)
+        assert [message.body for message in records(answer.body)] == [b"last"]
+
+    with_broker(scenario)
+
+
+def test_a_pop_whose_connection_was_closed_takes_no_arrival_from_the_next(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        await pop(peer)
+        gone, hold = Peer(broker), broker.managers.pop_hold
+        asked = []
+        for each in (gone, peer):
+            asked.append(asyncio.ensure_future(pop(each, poll_ms=9000)))
+            await until(lambda: len(hold) == len(asked))
+        await gone.client.close()
+        await until(lambda: len(hold) == 1)
+        await peer.send("T", b"second")
+        answer = await asyncio.wait_for(asked[1], 3)
+        assert [message.body for message in records(answer.body)] == [b"second"]
+        assert len(hold) == 0
+        await asyncio.wait(asked)
 
     with_broker(scenario)
 
@@ -334,7 +367,6 @@ def test_a_new_group_begins_where_it_asks(with_broker):
         ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
         ({"topic": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
-        ({"order": "true"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
     ],
 )
 def test_a_pop_that_cannot_be_is_refused_by_its_code_with_numbers(with_broker, fields, code):

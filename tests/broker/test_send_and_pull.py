@@ -4,12 +4,13 @@ import asyncio
 import time
 
 import pytest
-from broker.conftest import records
+from broker.conftest import Peer, records, until
 
 import rmqcore
 from rmqcore._codec import encode_batch
+from rmqcore.broker.matching import SCANNED_MAX
 from rmqcore.message import Message
-from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.remoting import RemotingClosedError, RequestCode, ResponseCode
 
 
 def test_a_message_that_was_sent_is_pulled(with_broker):
@@ -66,6 +67,24 @@ def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker):
     with_broker(scenario)
 
 
+def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        hold = broker.managers.hold
+        for _ in range(10):
+            peers = [Peer(broker) for _ in range(100)]
+            asked = [
+                asyncio.ensure_future(one.pull("T", offset=1, suspend_ms=9000)) for one in peers
+            ]
+            await until(lambda: len(hold) == 100)
+            await asyncio.gather(*(one.client.close() for one in peers))
+            await asyncio.wait(asked)
+            assert {type(each.exception()) for each in asked} == {RemotingClosedError}
+            await until(lambda: len(hold) == 0)
+
+    with_broker(scenario)
+
+
 def test_a_pull_by_tags_gets_those_and_goes_on_behind_the_others(with_broker):
     async def scenario(_, peer):
         for tag in "abca":
@@ -75,6 +94,38 @@ def test_a_pull_by_tags_gets_those_and_goes_on_behind_the_others(with_broker):
         none = await peer.pull("T", subscription="z")
         assert none.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert none.ext_fields["nextBeginOffset"] == "4"
+
+    with_broker(scenario)
+
+
+def test_a_pull_by_tags_looks_at_800_messages_and_says_where_to_go_on(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        for _ in range(SCANNED_MAX + 50):
+            broker.store.put("T", b"x", tags="a")
+        broker.store.put("T", b"last", tags="b")
+        pulled = await peer.pull("T", subscription="b", suspend_ms=5000)
+        assert pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert pulled.ext_fields["nextBeginOffset"] == str(SCANNED_MAX)
+        pulled = await peer.pull("T", subscription="b", offset=SCANNED_MAX)
+        assert [m.body for m in records(pulled.body)] == [b"last"]
+
+    with_broker(scenario)
+
+
+def test_a_held_pull_by_tags_is_answered_when_more_came_than_a_call_looks_at(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        pull = peer.pull("T", subscription="b", offset=1, suspend_ms=9000)
+        waiting = asyncio.ensure_future(pull)
+        await asyncio.sleep(0.1)
+        several = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(SCANNED_MAX + 50)]
+        broker.store.put_messages([*several, Message("T", b"last", properties={"TAGS": "b"})])
+        pulled = await asyncio.wait_for(waiting, 5)
+        while pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            following = int(pulled.ext_fields["nextBeginOffset"])
+            pulled = await peer.pull("T", subscription="b", offset=following, suspend_ms=2000)
+        assert [m.body for m in records(pulled.body)] == [b"last"]
 
     with_broker(scenario)
 
@@ -95,6 +146,21 @@ def test_a_send_that_cannot_be_is_refused_by_its_code(with_broker, topic, fields
         assert answer.code == code
         assert answer.remark
         assert broker.store.max_phy_offset == 0
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("name", ["f", "h", "j"])
+@pytest.mark.parametrize("number", [str(2**31), "-" + "9" * 18])
+def test_a_number_that_does_not_fit_a_record_is_refused_and_nothing_stored(
+    with_broker, name, number
+):
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        answer = await peer.send("T", b"y", **{name: number})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "no number of 32 bits" in answer.remark
+        assert broker.store.max_queue_offset("T", 0) == 1
 
     with_broker(scenario)
 

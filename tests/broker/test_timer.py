@@ -7,9 +7,8 @@ import struct
 import pytest
 from broker.conftest import records
 
-from rmqcore.broker.topics import TIMER_TOPIC
 from rmqcore.clock import wall_clock_ms
-from rmqcore.files.timer_check import TimerCheck, TimerProgress
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.remoting import RequestCode, ResponseCode
 
 
@@ -127,7 +126,7 @@ def test_a_delay_level_counts_more_than_a_time(with_broker):
 
 def test_a_marker_takes_its_message_back_and_recall_itself_is_off(with_broker):
     async def scenario(_, peer):
-        due_ms = (wall_clock_ms() // 1000 + 2) * 1000
+        due_ms = (wall_clock_ms() // 1000 + 3) * 1000
         target = {"TIMER_DELIVER_MS": str(due_ms - 300), "UNIQ_KEY": "GONE"}
         await peer.send("T", b"gone", properties=target)
         other = {"TIMER_DELIVER_MS": str(due_ms - 200), "UNIQ_KEY": "KEPT"}

@@ -1,0 +1,61 @@
+"""What a POP, a peek or a notification asks for.
+
+Source: RocketMQ remoting/protocol/header/PopMessageRequestHeader.java.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rmqcore.broker.subscription import Subscription
+from rmqcore.clock import wall_clock_ms
+from rmqcore.remoting import RemotingCommand
+
+#: an answer that nothing has come leaves so much earlier than the client gives up
+_BEFORE_TIMEOUT_MS: Final = 50
+_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """The header of a POP, a peek or a notification."""
+
+    group: str
+    topic: str
+    queue_id: int
+    count: int
+    invisible_ms: int
+    poll_ms: int
+    born_ms: int
+    from_last: bool
+    subscription: Subscription
+    ordered: bool
+    attempt_id: str | None
+
+    @classmethod
+    def of(cls, request: RemotingCommand) -> PopRequest:
+        """Read a header.
+
+        Raises:
+            RequestRefusedError: a field is missing or no number; answers with code 1.
+        """
+        topic, fields = request.text("topic"), request.ext_fields
+        return cls(
+            request.text("consumerGroup"),
+            topic,
+            request.number("queueId"),
+            request.number("maxMsgNums", 1),
+            max(0, min(_INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
+            request.number("pollTime", 0),
+            request.number("bornTime", 0) or wall_clock_ms(),
+            request.number("initMode", 0) == 1,
+            Subscription.of(topic, fields.get("exp"), fields.get("expType")),
+            request.boolean("order"),
+            fields.get("attemptId"),
+        )
+
+    @property
+    def left_s(self) -> float:
+        """For how long it may wait from now on, seconds."""
+        return (self.born_ms + self.poll_ms - _BEFORE_TIMEOUT_MS - wall_clock_ms()) / 1000

@@ -1,0 +1,170 @@
+"""`Replication`: what a broker does as a master, or as a slave.
+
+Source: RocketMQ broker/BrokerController.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from rmqcore.broker.bodies import java_body
+from rmqcore.broker.managers import Managers
+from rmqcore.broker.registration import Registration
+from rmqcore.broker.slave_synchronize import SlaveSynchronize
+from rmqcore.ha import HAClient, HAConfig, HAService
+from rmqcore.ha.client import HAState
+from rmqcore.remoting import (
+    Connection,
+    RemotingClient,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    success,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+
+logger = logging.getLogger(__name__)
+
+#: what a slave refuses besides what its store refuses: all that ends in a put
+_FOR_MASTERS: Final = {
+    RequestCode.SEND_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_BATCH_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_REPLY_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_REPLY_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.CONSUMER_SEND_MSG_BACK: ResponseCode.SYSTEM_ERROR,
+    RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.POP_MESSAGE: ResponseCode.NO_PERMISSION,
+    RequestCode.ACK_MESSAGE: ResponseCode.NO_PERMISSION,
+    RequestCode.BATCH_ACK_MESSAGE: ResponseCode.NO_PERMISSION,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ResponseCode.NO_PERMISSION,
+}
+
+
+class Replication:
+    """One broker's part in its group of master and slaves; answers request 907.
+
+    Attributes:
+        service: sends the log; also a slave's, to a master that has lost its end.
+        client: of a slave.
+    """
+
+    def __init__(
+        self,
+        store: DefaultMessageStore,
+        managers: Managers,
+        config: HAConfig,
+        registration: Registration,
+        outside: RemotingClient,
+        *,
+        listen: tuple[str, int] | None,
+        topics_changed: Callable[[], None],
+    ) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            store: the broker's.
+            managers: the broker's.
+            config: the settings of replication.
+            registration: knows the master, when a name server does.
+            outside: sends requests to the master.
+            listen: address and port where the log is sent from; None: nowhere.
+            topics_changed: called when a slave has got other topics or groups.
+        """
+        self.service = HAService(store, config, *listen) if listen else None
+        self.client: HAClient | None = None
+        self._config = config
+        self._registration = registration
+        self._tasks: list[asyncio.Task[None]] = []
+        managers.ha_status = self.runtime_info
+        if not managers.config().is_slave:
+            return
+        self._synchronize = SlaveSynchronize(
+            outside,
+            lambda: registration.master_address,
+            store.topics,
+            store.consumer_offsets,
+            managers.groups.table,
+            managers.folder,
+            topics_changed=topics_changed,
+        )
+        self.client = HAClient(
+            store,
+            config,
+            self._master,
+            self._synchronize.log_range,
+            besides=self._synchronize.problem,
+        )
+
+    def _master(self) -> str:
+        """The replication port of the master; empty: not known."""
+        address = self._config.ha_master_address or self._registration.master_ha_address
+        if not address:
+            # ask the name servers again, before it is time
+            self._registration.topics_changed()
+        return address
+
+    @property
+    def follows(self) -> bool:
+        """Whether a slave has a connection to its master at this moment."""
+        return self.client is not None and self.client.state is HAState.TRANSFER
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand over request 907; a slave refuses what only masters do."""
+        server.register(RequestCode.GET_BROKER_HA_STATUS, self.status)
+        if self.client is not None:
+            for code in _FOR_MASTERS:
+                server.register(code, _refuse)
+
+    def status(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """907: how far the slaves are, or this slave."""
+        return success(body=java_body(self.runtime_info()))
+
+    def runtime_info(self) -> dict[str, object]:
+        """What request 907 tells."""
+        side = self.client or self.service
+        return {} if side is None else side.runtime_info()
+
+    async def start(self) -> None:
+        """Listen for slaves, or follow the master.
+
+        Raises:
+            OSError: the replication port is taken.
+        """
+        if self.service is not None:
+            await self.service.start()
+        if self.client is not None:
+            loop = asyncio.get_running_loop()
+            self._tasks = [
+                loop.create_task(self.client.run()),
+                loop.create_task(self._synchronize.run()),
+            ]
+            for task in self._tasks:
+                task.add_done_callback(_ended)
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        if self.service is not None:
+            await self.service.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
+
+def _refuse(_: Connection, request: RemotingCommand) -> RemotingCommand:
+    raise RequestRefusedError(
+        _FOR_MASTERS[RequestCode(request.code)],
+        "this broker is a slave: it takes nothing that has to be stored; ask its master",
+    )
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("replication has ended; start the broker again", exc_info=task.exception())

@@ -1,0 +1,150 @@
+"""What a slave fetches from its master besides the log: topics, groups, offsets.
+
+Source: RocketMQ broker/slave/SlaveSynchronize.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.files.config_tables import ConfigTable, DelayOffsetTable
+from rmqcore.ha.client import LogRange
+from rmqcore.ha.frames import OFFSET_MAX
+from rmqcore.java.json import parse_java_json
+from rmqcore.remoting import (
+    RemotingClient,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    ResponseCode,
+)
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_S: Final = 10.0
+#: as long as there is no master to ask
+_SOON_S: Final = 1.0
+_TIMEOUT_MS: Final = 3000
+
+
+class SlaveSynchronize:
+    """Asks the master every 10 seconds; what cannot be had is had the next time.
+
+    Each table is taken over as the master has it; of the offsets, those that the master has.
+    """
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        master: Callable[[], str],
+        topics: ConfigTable,
+        offsets: ConfigTable,
+        groups: ConfigTable,
+        folder: Path,
+        *,
+        topics_changed: Callable[[], None],
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            client: sends the requests.
+            master: gives the master's address at this moment; empty: not known.
+            topics: the slave's own topics.
+            offsets: what groups have consumed.
+            groups: the groups.
+            folder: its ``config`` folder.
+            topics_changed: called when the topics or the groups are others than before.
+        """
+        self._client = client
+        self._master = master
+        delays = DelayOffsetTable(folder, clock=wall_clock_ms)
+        self._tables: Mapping[RequestCode, ConfigTable] = {
+            RequestCode.GET_ALL_TOPIC_CONFIG: topics,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: delays,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups,
+        }
+        self._delays = delays
+        self._topics_changed = topics_changed
+        self._told: dict[RequestCode, str] = {}
+
+    def problem(self) -> str | None:
+        """Why tables do not come; None when they do."""
+        for code, reason in self._told.items():
+            return (
+                f"{code.name} was not had: {reason}. Master and slave need the same accounts, one "
+                "of them an operator's, and the same use of TLS"
+            )
+        return None
+
+    async def run(self) -> None:
+        """Ask until the task is cancelled."""
+        while True:
+            had = await self.synchronize()
+            await asyncio.sleep(_PERIOD_S if had else _SOON_S)
+
+    async def synchronize(self) -> bool:
+        """Ask for everything once; whether all of it came."""
+        address = self._master()
+        if not address:
+            return False
+        done = [await self._adopt(address, code, table) for code, table in self._tables.items()]
+        try:
+            await asyncio.to_thread(self._delays.persist)
+        except OSError:
+            logger.exception("%s cannot be written, and is tried again", self._delays.path)
+        return all(done)
+
+    async def _adopt(self, address: str, code: RequestCode, table: ConfigTable) -> bool:
+        try:
+            answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                return self._failed(code, address, f"code {answer.code}: {answer.remark}")
+            changed = table.adopt(bytes(answer.body).decode())
+        except (RemotingError, ValueError) as error:
+            return self._failed(code, address, str(error))
+        self._told.pop(code, None)
+        if changed:
+            self._topics_changed()
+        return True
+
+    def _failed(self, code: RequestCode, address: str, reason: str) -> bool:
+        """Log why a table did not come, once for each reason."""
+        if self._told.get(code) != reason:
+            self._told[code] = reason
+            logger.warning("master %s: %s was not had: %s", address, code.name, reason)
+        return False
+
+    async def log_range(self) -> LogRange | None:
+        """Where the master's log begins and ends; None when it does not say."""
+        address = self._master()
+        if not address:
+            return None
+        command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            answer = await self._client.invoke(address, command, _TIMEOUT_MS)
+            return _range_in(answer)
+        except (RemotingError, ValueError, TypeError, KeyError) as error:
+            logger.info("master %s: does not say where its log is: %s", address, error)
+            return None
+
+
+def _range_in(answer: RemotingCommand) -> LogRange | None:
+    """Where the log begins and ends that an answer to request 28 tells of; None of another code.
+
+    Raises:
+        ValueError, TypeError, KeyError: no log is there.
+    """
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    table = parse_java_json(bytes(answer.body).decode())["table"]
+    told = LogRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+    # -1 is RocketMQ's smallest offset of an empty log
+    if not -1 <= told.min_offset <= told.max_offset < OFFSET_MAX:
+        raise ValueError(f"{told} is where no log is")
+    return told

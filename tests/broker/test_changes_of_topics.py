@@ -1,0 +1,109 @@
+"""What becomes of a changed topic: written, told to the name servers, and nothing waits for it."""
+
+import asyncio
+import json
+import time
+
+from rmqcore.broker import Broker
+from rmqcore.namesrv import NameServer
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
+
+TOPIC = {
+    **{"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4"},
+    **{"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "perm": "6"},
+}
+
+
+async def ask(client, address, code, fields):
+    answer = await client.invoke(address, RemotingCommand(code, fields), 5000)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(tmp_path):
+    async def main():
+        names = NameServer(port=0)
+        await names.start()
+        served_by = f"127.0.0.1:{names.port}"
+        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
+        await broker.start()
+        client, table = RemotingClient(), broker.store.topics
+        persist = table.persist
+
+        def slowly():
+            time.sleep(0.1)
+            return persist()
+
+        table.persist = slowly
+        try:
+            for perm in ("6", "4", "2"):
+                change = {**TOPIC, "perm": perm}
+                await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, change)
+                await asyncio.sleep(0.03)
+            await asyncio.sleep(1.5)
+            fields = {"topic": "T", "acceptStandardJsonOnly": "true"}
+            route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+            (queues,) = json.loads(bytes(route.body))["queueDatas"]
+            assert queues["perm"] == 2
+        finally:
+            await client.close()
+            await broker.stop()
+            await names.stop()
+
+    asyncio.run(main())
+
+
+def test_offsets_are_written_while_topics_change_all_the_time(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        broker.store.consumer_offsets.commit("T", "G", 0, 1)
+        path = broker.store.consumer_offsets.path
+        for number in range(30):
+            await peer.send(f"T{number}", b"x")
+            await asyncio.sleep(0.05)
+        assert '"T@G":{0:1' in "".join(path.read_text().split())
+
+    with_broker(scenario, flushConsumerOffsetInterval=400)
+
+
+def test_topics_that_are_created_one_after_the_other_are_written_together(with_broker):
+    async def scenario(broker, peer):
+        table, written = broker.store.topics, []
+        persist = table.persist
+
+        def counted():
+            written.append(len(table))
+            time.sleep(0.1)
+            return persist()
+
+        table.persist = counted
+        began = time.monotonic()
+        for number in range(100):
+            await peer.send(f"T{number}", b"x")
+            await asyncio.sleep(0.01)
+        elapsed = time.monotonic() - began
+        assert len(written) <= 2 + elapsed / 0.4
+
+    with_broker(scenario)
+
+
+def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path):
+    async def main():
+        names = NameServer(port=0)
+        await names.start()
+        served_by = f"127.0.0.1:{names.port}"
+        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
+        await broker.start()
+        client = RemotingClient()
+        try:
+            for number in range(20):
+                topic = {**TOPIC, "topic": f"T{number}"}
+                await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+                route = {"topic": f"T{number}"}
+                await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        finally:
+            await client.close()
+            await broker.stop()
+            await names.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,187 @@
+"""POP in order: a queue stands still until what was handed out is done with, or its time over."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
+
+from rmqcore.broker.pop_order import PopOrder
+from rmqcore.errors import CorruptConfigFileError
+from rmqcore.remoting import RequestCode, ResponseCode
+
+KEY = ("T", "CG", 0)
+
+
+async def pop_in_order(peer, **fields):
+    return await pop(peer, queue_id=0, **{"order": "true", "count": 2, **fields})
+
+
+def offsets(answer):
+    return [message.queue_offset for message, _ in handed_out(answer)]
+
+
+async def change(peer, message, receipt, invisible_ms):
+    fields = {**naming(message, receipt), "invisibleTime": invisible_ms}
+    return await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
+
+def test_a_queue_goes_on_when_all_that_was_handed_out_is_acknowledged(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        answer = await pop_in_order(peer)
+        fields = answer.ext_fields
+        assert (fields["reviveQid"], fields["orderCountInfo"]) == ("999", "0 0 0")
+        assert (fields["msgOffsetInfo"], fields["restNum"]) == ("0 0 0,1", "1")
+        first, second = handed_out(answer)
+        committed = broker.store.consumer_offsets
+        assert committed.get(*KEY) == 0
+        assert (await pop_in_order(peer)).code == ResponseCode.POLLING_TIMEOUT
+        assert (await acknowledge(peer, *second)).code == 0
+        assert committed.get(*KEY) == 0
+        assert (await pop_in_order(peer)).code == ResponseCode.POLLING_TIMEOUT
+        assert (await acknowledge(peer, *first)).code == 0
+        assert committed.get(*KEY) == 2
+        assert offsets(await pop_in_order(peer)) == [2]
+
+    with_broker(scenario)
+
+
+def test_what_waits_is_woken_by_the_last_acknowledgement(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 2, queues=1)
+        (only,) = handed_out(await pop_in_order(peer, count=1))
+        waiting = asyncio.create_task(pop_in_order(peer, poll_ms=9000))
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        await acknowledge(peer, *only)
+        assert offsets(await waiting) == [1]
+        assert time.monotonic() - began < 2
+
+    with_broker(scenario)
+
+
+def test_what_is_not_acknowledged_in_time_comes_again_and_is_counted(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 3, queues=1)
+        first, _ = handed_out(await pop_in_order(peer, invisible_ms=300))
+        await acknowledge(peer, *first)
+        again = await pop_in_order(peer, poll_ms=9000)
+        assert offsets(again) == [1, 2]
+        assert again.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+        assert (await acknowledge(peer, *first)).code == 0  # of the batch before: nothing
+        assert offsets(await pop_in_order(peer)) == []
+
+    with_broker(scenario)
+
+
+def test_a_time_may_be_changed_and_is_waited_for(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1, queues=1)
+        ((message, receipt),) = handed_out(await pop_in_order(peer))
+        changed = await change(peer, message, receipt, 200)
+        assert changed.ext_fields["popTime"] == receipt.split(" ")[1]
+        assert 200 <= int(changed.ext_fields["invisibleTime"]) < 2000
+        again = await pop_in_order(peer, poll_ms=9000)
+        assert again.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 0 1"
+
+    with_broker(scenario)
+
+
+def test_an_attempt_that_comes_a_second_time_gets_the_same(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 2, queues=1)
+        for _ in range(2):
+            answer = await pop_in_order(peer, attemptId="a")
+            assert answer.ext_fields["orderCountInfo"] == "0 0 0"
+            assert offsets(answer) == [0, 1]
+        assert (await pop_in_order(peer, attemptId="b")).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)
+
+
+def test_a_message_that_was_not_handed_out_cannot_be_acknowledged(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 4, queues=1)
+        ((message, receipt),) = handed_out(await pop_in_order(peer, count=1))
+        wrong = await acknowledge(peer, message, receipt, offset=3)
+        assert wrong.code == ResponseCode.MESSAGE_ILLEGAL
+
+    with_broker(scenario)
+
+
+def test_a_reset_lets_a_queue_go_on_elsewhere(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 2, queues=1)
+        found = handed_out(await pop_in_order(peer))
+        reset = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
+        assert (await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+        again = await pop_in_order(peer)
+        assert offsets(again) == [0, 1]
+        assert again.ext_fields["orderCountInfo"] == "0 0 0"
+        assert (await acknowledge(peer, *found[0])).code == 0
+
+    with_broker(scenario)
+
+
+def test_nothing_is_noticed_of_a_queue_that_stands_still(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 2, queues=1)
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "pollTime": 0, "bornTime": 0}
+        ask = {**fields, "order": "true"}
+        assert (await peer.ask(RequestCode.NOTIFICATION, ask)).ext_fields["hasMsg"] == "true"
+        await pop_in_order(peer, count=1)
+        assert (await peer.ask(RequestCode.NOTIFICATION, ask)).ext_fields["hasMsg"] == "false"
+
+    with_broker(scenario)
+
+
+def test_what_was_handed_out_survives_a_restart(with_broker):
+    async def hand_out(_, peer):
+        await send_many(peer, 2, queues=1)
+        receipts.extend(handed_out(await pop_in_order(peer)))
+
+    async def go_on(_, peer):
+        assert (await pop_in_order(peer)).code == ResponseCode.POLLING_TIMEOUT
+        for message, receipt in receipts:
+            assert (await acknowledge(peer, message, receipt)).code == 0
+        await send_many(peer, 1, queues=1)
+        assert offsets(await pop_in_order(peer)) == [2]
+
+    receipts = []
+    with_broker(hand_out)
+    with_broker(go_on)
+
+
+def test_the_file_is_rocketmqs(tmp_path):
+    order = PopOrder(tmp_path, lambda: 5000)
+    order.hand_out(KEY, [3, 4, 6], 1000, 60_000, "a")
+    order.acknowledge(KEY, 4, 1000)
+    order.keep_until(KEY, 6, 1000, 9000)
+    assert order.persist()
+    assert not order.persist()
+    written = json.loads(
+        (tmp_path / "consumerOrderInfo.json")
+        .read_text()
+        .replace("{0:", '{"0":')
+        .replace("{6:", '{"6":')
+    )
+    batch = written["table"]["T@CG"]["0"]
+    assert (batch["popTime"], batch["i"], batch["o"], batch["cm"]) == (1000, 60_000, [3, 1, 3], 2)
+    assert (batch["ot"], batch["oc"], batch["a"]) == ({"6": 9000}, {}, "a")
+    again = PopOrder(tmp_path, lambda: 5000)
+    assert again.due_ms(KEY, None, 7) == 61_000
+    assert again.due_ms(KEY, None, 6) == 0  # the queue is another's that had the name
+    assert again.acknowledge(KEY, 3, 1000) == 6
+    assert again.due_ms(KEY, None, 7) == 9000
+    later = PopOrder(tmp_path, lambda: 5000 + 25 * 3_600_000)
+    assert later.persist()
+    assert PopOrder(tmp_path).due_ms(KEY, None, 7) == 0
+
+
+@pytest.mark.parametrize("text", ["{", '{"table":[1]}', '{"table":{"T@CG":{0:{"o":["x"]}}}}'])
+def test_a_file_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "consumerOrderInfo.json").write_text(text)
+    with pytest.raises(CorruptConfigFileError):
+        PopOrder(tmp_path)

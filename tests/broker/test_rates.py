@@ -1,0 +1,86 @@
+"""Rates of the last minute, hour and day: by a clock of the test, and as tools ask for them."""
+
+import json
+
+import pytest
+
+from rmqcore.broker.rates import SAMPLE_S, Rates
+from rmqcore.broker.traffic import DELAY, NORMAL, Traffic
+from rmqcore.remoting import RequestCode, ResponseCode
+
+
+class Run:
+    """A broker's counters, and a clock that stands until it is moved."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.traffic = Traffic()
+        self.rates = Rates(self.traffic, lambda: self.now_s)
+
+    def go_on(self, seconds, a_second=0):
+        for _ in range(int(seconds / SAMPLE_S)):
+            if a_second:
+                self.traffic.add_stored("T", NORMAL, a_second * int(SAMPLE_S), 1000)
+            self.now_s += SAMPLE_S
+            self.rates.sample()
+
+    def sums(self, name="TOPIC_PUT_NUMS", key="T"):
+        return [span["sum"] for span in self.rates.of(name, key).values()]
+
+
+def test_each_span_reaches_back_so_far():
+    run = Run()
+    run.go_on(1200, a_second=5)
+    told = run.rates.of("TOPIC_PUT_NUMS", "T")
+    assert list(told) == ["statsMinute", "statsHour", "statsDay"]
+    assert told["statsMinute"] == {"sum": 300, "tps": 5.0, "avgpt": 50.0}
+    assert (told["statsHour"]["sum"], told["statsHour"]["tps"]) == (6000, 5.0)
+    assert run.rates.put_tps("T") == 5.0
+    run.go_on(120)
+    assert run.sums() == [0, 6000, 6000]
+    assert run.rates.put_tps("T") == 0.0
+    run.go_on(2 * 3600)
+    assert run.sums() == [0, 0, 6000]
+    run.go_on(24 * 3600)
+    assert run.sums() == [0, 0, 0]
+
+
+def test_what_came_since_the_last_sample_counts_and_so_does_every_type():
+    run = Run()
+    run.go_on(600)
+    run.traffic.add_stored("T", NORMAL, 3, 300)
+    run.traffic.add_stored("T", DELAY, 1, 100)
+    run.traffic.add_fetched("T", "G", 2, 200)
+    run.now_s += 4
+    assert run.sums() == [4, 4, 4]
+    assert run.rates.put_tps("T") == 1.0
+    assert run.sums("TOPIC_PUT_SIZE") == [400] * 3
+    assert run.sums("GROUP_GET_NUMS", "T@G") == [2] * 3
+    assert run.sums("GROUP_GET_SIZE", "T@G") == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("TOPIC_PUT_NUMS", "U"), ("GROUP_GET_NUMS", "T"), ("OTHER", "T"), ("", "")]
+)
+def test_what_was_never_counted_has_no_rates(name, key):
+    run = Run()
+    run.go_on(60, a_second=1)
+    assert run.rates.of(name, key) is None
+
+
+def test_a_broker_tells_what_was_sent_and_pulled(with_broker):
+    async def scenario(_, peer):
+        for _ in range(20):
+            await peer.send("T", b"x")
+        await peer.pull("T")
+        view = RequestCode.VIEW_BROKER_STATS_DATA
+        put = await peer.ask(view, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"})
+        got = await peer.ask(view, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@CG"})
+        none = await peer.ask(view, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@other"})
+        assert [json.loads(bytes(each.body))["statsDay"]["sum"] for each in (put, got)] == [20, 20]
+        assert none.code == ResponseCode.SYSTEM_ERROR
+        stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+        assert b'"topicPutTps":0.0' not in bytes(stats.body)
+        assert b'"topicPutTps":' in bytes(stats.body)
+
+    with_broker(scenario)
