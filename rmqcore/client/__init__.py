@@ -9,14 +9,16 @@ Never opens a store: it speaks to any broker and name server of RocketMQ, ours i
     async with Consumer("127.0.0.1:9876", "billing", {"Orders": "new || paid"}) as consumer:
         async for message in consumer:
             await consumer.ack(message)
+
+Floor: beside, on remoting/, java/, `message`, `_codec` and the native format.
 """
 
 from rmqcore.client.admin import Admin
 from rmqcore.client.consumer import Consumer
-from rmqcore.client.errors import ClientClosedError, NoRouteError
+from rmqcore.client.errors import ClientClosedError, GroupNotFoundError, NoRouteError
 from rmqcore.client.producer import Producer
-from rmqcore.client.received import ReceivedMessage
-from rmqcore.client.results import MessageQueue, SendResult, SendStatus, Sql, TransactionState
+from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
+from rmqcore.message import ReceivedMessage, Sql
 from rmqcore.remoting.acl import AclSigner
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Admin",
     "ClientClosedError",
     "Consumer",
+    "GroupNotFoundError",
     "MessageQueue",
     "NoRouteError",
     "Producer",

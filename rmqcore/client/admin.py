@@ -5,6 +5,7 @@ Floor: beside; imports only the room, remoting/ and java/.
 
 from __future__ import annotations
 
+import difflib
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from rmqcore._codec import decode_message_id
-from rmqcore.client.errors import BadAnswerError, NoRouteError
+from rmqcore.client.errors import BadAnswerError, GroupNotFoundError, NoRouteError
 from rmqcore.client.instance import AUTO_CREATE_TOPIC, ClientInstance
-from rmqcore.client.received import RETRY_PREFIX, ReceivedMessage, decode_messages
+from rmqcore.client.received import decode_messages
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.route import MASTER_ID, TopicRoute, objects, parse_addresses, parse_object
 from rmqcore.errors import ArgumentError
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.java.properties import format_property, parse_properties
+from rmqcore.message import RETRY_PREFIX, ReceivedMessage
 from rmqcore.remoting import AclSigner, RemotingCommand, RequestCode, ResponseCode
 
 _TIMEOUT_MS = 5000.0
@@ -159,6 +161,14 @@ class Admin:
         answer = await self._instance.ask(broker_addr, RequestCode.GET_BROKER_RUNTIME_INFO)
         table = _object(answer, broker_addr).get("table")
         return {name: str(value) for name, value in dict(table or {}).items()}
+
+    async def ha_status(self, broker_addr: str) -> dict[str, Any]:
+        """How far a master's slaves are, or a slave, under RocketMQ's names (907).
+
+        Brokers of 4.x do not tell.
+        """
+        answer = await self._instance.ask(broker_addr, RequestCode.GET_BROKER_HA_STATUS)
+        return _object(answer, broker_addr)
 
     async def set_write_permission(self, broker_name: str, allowed: bool) -> int:
         """Let a broker's topics be written, or not, at every name server (327, 205).
@@ -331,16 +341,25 @@ class Admin:
         Args:
             group: its name.
             topic: only this one; None for all that it has consumed, its retry topic included.
+
+        Raises:
+            GroupNotFoundError: no broker knows the group.
+            NoRouteError: no broker has the topic.
         """
         fields = {"consumerGroup": group}
-        if topic is not None:
+        if topic is None:
+            masters = await self._masters_of(RETRY_PREFIX + group)
+        else:
             fields["topic"] = topic
+            masters = _masters(await self.route(topic))
         found = []
-        for address in await self._masters_of(topic or RETRY_PREFIX + group):
+        for address in masters:
             answer = await self._instance.ask(address, RequestCode.GET_CONSUME_STATS, fields)
             for queue, entry in _by_queue(_object(answer, address).get("offsetTable"), address):
                 numbers = [_number(entry, name, address) for name in _OFFSET_WRAPPER]
                 found.append(QueueProgress(queue, *numbers))
+        if not any(each.consumer_offset for each in found):
+            await self._expect_group(group)
         return sorted(found, key=lambda each: each.queue)
 
     async def consumers(self, group: str) -> list[ClientConnection]:
@@ -476,6 +495,12 @@ class Admin:
         if answer.code != ResponseCode.SUCCESS:
             answer = await self._instance.ask(address, code)
         return answer, address
+
+    async def _expect_group(self, group: str) -> None:
+        known = await self.groups()
+        if group not in known:
+            near = difflib.get_close_matches(group, known, n=1)
+            raise GroupNotFoundError(group, *near)
 
     async def _masters(self, brokers: Iterable[str] | None) -> list[str]:
         if brokers is not None:

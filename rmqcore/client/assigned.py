@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from rmqcore.client.received import ReceivedMessage
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.route import MASTER_ID
-from rmqcore.message import MessageExt
+from rmqcore.clock import wall_clock_ms
+from rmqcore.message import MessageExt, ReceivedMessage
 
 _T = TypeVar("_T")
 
@@ -39,6 +39,8 @@ class AssignedQueue:
         broker_id: of the broker to pull from.
         in_hand: the message that is being worked on, where a queue is consumed in order.
         paused: no message is handed out, for one that failed waits for its next try.
+        pulled_ms: when a pull was answered last, Unix time; 0 for never.
+        settled_ms: when a message was settled last, likewise.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class AssignedQueue:
         self.broker_id = MASTER_ID
         self.in_hand: ReceivedMessage | None = None
         self.paused = False
+        self.pulled_ms = self.settled_ms = 0
         self.task: asyncio.Task[None] | None = None
         self._prefetch = prefetch
         self._unacked_max = unacked_max
@@ -66,6 +69,14 @@ class AssignedQueue:
     def commit_offset(self) -> int:
         """The offset from which on a consumer that starts anew has to read."""
         return next(iter(self._unacked), self.next_offset)
+
+    @property
+    def cached(self) -> tuple[int, int, int, int]:
+        """Of what is pulled and not settled: first and last offset, number; bytes that wait."""
+        if not self._unacked:
+            return 0, 0, 0, 0
+        least, most = next(iter(self._unacked)), next(reversed(self._unacked))
+        return least, most, len(self._unacked), self._buffered_bytes
 
     @property
     def has_messages(self) -> bool:
@@ -85,6 +96,7 @@ class AssignedQueue:
             self._buffered.append(ReceivedMessage(stored, self.queue.broker_name, place))
             self._buffered_bytes += stored.store_size
         self.next_offset = next_offset
+        self.pulled_ms = wall_clock_ms()
         self._measure()
 
     def take(self) -> ReceivedMessage:
@@ -104,6 +116,7 @@ class AssignedQueue:
         if generation != self._generation or self.dropped:
             return False
         self._unacked.pop(message.queue_offset, None)
+        self.settled_ms = wall_clock_ms()
         if self.in_hand is message:
             self.in_hand = None
         self._measure()

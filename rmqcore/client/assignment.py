@@ -14,12 +14,13 @@ from rmqcore.client.assigned import AssignedQueue, allocate
 from rmqcore.client.errors import BadAnswerError
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import ClientInstance, refusal
-from rmqcore.client.received import RETRY_PREFIX, decode_messages
+from rmqcore.client.received import decode_messages
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.route import parse_object
 from rmqcore.client.subscription import Subscription
 from rmqcore.errors import RmqCoreError
 from rmqcore.java.json import format_compact_java_json, parse_java_json
+from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
     Connection,
     Processor,

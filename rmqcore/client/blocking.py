@@ -24,8 +24,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from rmqcore.client import admin, consumer, producer
 from rmqcore.client.errors import ClientClosedError
-from rmqcore.client.received import ReceivedMessage
-from rmqcore.client.results import MessageQueue, SendResult, SendStatus, Sql, TransactionState
+from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
+from rmqcore.message import ReceivedMessage, Sql
 from rmqcore.remoting.loop import new_event_loop
 
 _Client = TypeVar("_Client", bound="_Opened")
@@ -205,6 +205,7 @@ class Admin(_Blocking[admin.Admin]):
     broker_config = _waiting(admin.Admin.broker_config)
     update_broker_config = _waiting(admin.Admin.update_broker_config)
     runtime_info = _waiting(admin.Admin.runtime_info)
+    ha_status = _waiting(admin.Admin.ha_status)
     set_write_permission = _waiting(admin.Admin.set_write_permission)
     topics = _waiting(admin.Admin.topics)
     route = _waiting(admin.Admin.route)

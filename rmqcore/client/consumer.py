@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from rmqcore.client.asked import Asked, SingleMessage
 from rmqcore.client.assigned import AssignedQueue, Place
 from rmqcore.client.assignment import Assignment, Start
 from rmqcore.client.errors import ClientClosedError
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
-from rmqcore.client.received import RETRY_PREFIX, ReceivedMessage
 from rmqcore.client.subscription import Subscription
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ArgumentError
+from rmqcore.message import RETRY_PREFIX, ReceivedMessage
 from rmqcore.remoting import AclSigner
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ Mode = Literal["clustering", "broadcasting"]
 #: pause before a message that failed is tried again where a queue is consumed in order
 _ORDERLY_PAUSE_S = 1.0
 _RECONSUME_MAX = 16
+#: a name that brokers accept: that of its retry topic is not longer than a topic's
+_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
 #: seconds of the delay levels of ``messageDelayLevel``, the first of number 1
 _LEVELS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)))
 _LEVELS_S += (20 * 60, 30 * 60, 3600, 7200)
@@ -86,7 +90,7 @@ class Consumer:
         Raises:
             ArgumentError: an address is not host:port, or another argument not what it should be.
         """
-        _check(subscriptions, start, mode)
+        _check(group, subscriptions, start, mode)
         self.group = group
         self._broadcasting = mode == "broadcasting"
         self._orderly = orderly
@@ -115,6 +119,9 @@ class Consumer:
             unacked_max=unacked_max,
             on_messages=self._offer,
         )
+        self._asked = Asked(
+            self._assignment, self._instance.name_servers, orderly=orderly, offer=self._offer
+        )
         self._ready: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
         self._open = asyncio.Event()
@@ -138,7 +145,7 @@ class Consumer:
         Raises:
             RemotingError: no name server answers.
         """
-        await self._instance.start(self._assignment.processors)
+        await self._instance.start({**self._assignment.processors, **self._asked.processors})
         try:
             await self._assignment.start()
         except BaseException:
@@ -257,6 +264,9 @@ class Consumer:
             RemotingError: no answer; the message is not settled, and may come again nevertheless.
         """
         assigned, generation = _place(message)
+        if isinstance(assigned, SingleMessage):
+            assigned.give_back()
+            return
         if self._broadcasting:
             logger.info("%r: given back, which broadcasting passes over", message)
             await self.ack(message)
@@ -312,7 +322,9 @@ def _place(message: ReceivedMessage) -> Place:
     return message.place
 
 
-def _check(subscriptions: object, start: object, mode: object) -> None:
+def _check(group: object, subscriptions: object, start: object, mode: object) -> None:
+    if not isinstance(group, str) or not _GROUP.fullmatch(group):
+        raise ArgumentError("group", group, "1 to 120 letters, digits, %, |, _ and -")
     if not isinstance(subscriptions, Mapping) or not subscriptions:
         raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
     if start not in ("first", "last") and (type(start) is not int or start < 0):

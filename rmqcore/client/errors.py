@@ -22,6 +22,21 @@ class NoRouteError(RemotingError):
         super().__init__(f"{topic}: {reason}")
 
 
+class GroupNotFoundError(RemotingError):
+    """No broker knows a consumer group.
+
+    Attributes:
+        group: its name.
+        nearest: a known group whose name is like it; empty when none is.
+    """
+
+    def __init__(self, group: str, nearest: str = "") -> None:
+        self.group = group
+        self.nearest = nearest
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(f"no broker knows the consumer group {group}{hint}")
+
+
 class ClientClosedError(RemotingError):
     """A client was used before it had been opened, or after it had been closed."""
 

@@ -52,7 +52,7 @@ class GroupRequests:
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
         """The offset that the group has committed (14); None when it has none."""
-        address = self._instance.address_of(queue.broker_name)
+        address = self._instance.address_of(queue.broker_name, or_slave=True)
         fields = self._queue(queue) | {
             "consumerGroup": self._group,
             "setZeroIfNotFound": "false",
@@ -74,13 +74,13 @@ class GroupRequests:
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
 
     async def _offset(self, queue: MessageQueue, code: int, more: dict[str, str]) -> int:
-        address = self._instance.address_of(queue.broker_name)
+        address = self._instance.address_of(queue.broker_name, or_slave=True)
         answer = await self._instance.ask(address, code, self._queue(queue) | more)
         return answer.number("offset")
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
         """Tell the broker how far the group is (15)."""
-        address = self._instance.address_of(queue.broker_name)
+        address = self._instance.address_of(queue.broker_name, or_slave=True)
         fields = self._queue(queue) | {
             "consumerGroup": self._group,
             "commitOffset": str(offset),
@@ -94,7 +94,7 @@ class GroupRequests:
         self, queue: MessageQueue, offset: int, subscription: Subscription, broker_id: int
     ) -> tuple[RemotingCommand, str]:
         """Pull from an offset on (11); the broker waits for messages when there are none."""
-        address = self._instance.address_of(queue.broker_name, broker_id)
+        address = self._instance.address_of(queue.broker_name, broker_id, or_slave=True)
         fields = self._queue(queue) | {
             "consumerGroup": self._group,
             "queueOffset": str(offset),

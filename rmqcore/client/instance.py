@@ -41,6 +41,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 _NEW_TOPIC_QUEUES = 4
 #: seconds between two heart-beats, and between two looks at the routes
 HEART_BEAT_INTERVAL_S = 30.0
+_FIRST_HEART_BEAT_S = 1.0
 DEFAULT_TIMEOUT_MS = 3000.0
 _NUMBERS = itertools.count(1)
 
@@ -269,8 +270,15 @@ class ClientInstance:
             self.on_routes()
         return route
 
-    def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+    def address_of(
+        self, broker_name: str, broker_id: int = MASTER_ID, *, or_slave: bool = False
+    ) -> str:
         """The address of a broker; the master's when there is none with this id.
+
+        Args:
+            broker_name: of master and slaves.
+            broker_id: the one that is asked for.
+            or_slave: take a slave when the master is gone.
 
         Raises:
             NoRouteError: no route names it.
@@ -279,6 +287,8 @@ class ClientInstance:
             by_id = route.brokers.get(broker_name)
             if by_id:
                 address = by_id.get(broker_id) or by_id.get(MASTER_ID)
+                if address is None and or_slave:
+                    address = by_id[min(by_id)]
                 if address is not None:
                     return address
         raise NoRouteError(broker_name, "the name servers know no address of this broker")
@@ -322,8 +332,10 @@ class ClientInstance:
             self._known.add(address)
 
     async def _look_after(self) -> None:
+        pause_s = _FIRST_HEART_BEAT_S
         while True:
-            await asyncio.sleep(HEART_BEAT_INTERVAL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = HEART_BEAT_INTERVAL_S
             for topic in list(self.routes):
                 try:
                     await self.update_route(topic)

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 
 from rmqcore._codec import encode_batch, encode_properties
 from rmqcore.client.instance import AUTO_CREATE_TOPIC
-from rmqcore.client.received import ReceivedMessage
 from rmqcore.client.results import SendResult, TransactionState
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError
-from rmqcore.message import Message
+from rmqcore.message import Message, ReceivedMessage
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import RequestCode
 

@@ -17,12 +17,12 @@ from rmqcore._codec import decode_message_id
 from rmqcore.client.errors import BadAnswerError, NoRouteError
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance, Deadline, refusal
 from rmqcore.client.outgoing import Outgoing, batch_of, outgoing, reply_to
-from rmqcore.client.received import ReceivedMessage, decode_messages
+from rmqcore.client.received import decode_messages
 from rmqcore.client.replies import Replies
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
 from rmqcore.client.route import TopicRoute
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
-from rmqcore.message import Message
+from rmqcore.message import Message, ReceivedMessage
 from rmqcore.remoting import (
     AclSigner,
     Connection,

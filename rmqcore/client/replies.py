@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from rmqcore._codec import decode_properties, decode_record, encode_record
 from rmqcore.client.instance import Deadline
 from rmqcore.client.outgoing import Outgoing
-from rmqcore.client.received import ReceivedMessage
 from rmqcore.errors import RmqCoreError
-from rmqcore.message import Message
+from rmqcore.message import Message, ReceivedMessage
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,

@@ -74,12 +74,3 @@ class SendResult:
     def message_queue(self) -> MessageQueue:
         """The queue."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
-
-
-class Sql(str):
-    """A condition of SQL92 over a message's properties, where a subscription takes an expression.
-
-    The broker needs ``enablePropertyFilter=true`` for it. Source: MessageSelector, bySql.
-    """
-
-    __slots__ = ()

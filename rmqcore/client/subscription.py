@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rmqcore._codec import tags_code
-from rmqcore.client.results import Sql
-from rmqcore.message import MessageExt
+from rmqcore.message import MessageExt, Sql, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,7 @@ class Subscription:
         if isinstance(expression, Sql):
             return cls(topic, str(expression), True, version, frozenset())
         text = (expression or "*").strip() or "*"
-        words = [] if text == "*" else [word.strip() for word in text.split("||")]
-        return cls(topic, text, False, version, frozenset(filter(None, words)))
+        return cls(topic, text, False, version, tags_of(text))
 
     @property
     def kind(self) -> str:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from client.test_produce_and_consume import receive
 
-from rmqcore.client import Admin, Consumer, NoRouteError, Producer
+from rmqcore.client import Admin, Consumer, GroupNotFoundError, NoRouteError, Producer
 from rmqcore.remoting import RequestRefusedError
 
 
@@ -76,6 +76,14 @@ def test_a_group_is_created_watched_reset_and_deleted(rocketmq_broker, rocketmq_
                 return await lag() == 1
 
             await until(one_is_left)
+            for topic in (rocketmq_topic, None):
+                with pytest.raises(GroupNotFoundError, match=f"did you mean {group}") as unknown:
+                    await admin.consumer_progress("G" + group, topic)
+                assert (unknown.value.group, unknown.value.nearest) == ("G" + group, group)
+            with pytest.raises(GroupNotFoundError, match=r"consumer group \?$"):
+                await admin.consumer_progress("?")
+            with pytest.raises(NoRouteError):
+                await admin.consumer_progress(group, "Unknown")
             assert group in await admin.topic_groups(rocketmq_topic)
             offsets = await admin.reset_offsets(group, rocketmq_topic, 0)
             assert set(offsets.values()) == {0}
@@ -101,6 +109,18 @@ def test_brokers_tell_their_settings_and_figures(rocketmq_broker, run):
             await admin.update_broker_config(address, {"longPollingEnable": "true"})
             assert await admin.set_write_permission("broker-a", False) > 0
             assert await admin.set_write_permission("broker-a", True) > 0
+
+    run(scenario())
+
+
+def test_a_producer_is_known_soon_after_it_has_sent(rocketmq_broker, rocketmq_topic, run):
+    namesrv, group = rocketmq_broker.namesrv_addr, f"PG-{rocketmq_topic}"
+
+    async def scenario():
+        async with Admin(namesrv) as admin, Producer(namesrv, group=group) as producer:
+            await producer.send(rocketmq_topic, b"x")
+            found = await until(lambda: admin.producers(group, rocketmq_topic))
+            assert [each.client_id for each in found] == [producer.client_id]
 
     run(scenario())
 

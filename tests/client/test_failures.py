@@ -25,7 +25,7 @@ from rmqcore.remoting import (
     RemotingTimeoutError,
     RequestCode,
     RequestRefusedError,
-    ServerSettings,
+    Tls,
     TlsMode,
     success,
 )
@@ -204,10 +204,10 @@ def test_requests_are_signed(tmp_path, rocketmq_topic, run):
 def test_tls_is_spoken_where_it_is_asked_for(run):
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(PEM)
-    settings = ServerSettings(tls=served, tls_mode=TlsMode.ENFORCING)
+    tls = Tls(TlsMode.ENFORCING, served)
 
     async def scenario():
-        async with name_server(settings=settings) as namesrv:
+        async with name_server(tls=tls) as namesrv:
             trust = ssl.create_default_context(cafile=PEM)
             async with Admin(namesrv, tls=trust) as admin:
                 return await admin.topics()
@@ -284,3 +284,14 @@ def test_a_broker_resets_the_offsets_and_asks_for_them(rocketmq_broker, rocketmq
         return again, told[MessageQueue(rocketmq_topic, "broker-a", 0)]
 
     assert run(scenario()) == ([b"1", b"2"], 3)
+
+
+@pytest.mark.parametrize("group", ["", "a group", "g/1", "gr\u00fcn", "g" * 121, None, 5])
+def test_a_consumer_of_a_group_with_no_groups_name_is_refused(group):
+    with pytest.raises(ArgumentError, match=r"^group="):
+        Consumer("127.0.0.1:9876", group, {"T": "*"})
+
+
+@pytest.mark.parametrize("group", ["g", "%RETRY%g|_-", "g" * 120])
+def test_a_group_may_have_each_name_that_brokers_accept(group):
+    assert Consumer("127.0.0.1:9876", group, {"T": "*"}).group == group
