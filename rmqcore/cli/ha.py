@@ -1,0 +1,162 @@
+"""``rmqcore ha``: masters and slaves, how far they are in step, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.options import AsJson, StorePath
+from rmqcore.cli.output import print_json, print_table
+from rmqcore.cli.remote import (
+    DEFAULT_NAME_SERVER,
+    AccessKey,
+    NameServer,
+    SecretKey,
+    Tls,
+    access,
+)
+from rmqcore.client.blocking import Admin
+from rmqcore.ha.resync import Divergence, cut, fetch, find_divergence
+from rmqcore.remoting import RemotingError
+from rmqcore.store.opening import open_store
+
+app = typer.Typer(
+    help="Masters and slaves: how far they are in step.", epilog=EXIT_CODES, no_args_is_help=True
+)
+
+_COLUMNS = ("broker_name", "role", "address", "end", "peer", "lag_bytes", "lag_ms", "problem")
+
+
+@app.command("status", cls=StoreCommand, epilog=EXIT_CODES)
+def status(
+    namesrv: NameServer = DEFAULT_NAME_SERVER,
+    access_key: AccessKey = None,
+    secret_key: SecretKey = None,
+    tls: Tls = False,
+    as_json: AsJson = False,
+) -> None:
+    """Every master with its slaves, and every slave: bytes and milliseconds behind, problems."""
+    allowed = access(access_key, secret_key, tls)
+    with Admin(namesrv, acl=allowed.acl, tls=allowed.tls) as admin:
+        rows = [
+            row
+            for entry in admin.clusters()
+            for _, address in sorted(entry.addresses.items())
+            for row in _rows(entry.broker_name, address, _asked(admin, address))
+        ]
+    if as_json:
+        print_json(rows)
+        return
+    cells = [["" if row[name] is None else row[name] for name in _COLUMNS[:-1]] for row in rows]
+    heads = [name.replace("_", " ") for name in _COLUMNS[:-1]]
+    print_table(heads, cells, right=["end", "lag bytes", "lag ms"])
+    for row in rows:
+        if row["problem"]:
+            typer.echo(f"{row['broker_name']} {row['role']} {row['address']}: {row['problem']}")
+
+
+def _asked(admin: Admin, address: str) -> dict[str, Any]:
+    """What a broker says of replication; one that cannot be asked says why."""
+    try:
+        return admin.ha_status(address)
+    except RemotingError as error:
+        return {"haClientRuntimeInfo": {"problem": f"it does not say: {error}"}}
+
+
+def _rows(name: str, address: str, told: dict[str, Any]) -> list[dict[str, Any]]:
+    """What one broker says: of a master a row for each slave, or one without."""
+    facts = {"broker_name": name, "address": address, "problem": None}
+    if not told.get("master"):
+        slave = dict(told.get("haClientRuntimeInfo") or {})
+        problem = slave.get("problem")
+        if problem is None and not slave.get("activated"):
+            problem = "not connected to a master"
+        row = {"role": "slave", "end": slave.get("maxOffset"), "peer": slave.get("masterAddr")}
+        return [{**facts, **row, "lag_bytes": None, "lag_ms": None, "problem": problem}]
+    end = told.get("masterCommitLogMaxOffset")
+    slaves = [dict(slave) for slave in told.get("haConnectionInfo") or ()]
+    return [
+        {
+            **facts,
+            "role": "master",
+            "end": end,
+            "peer": slave.get("addr"),
+            "lag_bytes": slave.get("diff"),
+            "lag_ms": slave.get("lagMs"),
+            "problem": slave.get("problem"),
+        }
+        for slave in slaves or [{}]
+    ]
+
+
+@app.command("resync", cls=StoreCommand, epilog=EXIT_CODES)
+def resync(
+    store: StorePath,
+    master: Annotated[
+        str,
+        typer.Option(
+            "--master", "-m", help="replication port of the side that is right, host:port"
+        ),
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="cut the log where it is not the master's")
+    ] = False,
+    get: Annotated[
+        bool, typer.Option("--fetch", help="with --yes: get what the other side has more, at once")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say up to where a slave's log is its master's; with --yes cut it there.
+
+    For the store of a slave that is not running. What is cut off is kept in a folder in the store,
+    and the slave gets the master's instead when it runs again.
+
+    A master that has lost the end of its log gets it back from its slave: on the store of the
+    master, which is not running, with --yes --fetch and the replication port of the slave.
+    """
+    with open_store(store, broker_role="SLAVE", on_corruption="truncate") as slave:
+        found = asyncio.run(find_divergence(slave, master))
+    kept, fetched = None, 0
+    if yes and not found.in_order:
+        kept = cut(store, found)
+    if yes:
+        with open_store(store, broker_role="SLAVE", on_corruption="truncate") as slave:
+            fetched = asyncio.run(fetch(slave, master)) if get else 0
+    facts: dict[str, Any] = {
+        "begin": found.begin,
+        "same_up_to": found.common_end,
+        "end": found.end,
+        "differs": found.master_goes_on,
+        "kept_in": str(kept) if kept else None,
+        "fetched": fetched,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo(_told(found, kept))
+        if fetched:
+            typer.echo(f"fetched {fetched} bytes; the log ends at {found.common_end + fetched}")
+    if not found.in_order and kept is None:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _told(found: Divergence, kept: Path | None) -> str:
+    if found.in_order:
+        return f"the log is the master's up to its end, {found.end}: nothing to do"
+    lost = found.end - found.common_end
+    if kept is not None:
+        return f"cut at {found.common_end}; {lost} bytes are kept in {kept}"
+    why = (
+        "the master has others there"
+        if found.master_goes_on
+        else "the master does not have them, and may have lost them: if so, give it back what was "
+        "acknowledged, with --fetch on its store"
+    )
+    return (
+        f"the log is the master's up to {found.common_end} and ends at {found.end}: of the last "
+        f"{lost} bytes {why}. --yes cuts them off and keeps them in a folder"
+    )

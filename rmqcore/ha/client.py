@@ -1,0 +1,378 @@
+"""The slave's side: follows one master, for as long as it runs.
+
+Source: RocketMQ store/ha/DefaultHAClient.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import RmqCoreError
+from rmqcore.ha.connection import FlowMonitor
+from rmqcore.ha.errors import DivergedError
+from rmqcore.ha.frames import REPORT, FrameReader
+from rmqcore.ha.service import client_info
+from rmqcore.ha.settings import HAConfig
+from rmqcore.ha.sockets import connect, send_all
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+#: between two looks whether the master's address is known by now
+_LOOK_AGAIN_S: Final = 0.5
+#: bytes at the end of its log that a slave gets again and compares when it connects, at least
+_COMPARED: Final = 32 * 1024
+#: bytes that are taken in before others on the loop have their turn
+_RECEIVED_MAX: Final = 1 << 20
+#: heart-beats one behind the other that make sure that a master has nothing to send
+_IDLE_MAX: Final = 3
+
+
+class SlaveStore(Protocol):
+    """The store of a slave."""
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Physical offset of the first byte."""
+        ...
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Physical offset behind the last whole record."""
+        ...
+
+    @property
+    def appended_offset(self) -> int:
+        """Physical offset behind the last byte."""
+        ...
+
+    @property
+    def log_file_size(self) -> int:
+        """Bytes of a log file."""
+        ...
+
+    @property
+    def unsure_offset(self) -> int:
+        """From here on a crash may have left other bytes than were appended."""
+        ...
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes can be appended without beginning another log file."""
+        ...
+
+    def append_data(self, data: memoryview | bytes, phy_offset: int) -> None:
+        """Append bytes of the master's log."""
+        ...
+
+    def drop_partial(self) -> int:
+        """Take back a part of a record at the end; the offset behind the last whole one."""
+        ...
+
+    def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
+        """Bytes of the log as they are, at most ``size``; None where there are none."""
+        ...
+
+    def note_compared(self) -> None:
+        """Note that all of the log is the master's."""
+        ...
+
+
+class LogRange(NamedTuple):
+    """Where a master's log begins and ends."""
+
+    min_offset: int
+    max_offset: int
+
+
+class HAState(StrEnum):
+    """What a slave is doing. Source: RocketMQ store/ha/HAConnectionState.java."""
+
+    READY = "ready"
+    TRANSFER = "transfer"
+    SHUTDOWN = "shutdown"
+
+
+class HAClient:
+    """Appends what a master sends, and reports how far it has come.
+
+    - Nothing is reported that is not appended.
+    - Before it appends it gets the end of what it has once more, and compares: a log that is not
+      the master's is never gone on with.
+
+    Attributes:
+        state: what it is doing.
+        master_address: of the replication port that it follows, or has last tried; may be empty.
+        problem: what is wrong, in a sentence with a way out; None when all is well.
+
+    Threads: those of the event loop that `run` runs on; its attributes may be read from any.
+    """
+
+    def __init__(
+        self,
+        store: SlaveStore,
+        config: HAConfig,
+        address: Callable[[], str],
+        master_range: Callable[[], Awaitable[LogRange | None]],
+        besides: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Prepare to follow.
+
+        Args:
+            store: of the slave.
+            config: the settings.
+            address: gives the master's replication port at this moment; empty: not known.
+            master_range: asks the master where its log begins and ends; None: it does not say.
+            besides: tells what is wrong with all that comes from the master in other ways.
+        """
+        self.state = HAState.READY
+        self.master_address = ""
+        self.problem: str | None = None
+        self.master_max_offset = -1
+        self._store = store
+        self._config = config
+        self._address = address
+        self._master_range = master_range
+        self._besides = besides
+        self._flow = FlowMonitor()
+        self._told: str | None = None
+        #: this log is the master's up to here, or was not touched by a crash
+        self._sure_to = store.unsure_offset
+        self._unsure = self._sure_to < store.max_phy_offset
+        self._reported = self._idle = 0
+        self._last_read = self._last_write = 0.0
+        self._last_read_ms = self._last_write_ms = 0
+
+    async def run(self) -> None:
+        """Follow the master until the task is cancelled."""
+        try:
+            while True:
+                self.master_address = address = self._address()
+                if not address:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    continue
+                self._tell(address, await self._connected_to(address))
+                self.state = HAState.READY
+                await asyncio.sleep(self._config.ha_retry_interval / 1000)
+        finally:
+            self.state = HAState.SHUTDOWN
+
+    def _tell(self, address: str, reason: str) -> None:
+        """Log why a connection has ended, once for each reason."""
+        level = logging.DEBUG if reason == self._told else logging.WARNING
+        self._told = reason
+        logger.log(level, "master %s: not followed: %s", address, reason)
+
+    async def _connected_to(self, address: str) -> str:
+        """Follow one master over one connection; why it ended."""
+        try:
+            sock = await connect(address, _CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            return "it does not answer"
+        except (OSError, ValueError) as error:
+            return str(error)
+        try:
+            return await self._follow(sock)
+        except RmqCoreError as error:
+            self.problem = str(error)
+            return self.problem
+        except OSError as error:
+            return str(error)
+        finally:
+            sock.close()
+
+    async def _follow(self, sock: socket.socket) -> str:
+        loop = asyncio.get_running_loop()
+        start = await self._where_to_begin()
+        self._heard()
+        self._idle = 0
+        self.state = HAState.TRANSFER
+        await self._report(sock, start)
+        tasks = [
+            loop.create_task(self._receive(sock, start)),
+            loop.create_task(self._keep_house(sock)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- where to begin
+
+    async def _where_to_begin(self) -> int:
+        """The offset that the first frame shall have.
+
+        Raises:
+            DivergedError: the master cannot continue this log.
+        """
+        store, known = self._store, await self._master_range()
+        end = store.drop_partial()
+        self.master_max_offset = known.max_offset if known else -1
+        if end == 0:
+            return self._begin_of(known)
+        start = max(store.min_phy_offset, min(end - _COMPARED, self._sure_to))
+        if known is None:
+            return start
+        self._check_range(known, end)
+        return max(start, known.min_offset)
+
+    def _check_range(self, known: LogRange, end: int) -> None:
+        """Look whether a master has what follows this log.
+
+        Raises:
+            DivergedError: it has not.
+        """
+        if end < known.min_offset:
+            raise DivergedError(
+                f"the master's log begins at {known.min_offset}, and this one ends at {end}: "
+                "what lies between was deleted there. `rmqcore ha resync` begins anew with what "
+                "the master still has"
+            )
+        if end > known.max_offset:
+            raise DivergedError(
+                f"this log ends at {end}, {end - known.max_offset} bytes ahead of the master's, "
+                f"which ends at {known.max_offset}. If the master has lost them, stop it and give "
+                "them back: `rmqcore ha resync --fetch` on its store. If not, `rmqcore ha resync` "
+                "on this one says from where on they differ, and cuts it there"
+            )
+
+    def _begin_of(self, known: LogRange | None) -> int:
+        """Where an empty log begins: with all that the master has."""
+        if known is None or known.max_offset <= self._store.log_file_size:
+            return 0
+        # RocketMQ takes 0 for "your last file only"; whoever has byte 1 gets everything behind it,
+        # and byte 0 is known: the first of a record's size, which is below 16 MiB
+        return known.min_offset or 1
+
+    # ---- receiving
+
+    async def _receive(self, sock: socket.socket, start: int) -> str:
+        loop, frames, expected = asyncio.get_running_loop(), FrameReader(), start
+        while True:
+            size = await loop.sock_recv_into(sock, frames.free[:_RECEIVED_MAX])
+            if size == 0:
+                return "it has closed the connection"
+            self._heard()
+            self._flow.add(size)
+            for offset, body in frames.received(size, expected):
+                await self._append(body, offset)
+                expected = offset + len(body)
+                self._idle = 0 if body else self._idle + 1
+            if self._idle >= _IDLE_MAX and expected < self._store.appended_offset:
+                raise DivergedError(
+                    f"the master has nothing from {expected} on, where this log goes on to "
+                    f"{self._store.appended_offset}: it has lost its end, or the log is another's. "
+                    "`rmqcore ha resync` leads back"
+                )
+            # what is here already counts when the master's bytes are the same
+            if expected > self._reported:
+                self.problem = self._told = None
+                self._sure_to = max(self._sure_to, expected)
+                await self._report(sock, expected)
+            if self._unsure and expected >= self._store.appended_offset:
+                await self._note_compared()
+            # a master that sends without a pause leaves the others on this loop their turn
+            await asyncio.sleep(0)
+
+    async def _note_compared(self) -> None:
+        self._unsure = False
+        try:
+            await asyncio.to_thread(self._store.note_compared)
+        except OSError as error:
+            logger.warning("the log is compared again after the next start: %s", error)
+
+    async def _append(self, body: memoryview, offset: int) -> None:
+        """Append a frame; what this log has of it already has to be the same.
+
+        Raises:
+            RmqCoreError: it cannot be appended; nothing was.
+        """
+        store = self._store
+        known = store.appended_offset - offset
+        if known > 0 and body:
+            self._compare(body[:known], offset)
+            body, offset = body[known:], offset + min(known, len(body))
+        if not body:
+            return
+        if offset == 1 and store.appended_offset == 0:
+            body, offset = memoryview(b"\0" + bytes(body)), 0
+        if store.has_room(len(body)):
+            store.append_data(body, offset)
+        else:
+            # the next log file may have to be made
+            await asyncio.to_thread(store.append_data, body, offset)
+
+    def _compare(self, theirs: memoryview, offset: int) -> None:
+        ours = self._store.bytes_at(offset, len(theirs))
+        if ours is None or bytes(ours) != bytes(theirs):
+            raise DivergedError(
+                f"the bytes from {offset} on are not the master's. `rmqcore ha resync` says where "
+                "the difference begins, and cuts this log there"
+            )
+
+    def _heard(self) -> None:
+        self._last_read, self._last_read_ms = time.monotonic(), wall_clock_ms()
+
+    async def _report(self, sock: socket.socket, offset: int) -> None:
+        self._reported = offset
+        await send_all(sock, [REPORT.pack(offset)])
+        self._last_write, self._last_write_ms = time.monotonic(), wall_clock_ms()
+
+    async def _keep_house(self, sock: socket.socket) -> str:
+        """Say that this slave is there; close a connection on which nothing comes any more.
+
+        Raises:
+            DivergedError: the master has deleted what comes next.
+        """
+        interval_s = self._config.ha_send_heartbeat_interval / 1000
+        most_s = self._config.ha_housekeeping_interval / 1000
+        while True:
+            now = time.monotonic()
+            if now - self._last_read > most_s:
+                return f"it has not said a word for {now - self._last_read:.0f} s"
+            if now - self._last_write >= interval_s:
+                await self._report(sock, self._reported)
+            if self._idle >= _IDLE_MAX:
+                self._idle = 0
+                if (known := await self._master_range()) is not None:
+                    self._check_range(known, self._reported)
+            rest_s = min(self._last_write + interval_s, self._last_read + most_s) - now
+            await asyncio.sleep(max(0.001, min(1.0, rest_s)))
+
+    # ---- what it says of itself
+
+    def runtime_info(self) -> dict[str, object]:
+        """The body of an answer to request 907.
+
+        Source: RocketMQ remoting/protocol/body/HARuntimeInfo.java.
+        """
+        told = client_info(
+            activated=self.state is HAState.TRANSFER,
+            lastReadTimestamp=self._last_read_ms,
+            lastWriteTimestamp=self._last_write_ms,
+            masterAddr=self.master_address,
+            masterFlushOffset=max(0, self.master_max_offset),
+            maxOffset=self._store.appended_offset,
+            transferredByteInSecond=self._flow.in_last_second,
+        )
+        problem = self.problem
+        if problem is None and self.state is HAState.TRANSFER:
+            problem = self._besides()
+        if problem is not None:
+            told["problem"] = problem
+        return {
+            "haClientRuntimeInfo": told,
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": False,
+            "masterCommitLogMaxOffset": 0,
+        }

@@ -1,0 +1,158 @@
+"""Puts that wait until slaves have them too.
+
+Source: RocketMQ store/ha/GroupTransferService.java; of 4.9, HAService.isSlaveOK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from rmqcore.ha.settings import HAConfig
+from rmqcore.status import PutMessageStatus
+
+Settle = Callable[[PutMessageStatus], None]
+_LATE: Final = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+
+
+class GroupTransferService:
+    """Knows how far each slave has the log, and answers the puts that wait for it.
+
+    - A put whose slaves are not there, or too far behind, is answered at once: SLAVE_NOT_AVAILABLE.
+    - One that they have not acknowledged in time: FLUSH_SLAVE_TIMEOUT. It is stored all the same.
+
+    Threads: any.
+    Differs: the statuses are those of 4.9, for any number of slaves; RocketMQ 5 never says
+        SLAVE_NOT_AVAILABLE.
+    """
+
+    def __init__(
+        self, config: HAConfig, *, end: Callable[[], int], on_waiting: Callable[[], None]
+    ) -> None:
+        """Begin without slaves.
+
+        Args:
+            config: the settings.
+            end: gives the end of the master's log.
+            on_waiting: called whenever a put begins to wait.
+        """
+        self.slaves_needed = config.in_sync_replicas - 1
+        self._timeout_s = config.slave_timeout / 1000
+        self._gap_max = config.ha_max_gap_not_in_sync
+        self._end = end
+        self._on_waiting = on_waiting
+        self._acks: dict[object, int] = {}
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, Settle]] = []
+        self._numbers = count()
+        self._stopped = False
+
+    def is_in_sync(self, ack_offset: int, end: int) -> bool:
+        """Whether a slave that has acknowledged so far can be counted on."""
+        return ack_offset >= 0 and end - ack_offset < self._gap_max
+
+    @property
+    def replicated_offset(self) -> int:
+        """Enough slaves have the log up to here; -1 when there are not enough."""
+        acks = sorted(self._acks.values(), reverse=True)
+        if self.slaves_needed == 0:
+            return self._end()
+        return acks[self.slaves_needed - 1] if len(acks) >= self.slaves_needed else -1
+
+    def acknowledged(self, slave: object, offset: int) -> None:
+        """Take a slave's report, and answer the puts that waited for it."""
+        with self._lock:
+            self._acks[slave] = offset
+            reached = self.replicated_offset
+            done = []
+            while self._waiting and self._waiting[0][0] <= reached:
+                done.append(heapq.heappop(self._waiting)[2])
+        for settle in done:
+            settle(PutMessageStatus.PUT_OK)
+
+    def forget(self, slave: object) -> None:
+        """Count on a slave no more: its connection is gone."""
+        with self._lock:
+            self._acks.pop(slave, None)
+
+    def stop(self) -> None:
+        """Answer every put that waits, and from now on each at once."""
+        with self._lock:
+            self._stopped = True
+            left, self._waiting = self._waiting, []
+        for _, _, settle in left:
+            settle(_LATE)
+
+    # ---- waiting
+
+    def begin(self, end: int) -> SlaveWait:
+        """Begin to wait until enough slaves have the log up to ``end``."""
+        wait = SlaveWait(time.monotonic() + self._timeout_s)
+        self._enlist(end, wait.settle)
+        return wait
+
+    def begin_async(self, end: int) -> asyncio.Future[PutMessageStatus]:
+        """As `begin`, as a future of the running loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[PutMessageStatus] = loop.create_future()
+        mine = threading.get_ident()
+
+        def answer(status: PutMessageStatus) -> None:
+            if not future.done():
+                future.set_result(status)
+
+        def settle(status: PutMessageStatus) -> None:
+            if threading.get_ident() == mine:
+                answer(status)
+            else:
+                loop.call_soon_threadsafe(answer, status)
+
+        self._enlist(end, settle)
+        if not future.done():
+            timer = loop.call_later(self._timeout_s, answer, _LATE)
+            future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    def _enlist(self, end: int, settle: Settle) -> None:
+        """Settle a put when enough slaves have it: at once, or when they say so."""
+        with self._lock:
+            status = self._known(end)
+            if status is None:
+                heapq.heappush(self._waiting, (end, next(self._numbers), settle))
+        if status is not None:
+            settle(status)
+        else:
+            self._on_waiting()
+
+    def _known(self, end: int) -> PutMessageStatus | None:
+        """What can be said at once; None: it has to be waited for."""
+        if self.slaves_needed == 0 or self.replicated_offset >= end:
+            return PutMessageStatus.PUT_OK
+        in_sync = sum(self.is_in_sync(ack, end) for ack in self._acks.values())
+        if self._stopped or in_sync < self.slaves_needed:
+            return PutMessageStatus.SLAVE_NOT_AVAILABLE
+        return None
+
+
+class SlaveWait:
+    """One thread's wait for slaves."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._settled = threading.Event()
+        self._status = _LATE
+
+    def settle(self, status: PutMessageStatus) -> None:
+        """End it."""
+        self._status = status
+        self._settled.set()
+
+    def status(self) -> PutMessageStatus:
+        """Wait to the end; how it ended."""
+        self._settled.wait(max(0.0, self._deadline - time.monotonic()))
+        return self._status

@@ -1,0 +1,247 @@
+"""The master's side: the port, and a connection for each slave.
+
+Source: RocketMQ store/ha/DefaultHAService.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.ha.connection import HAConnection, Log
+from rmqcore.ha.group_transfer import GroupTransferService
+from rmqcore.ha.settings import HAConfig
+from rmqcore.ha.sockets import address_text, tune
+
+logger = logging.getLogger(__name__)
+
+#: connections without a report that are kept; a slave reports at once
+_SILENT_MAX: Final = 128
+#: pause after the system refused to accept, for want of descriptors or memory
+_ACCEPT_PAUSE_S: Final = 0.2
+
+
+class MasterStore(Log, Protocol):
+    """The store of a master."""
+
+    def on_arrival(
+        self, listener: Callable[[Sequence[tuple[str, int]]], None]
+    ) -> Callable[[], None]:
+        """Call a function whenever messages have come; returns what ends it."""
+        ...
+
+    def wait_for_slaves(self, slaves: GroupTransferService | None) -> None:
+        """Let puts wait for slaves from now on, as their durability asks; None: no more."""
+        ...
+
+    def store_time_at(self, phy_offset: int) -> int | None:
+        """Store time of the record at an offset, Unix milliseconds; None when none begins there."""
+        ...
+
+
+class HAService:
+    """Listens for slaves, sends them the log, and tells puts how far they have it.
+
+    Attributes:
+        connections: the slaves that are connected.
+        waits: the puts that wait for them.
+
+    Threads: those of the event loop; `wake` may be called from any.
+    """
+
+    def __init__(self, store: MasterStore, config: HAConfig, host: str, port: int) -> None:
+        """Prepare a service; `start` opens the port.
+
+        Args:
+            store: the master's.
+            config: the settings.
+            host: where to listen.
+            port: the port; 0 takes any that is free.
+        """
+        self.connections: list[HAConnection] = []
+        self.waits = GroupTransferService(
+            config, end=lambda: store.max_phy_offset, on_waiting=self.wake
+        )
+        self._store = store
+        self._config = config
+        self._place = (host, port)
+        self._listening: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_listening: Callable[[], None] | None = None
+        self._woken = False
+        self._told: dict[str, str] = {}
+
+    @property
+    def port(self) -> int:
+        """The port that slaves connect to."""
+        return int(self._listening.getsockname()[1]) if self._listening else self._place[1]
+
+    async def start(self) -> None:
+        """Open the port, and let puts wait for slaves.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        host, port = self._place
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family)
+        listening.setblocking(False)
+        self._listening = listening
+        self._stop_listening = self._store.on_arrival(lambda _: self.wake())
+        self._store.wait_for_slaves(self.waits)
+        self._listen(loop, listening)
+
+    async def stop(self) -> None:
+        """Close the port and every connection; puts that wait are told that no slave has them."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        self._store.wait_for_slaves(None)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self._loop is not None and self._listening is not None:
+            self._loop.remove_reader(self._listening)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for connection in self.connections:
+            # taken, and not served any more
+            connection.close()
+        self.connections = []
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+        self.waits.stop()
+        self._loop = None
+
+    def wake(self) -> None:
+        """Send what has been put by now; may be called from any thread, and often."""
+        loop = self._loop
+        if loop is None or self._woken or not self.connections:
+            return
+        self._woken = True
+        try:
+            loop.call_soon_threadsafe(self._wake_all)
+        except RuntimeError:
+            # the loop has ended
+            self._woken = False
+
+    def _wake_all(self) -> None:
+        self._woken = False
+        for connection in self.connections:
+            connection.wake()
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
+        loop.add_reader(listening, self._accept, loop, listening)
+
+    def _accept(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
+        """Take a connection; called when there is one."""
+        try:
+            sock, place = listening.accept()
+        except OSError as error:
+            if self._pause is None:
+                logger.warning("port %d: cannot accept: %s", self.port, error)
+            loop.remove_reader(listening)
+            self._pause = loop.call_later(_ACCEPT_PAUSE_S, self._listen, loop, listening)
+            return
+        self._pause = None
+        tune(sock)
+        connection = HAConnection(
+            sock, address_text(place), self._store, self._config, self._acknowledged
+        )
+        self.connections.append(connection)
+        task = loop.create_task(self._serve(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        silent = [one for one in self.connections if one.is_silent]
+        if len(silent) > _SILENT_MAX:
+            silent[0].end("too many connections are silent, and this one was so for longest")
+
+    async def _serve(self, connection: HAConnection) -> None:
+        host = connection.address.rpartition(":")[0]
+        logger.info("slave %s: connected", connection.address)
+        reason, began = "the master stops", time.monotonic()
+        try:
+            reason = await connection.serve()
+        finally:
+            self.connections.remove(connection)
+            self.waits.forget(connection)
+            # a peer that comes again and again for the same reason is told of once
+            lasted_ms = 1000 * (time.monotonic() - began)
+            told = self._told.get(host) == reason
+            if connection.request_offset >= 0:
+                told = told and lasted_ms < self._config.ha_housekeeping_interval
+            self._told[host] = reason
+            logger.log(
+                logging.DEBUG if told else logging.WARNING,
+                "slave %s: connection closed: %s",
+                connection.address,
+                reason,
+            )
+
+    def _acknowledged(self, connection: HAConnection) -> None:
+        self.waits.acknowledged(connection, connection.ack_offset)
+
+    # ---- what it says of itself
+
+    def runtime_info(self) -> dict[str, object]:
+        """The body of an answer to request 907.
+
+        Source: RocketMQ remoting/protocol/body/HARuntimeInfo.java.
+        """
+        end = self._store.max_phy_offset
+        slaves = [self._info(connection, end) for connection in self.connections]
+        return {
+            "haClientRuntimeInfo": client_info(),
+            "haConnectionInfo": slaves,
+            "inSyncSlaveNums": sum(bool(slave["inSync"]) for slave in slaves),
+            "master": True,
+            "masterCommitLogMaxOffset": end,
+        }
+
+    def _info(self, connection: HAConnection, end: int) -> dict[str, object]:
+        behind = end - connection.ack_offset
+        info: dict[str, object] = {
+            "addr": connection.address,
+            "diff": behind,
+            "inSync": not connection.is_ahead and self.waits.is_in_sync(connection.ack_offset, end),
+            "slaveAckOffset": connection.ack_offset,
+            "transferFromWhere": connection.next_offset,
+            "transferredByteInSecond": connection.flow.in_last_second,
+            # ours besides
+            "lagMs": self._lag_ms(connection.ack_offset, behind),
+        }
+        if connection.problem is not None:
+            info["problem"] = connection.problem
+        return info
+
+    def _lag_ms(self, ack_offset: int, behind: int) -> int | None:
+        """Milliseconds that the oldest record waits that a slave lacks; None: not known."""
+        if behind <= 0:
+            return 0
+        stored_ms = self._store.store_time_at(max(ack_offset, self._store.min_phy_offset))
+        return None if stored_ms is None else max(0, wall_clock_ms() - stored_ms)
+
+
+def client_info(**known: object) -> dict[str, object]:
+    """The slave's part of what request 907 tells; a master tells zeros."""
+    return {
+        "activated": False,
+        "lastReadTimestamp": 0,
+        "lastWriteTimestamp": 0,
+        "masterAddr": "",
+        "masterFlushOffset": 0,
+        "maxOffset": 0,
+        "transferredByteInSecond": 0,
+        **known,
+    }

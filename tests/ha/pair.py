@@ -1,0 +1,143 @@
+"""Masters and slaves on small stores in one process, and peers that speak single bytes."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager, contextmanager
+
+from rmqcore import open_store
+from rmqcore.ha import HAClient, HAConfig, HAService
+from rmqcore.ha.client import LogRange
+from rmqcore.ha.frames import HEADER
+
+SMALL = {
+    "mapped_file_size_commit_log": 16 << 10,
+    "mapped_file_size_consume_queue": 600,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+QUICK = {"ha_retry_interval": 10}
+TIMEOUT_S = 10
+
+
+def config(**settings):
+    return HAConfig(**{**QUICK, **settings})
+
+
+@contextmanager
+def master_store(path, count=0, role="ASYNC_MASTER", **settings):
+    with open_store(path, **{**SMALL, "broker_role": role, **settings}) as store:
+        fill(store, count)
+        yield store
+
+
+@contextmanager
+def slave_store(path, **settings):
+    with open_store(path, **{**SMALL, "broker_role": "SLAVE", **settings}) as store:
+        yield store
+
+
+def fill(store, count, seed=1, size=300):
+    draw = random.Random(seed)
+    for number in range(count):
+        body = draw.randbytes(draw.randrange(size))
+        topic, queue_id = f"T{number % 3}", number % 2
+        store.put(topic, body, queue_id=queue_id, keys=f"k{number}", tags=f"t{number % 5}")
+
+
+def log_bytes(store, start=None):
+    """All bytes of a store's log, from an offset on."""
+    at, found = store.min_phy_offset if start is None else start, b""
+    while (piece := store.bytes_at(at, 1 << 30)) is not None:
+        found += bytes(piece)
+        at += len(piece)
+    return found
+
+
+def derived(store):
+    """What consume queues and index hold."""
+    queues = {
+        queue: (
+            store.min_queue_offset(*queue),
+            store.read_units(*queue, store.min_queue_offset(*queue), 1 << 20),
+        )
+        for queue in store.queues()
+    }
+    keys = {
+        f"{topic}#k{number}": [
+            found.phy_offset for found in store.query_message(topic, f"k{number}").messages
+        ]
+        for topic in ("T0", "T1", "T2")
+        for number in range(0, 400, 7)
+    }
+    return queues, keys
+
+
+def files(path):
+    """What the files below a folder hold, by name."""
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+async def until(condition, what="it", timeout_s=TIMEOUT_S):
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not (found := condition()):
+        assert asyncio.get_running_loop().time() < deadline, f"not in time: {what}"
+        await asyncio.sleep(0.005)
+    return found
+
+
+@asynccontextmanager
+async def serving(store, **settings):
+    """A master's side on any free port."""
+    service = HAService(store, config(**settings), "127.0.0.1", 0)
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.stop()
+
+
+@asynccontextmanager
+async def following(store, port, master=None, **settings):
+    """A slave's side; ``master`` is the store whose log range it is told."""
+
+    async def known():
+        return None if master is None else LogRange(master.min_phy_offset, master.max_phy_offset)
+
+    client = HAClient(store, config(**settings), lambda: f"127.0.0.1:{port}", known)
+    task = asyncio.get_running_loop().create_task(client.run())
+    try:
+        yield client
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def peer_master(*scripts):
+    """A port that plays one script, a coroutine function of reader and writer, a connection."""
+    left, failures = list(scripts), []
+
+    async def play(reader, writer):
+        try:
+            if left:
+                await left.pop(0)(reader, writer)
+                await writer.drain()
+        except OSError:
+            pass
+        except BaseException as error:
+            failures.append(error)
+            raise
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(play, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+    assert not failures
+
+
+def frame(offset, body=b""):
+    return HEADER.pack(offset, len(body)) + body

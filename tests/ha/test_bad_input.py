@@ -1,0 +1,255 @@
+"""Torn transfers, foreign peers, bytes that are no records: closed, told once, nothing written."""
+
+import asyncio
+import logging
+import os
+from itertools import pairwise
+
+import pytest
+from ha.pair import (
+    derived,
+    fill,
+    following,
+    frame,
+    log_bytes,
+    master_store,
+    peer_master,
+    serving,
+    slave_store,
+    until,
+)
+
+from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
+from rmqcore.native.log._tail import LogTail
+
+FILE = 16 << 10
+
+
+def played(*parts):
+    """A master that hears the first report, says this, and closes."""
+
+    async def play(reader, writer):
+        await reader.readexactly(8)
+        writer.writelines(parts)
+
+    return play
+
+
+def test_a_transfer_that_is_torn_at_any_byte_leaves_whole_frames(tmp_path):
+    with master_store(tmp_path / "m") as master:
+        sizes = {master.put("T", b"x").store_size for _ in range(200)}
+        size = sizes.pop()
+        assert not sizes
+        log = log_bytes(master)
+    # a record, a heart-beat in it, and another record, in three frames that end inside records
+    ends = [12 + 25, 12 + 25 + 12, 12 + 25 + 12 + 12 + size, 4 * 12 + 2 * size]
+    appended = [25, 25, size + 25, 2 * size]
+
+    def torn_at(cut, store, seen):
+        async def play(reader, writer):
+            start, at = int.from_bytes(await reader.readexactly(8)), store.appended_offset
+            assert at % size == 0
+            parts = [at, at + 25, at + size + 25, at + 2 * size]
+            frames = [frame(begin, log[begin:end]) for begin, end in pairwise(parts)]
+            frames.insert(1, frame(at + 25))
+            writer.write(frame(start, log[start:at]) + b"".join(frames)[:cut])
+            writer.write_eof()
+            last = start
+            while said := await reader.read(8):
+                last = int.from_bytes(said)
+            seen.append(cut)
+            whole = max(
+                (to for end, to in zip(ends, appended, strict=True) if end <= cut), default=0
+            )
+            assert last == at + whole
+
+        return play
+
+    async def scenario(store):
+        seen = []
+        scripts = [torn_at(cut, store, seen) for cut in range(0, ends[-1] + 1, 5)]
+        async with peer_master(*scripts) as port, following(store, port, ha_retry_interval=1):
+            await until(lambda: len(seen) == len(scripts))
+        assert store.max_phy_offset > 15 * size
+        assert log_bytes(store) == log[: store.max_phy_offset]
+
+    with slave_store(tmp_path / "s") as store:
+        asyncio.run(scenario(store))
+
+
+def test_an_append_of_any_two_parts_is_an_append_of_the_whole(tmp_path):
+    with master_store(tmp_path / "m", 3) as master:
+        log = log_bytes(master)
+        ends = [message.phy_offset + message.store_size for message in master.messages()]
+    for cut in range(1, len(log)):
+        tail, buffer = LogTail("127.0.0.1:10911", 1 << 20), bytearray(FILE)
+        tail.attach(buffer, 0, 0)
+        tail.follows = True
+        whole = max([0, *(end for end in ends if end <= cut)])
+        assert tail.append_data(log[:cut], 0) is True
+        assert (tail.appended_offset, tail.max_offset) == (cut, whole)
+        tail.drop_partial()
+        assert (tail.appended_offset, tail.max_offset) == (whole, whole)
+        assert buffer == log[:whole].ljust(FILE, b"\0")
+        assert tail.append_data(log[whole:cut], whole) is True
+        assert tail.append_data(log[cut:], cut) is True
+        assert buffer == log.ljust(FILE, b"\0")
+        assert tail.max_offset == len(log)
+        assert tail.last_store_timestamp_ms > 0
+
+
+@pytest.mark.parametrize("part", [1, 3, 20, 91])
+def test_a_slave_that_is_closed_in_the_middle_of_a_record_goes_on(tmp_path, part):
+    with master_store(tmp_path / "m", 20) as master:
+        log = log_bytes(master)
+        end = list(master.messages())[9].phy_offset
+    with slave_store(tmp_path / "s") as store:
+        store.append_data(log[: end + part], 0)
+    with slave_store(tmp_path / "s") as store:
+        assert store.recovery_report.clean_shutdown
+        assert store.appended_offset == end
+        store.append_data(log[end:], end)
+        assert log_bytes(store) == log
+
+
+def test_a_slave_that_was_killed_in_the_middle_of_a_record_goes_on(tmp_path):
+    with master_store(tmp_path / "m", 60) as master:
+        log = log_bytes(master)
+        first_record = next(iter(master.messages())).store_size
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with slave_store(tmp_path / "s") as store:
+                    store.append_data(log[: len(log) // 2 + 7], 0)
+                    os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        with slave_store(tmp_path / "s") as store:
+            assert not store.recovery_report.clean_shutdown
+            start = store.appended_offset
+            assert first_record < start <= len(log) // 2 + 7
+            store.append_data(log[start:], start)
+            assert log_bytes(store) == log
+            assert derived(store) == derived(master)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ([frame(5, b"x" * 200)], "5 came where 0 goes on"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "came where 0 goes on"),
+        ([frame(0)[:8], b"\xff\xff\xff\xff"], "no master"),
+        ([frame(0)[:8], b"\x7f\xff\xff\xff"], "no master"),
+        ([frame(0, b"x" * 200)], "no record begins here"),
+        ([frame(0, bytes(200))], "zeros"),
+    ],
+    ids=["offset", "http", "negative", "huge", "rubbish", "zeros"],
+)
+def test_what_is_no_frame_of_a_master_is_told_once_and_nothing_is_written(
+    tmp_path, caplog, said, reason
+):
+    reported = []
+
+    async def play(reader, writer):
+        reported.append(int.from_bytes(await reader.readexactly(8)))
+        writer.writelines(said)
+        await reader.read()
+
+    async def scenario(store):
+        async with peer_master(*[play] * 4) as port, following(store, port) as client:
+            await until(lambda: len(reported) == 4)
+            assert reason in client.problem
+
+    with slave_store(tmp_path / "s") as store, caplog.at_level(logging.WARNING):
+        asyncio.run(scenario(store))
+        assert store.appended_offset == 0
+    assert reported == [0] * 4
+    assert [reason in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_wrong_byte_in_a_record_is_not_appended_nor_reported(tmp_path):
+    with master_store(tmp_path / "m", 6) as master:
+        log = log_bytes(master)
+        fourth = list(master.messages())[3].phy_offset
+    wrong = bytearray(log)
+    wrong[fourth + 90] ^= 1
+    with slave_store(tmp_path / "s") as store:
+        store.append_data(wrong[:fourth], 0)
+        with pytest.raises(CorruptRecordError) as caught:
+            store.append_data(wrong[fourth:], fourth)
+        assert caught.value.phy_offset == fourth
+        assert store.appended_offset == fourth
+        store.append_data(log[fourth:], fourth)
+        assert log_bytes(store) == log
+
+
+def test_only_what_follows_is_appended_and_only_to_a_slave(tmp_path):
+    with master_store(tmp_path / "m", 3) as master:
+        log = log_bytes(master)
+        with pytest.raises(StoreNotWritableError, match="SLAVE"):
+            master.append_data(b"x", master.max_phy_offset)
+    with slave_store(tmp_path / "s") as store:
+        with pytest.raises(MessageIllegalError, match="multiples"):
+            store.append_data(log, 5)
+        store.append_data(log, 0)
+        with pytest.raises(MessageIllegalError, match="does not follow"):
+            store.append_data(log, 0)
+        with pytest.raises(StoreNotWritableError):
+            store.put("T", b"x")
+
+
+def test_a_log_begins_where_the_masters_does(tmp_path):
+    with master_store(tmp_path / "m", 400) as master:
+        log = log_bytes(master)
+        fill(master, 1)
+    start = 2 * FILE
+    with slave_store(tmp_path / "s") as store:
+        store.append_data(log[start : start + 100], start)
+        store.append_data(log[start + 100 :], start + 100)
+        assert (store.min_phy_offset, log_bytes(store)) == (start, log[start:])
+    with slave_store(tmp_path / "s") as store:
+        assert (store.min_phy_offset, store.max_phy_offset) == (start, len(log))
+        assert list(store.messages())[-1].phy_offset > start
+
+
+def test_a_foreign_peer_is_closed_and_told_once(tmp_path, caplog):
+    async def scenario(store):
+        async with serving(store) as service:
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert await reader.read() == b""
+                writer.close()
+            await until(lambda: not service.connections)
+
+    with master_store(tmp_path / "m", 10) as store, caplog.at_level(logging.WARNING):
+        asyncio.run(scenario(store))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "no slave" in told[0]
+
+
+def test_who_is_silent_is_closed_on_both_sides(tmp_path):
+    async def silent(reader, _):
+        await reader.read()
+
+    async def scenario(master, slave):
+        async with serving(master, ha_housekeeping_interval=200) as service:
+            reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+        connected = []
+
+        async def play(reader, writer):
+            connected.append(1)
+            await silent(reader, writer)
+
+        async with (
+            peer_master(play, play) as port,
+            following(slave, port, ha_housekeeping_interval=200),
+        ):
+            await until(lambda: len(connected) == 2)
+
+    with master_store(tmp_path / "m", 3) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))

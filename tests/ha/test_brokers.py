@@ -1,0 +1,311 @@
+"""Two brokers and a name server: what a slave fetches, who may read there, who goes on."""
+
+import asyncio
+import json
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from ha.pair import until
+from typer.testing import CliRunner
+
+from interop.cluster import free_port
+from rmqcore.broker import Broker
+from rmqcore.broker.metrics import Metrics
+from rmqcore.cli.app import app
+from rmqcore.client import Consumer, Producer
+from rmqcore.errors import ConfigError
+from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.namesrv import NameServer
+from rmqcore.remoting import (
+    Account,
+    Permission,
+    RemotingClient,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    Tls,
+    TlsMode,
+    load_tls,
+)
+
+SMALL = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "haSendHeartbeatInterval": 200,
+    "slaveReadEnable": "true",
+    "listenPort": 0,
+}
+
+
+class Pair:
+    """A master, a slave, and a client that asks either."""
+
+    def __init__(self, path, namesrv, properties):
+        common = {**SMALL, "namesrvAddr": namesrv, **properties}
+        self.namesrv = namesrv
+        self.master = Broker(path / "m", {**common, "brokerRole": "SYNC_MASTER"})
+        self.slave = Broker(path / "s", {**common, "brokerRole": "SLAVE", "brokerId": 1})
+        self.client = RemotingClient()
+
+    async def ask(self, broker, code, body=b"", **fields):
+        texts = {name: str(value) for name, value in fields.items()}
+        return await self.client.invoke(broker.address, RemotingCommand(code, texts, body))
+
+    async def in_step(self):
+        await until(
+            lambda: (
+                self.slave.store.max_phy_offset == self.master.store.max_phy_offset
+                and self.master.replication.service.connections
+            )
+        )
+
+    async def pull(self, broker, offset=0, **more):
+        fields = {
+            **{"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": offset},
+            **{"maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0},
+            **{"subVersion": 0, "subscription": "*", **more},
+        }
+        return await self.ask(broker, RequestCode.PULL_MESSAGE, **fields)
+
+
+@asynccontextmanager
+async def running(path, **properties):
+    name_server = NameServer("127.0.0.1", 0)
+    await name_server.start()
+    pair = Pair(path, f"127.0.0.1:{name_server.port}", properties)
+    await pair.master.start()
+    await pair.slave.start()
+    try:
+        await until(lambda: pair.master.replication.service.connections)
+        yield pair
+    finally:
+        await pair.client.close()
+        await pair.slave.stop()
+        await pair.master.stop()
+        await name_server.stop()
+
+
+def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            store = pair.master.store
+            for number in range(20):
+                sent = await producer.send("T", b"%d" % number, queue_id=0)
+                assert sent.status.name == "SEND_OK"
+            await producer.send("T", b"later", delay_level=1)
+            store.consumer_offsets.commit("T", "CG", 0, 7)
+            pair.master.managers.groups.put("CG", {"retryMaxTimes": 3})
+            await until(lambda: store.delay_offsets().get(1), timeout_s=15)
+            await pair.in_step()
+            assert await pair.slave.replication._synchronize.synchronize()
+            theirs = pair.slave.store
+            assert list(theirs.topics) == list(store.topics)
+            assert theirs.consumer_offsets.get("T", "CG", 0) == 7
+            assert pair.slave.managers.groups.expect("CG")["retryMaxTimes"] == 3
+            delays = DelayOffsetTable(tmp_path / "s" / "config", clock=int)
+            assert delays.get(1) == 1
+            found = await pair.pull(pair.slave)
+            assert (found.code, bytes(found.body)) == (
+                ResponseCode.SUCCESS,
+                bytes((await pair.pull(pair.master)).body),
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_takes_nothing_that_has_to_be_stored(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair:
+            send = {"a": "PG", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+            answer = await pair.ask(pair.slave, RequestCode.SEND_MESSAGE_V2, b"x", **send, i="")
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "slave" in answer.remark
+            for code, refused in (
+                (RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
+                (RequestCode.END_TRANSACTION, ResponseCode.SLAVE_NOT_AVAILABLE),
+                (RequestCode.POP_MESSAGE, ResponseCode.NO_PERMISSION),
+            ):
+                assert (await pair.ask(pair.slave, code)).code == refused
+            assert pair.slave.store.topics.get("T") is None
+
+    asyncio.run(scenario())
+
+
+def test_who_finds_nothing_on_a_slave_goes_back_to_its_master(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            await producer.send("T", b"x", queue_id=0)
+            await pair.in_step()
+            await pair.slave.replication._synchronize.synchronize()
+            for offset in (1, 5):
+                nothing = await pair.pull(pair.slave, offset)
+                assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+                assert nothing.ext_fields["nextBeginOffset"] == str(offset)
+                assert nothing.ext_fields["suggestWhichBrokerId"] == "0"
+            await pair.master.stop()
+            await until(lambda: not pair.slave.replication.follows)
+            # without a master a reader that is ahead waits here
+            for offset in (1, 5):
+                nothing = await pair.pull(pair.slave, offset)
+                assert nothing.code == ResponseCode.PULL_NOT_FOUND
+                assert nothing.ext_fields["nextBeginOffset"] == str(offset)
+
+    asyncio.run(scenario())
+
+
+def test_readers_that_are_far_behind_are_sent_to_a_slave(tmp_path):
+    async def scenario():
+        async with (
+            running(tmp_path, accessMessageInMemoryMaxRatio=0) as pair,
+            Producer(pair.namesrv) as producer,
+        ):
+            for number in range(40):
+                await producer.send("T", b"%d" % number, queue_id=0)
+            await pair.in_step()
+            far = await pair.pull(pair.master, maxMsgNums=1)
+            assert far.ext_fields["suggestWhichBrokerId"] == "1"
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_without_slave_read_enable_answers_no_pull(tmp_path):
+    async def scenario():
+        async with running(tmp_path, slaveReadEnable="false") as pair:
+            assert (await pair.pull(pair.slave)).code == ResponseCode.SYSTEM_BUSY
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_goes_on_when_the_master_is_gone(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair:
+            async with Producer(pair.namesrv) as producer:
+                for number in range(40):
+                    await producer.send("T", b"%d" % number)
+            await pair.in_step()
+            await pair.slave.replication._synchronize.synchronize()
+            got = set()
+            async with Consumer(pair.namesrv, "CG", {"T": "*"}, start="first") as consumer:
+
+                async def receive(count):
+                    async with asyncio.timeout(40):
+                        while len(got) < count:
+                            message = await anext(stream)
+                            got.add(int(bytes(message.body)))
+                            await consumer.ack(message)
+
+                stream = aiter(consumer)
+                await receive(10)
+                await pair.master.stop()
+                await receive(40)
+            assert got == set(range(40))
+
+    asyncio.run(scenario())
+
+
+def test_the_command_shows_master_and_slave_in_step(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            await producer.send("T", b"x")
+            await pair.in_step()
+            asked = ["ha", "status", "-n", pair.namesrv]
+            told = await asyncio.to_thread(CliRunner().invoke, app, [*asked, "--json"])
+            table = await asyncio.to_thread(CliRunner().invoke, app, asked)
+            end = pair.master.store.max_phy_offset
+            master, slave = json.loads(told.stdout)
+            assert (master["role"], slave["role"]) == ("master", "slave")
+            assert (master["end"], slave["end"]) == (end, end)
+            assert (master["lag_bytes"], master["lag_ms"]) == (0, 0)
+            assert slave["peer"] == pair.master.config.ha_address
+            assert master["problem"] is slave["problem"] is None
+            assert str(end) in table.stdout
+            text = Metrics(lambda: pair.master.managers).text().decode()
+            assert re.search(
+                r"^rocketmq_ha_slave_behind_bytes\{.*slave=.*\} 0.0$", text, re.MULTILINE
+            )
+            text = Metrics(lambda: pair.slave.managers).text().decode()
+            assert re.search(r"^rocketmq_ha_problem\{.*\} 0.0$", text, re.MULTILINE)
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_needs_an_id_of_its_own(tmp_path):
+    async def scenario():
+        broker = Broker(tmp_path / "s", {**SMALL, "brokerRole": "SLAVE"})
+        with pytest.raises(ConfigError, match="brokerId"):
+            await broker.start()
+
+    asyncio.run(scenario())
+
+
+ACCOUNTS = {
+    each.access_key: each
+    for each in (
+        Account("operator", "secret-0", admin=True),
+        Account("producer", "secret-1", topics={"T": Permission.PUB}),
+    )
+}
+PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
+
+
+def told_of_a_pair(path, slaves_accounts, slaves_tls):
+    """Whether a slave has had its master's tables, an offset there, and what it says is wrong."""
+    enforced = path / "tls.properties"
+    enforced.write_text(
+        f"tls.server.mode=enforcing\ntls.server.certPath={PEM}\ntls.enable=true\n"
+        f"tls.client.authServer=true\ntls.client.trustCertPath={PEM}\n",
+        "utf-8",
+    )
+
+    async def scenario():
+        common = {**SMALL, "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1"}
+        tls = load_tls(enforced)
+        names = NameServer("127.0.0.1", 0, tls=Tls(TlsMode.PERMISSIVE, tls.server))
+        await names.start()
+        common["namesrvAddr"] = f"127.0.0.1:{names.port}"
+        master = Broker(
+            path / "m",
+            {**common, "brokerRole": "ASYNC_MASTER", "haListenPort": free_port()},
+            accounts=ACCOUNTS,
+            tls=Tls(tls.mode, tls.server),
+        )
+        slave = Broker(
+            path / "s",
+            {**common, "brokerRole": "SLAVE", "brokerId": 1, "haListenPort": free_port()},
+            accounts=slaves_accounts,
+            tls=Tls(client=tls.client) if slaves_tls else None,
+        )
+        await master.start()
+        try:
+            for number in range(20):
+                master.store.put("T", b"%d" % number)
+            master.store.consumer_offsets.commit("T", "CG", 0, 7)
+            await slave.start()
+            client = slave.replication.client
+            await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
+            had = await slave.replication._synchronize.synchronize()
+            told = client.runtime_info()["haClientRuntimeInfo"].get("problem")
+            return had, slave.store.consumer_offsets.get("T", "CG", 0), told
+        finally:
+            await slave.stop()
+            await master.stop()
+            await names.stop()
+
+    return asyncio.run(scenario())
+
+
+def test_a_slave_asks_with_its_operators_account_and_over_tls(tmp_path):
+    assert told_of_a_pair(tmp_path, ACCOUNTS, True) == (True, 7, None)
+
+
+@pytest.mark.parametrize("missing", ["accounts", "tls"])
+def test_a_slave_that_is_told_no_topics_says_so(tmp_path, missing):
+    accounts = None if missing == "accounts" else ACCOUNTS
+    had, offset, problem = told_of_a_pair(tmp_path, accounts, missing != "tls")
+    assert not had
+    assert offset != 7
+    assert "GET_ALL_TOPIC_CONFIG was not had" in problem
+    assert "the same accounts" in problem

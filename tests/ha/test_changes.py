@@ -1,0 +1,173 @@
+"""What changes while a slave follows, or before it does: files, disks, roles, ends of files."""
+
+import asyncio
+import shutil
+
+import pytest
+from ha.pair import (
+    derived,
+    fill,
+    following,
+    log_bytes,
+    master_store,
+    serving,
+    slave_store,
+    until,
+)
+
+from crash.test_disk_full import ROOT_ONLY, small_disk
+from crash.test_disk_full import fill as fill_disk
+
+FILE = 16 << 10
+__all__ = ["small_disk"]
+
+
+def catch_up(master, slave, **settings):
+    async def scenario():
+        async with (
+            serving(master, **settings) as service,
+            following(slave, service.port, master) as client,
+        ):
+            await until(
+                lambda: (
+                    client.problem
+                    or [one.ack_offset for one in service.connections] == [master.max_phy_offset]
+                )
+            )
+            assert client.problem is None
+
+    asyncio.run(scenario())
+    assert log_bytes(slave) == log_bytes(master, slave.min_phy_offset)
+
+
+def test_a_file_that_a_connected_slave_still_needs_is_deleted(tmp_path):
+    async def scenario(master, slave):
+        slow = {"ha_flow_control_enable": True, "max_ha_transfer_byte_in_second": 9000}
+        async with (
+            serving(master, ha_send_heartbeat_interval=30, **slow) as service,
+            following(slave, service.port, master) as client,
+        ):
+            await until(lambda: slave.appended_offset == 9001)
+            master.log.queue.remove_first(2)
+            assert master.min_phy_offset == 2 * FILE
+            problem = await until(lambda: client.problem)
+            assert f"begins at {2 * FILE}, and this one ends at 9001" in problem
+            await until(lambda: not service.connections)
+        async with serving(master, **slow) as service:
+            # a slave that does not ask hears nothing more; its master says why
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            writer.write((9000).to_bytes(8))
+            (info,) = await until(
+                lambda: [
+                    one for one in service.runtime_info()["haConnectionInfo"] if "problem" in one
+                ]
+            )
+            assert (
+                info["problem"] == f"the slave asks from 9000 on, and this log begins at {2 * FILE}"
+            )
+            writer.close()
+
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+
+
+@pytest.mark.parametrize(
+    ("left", "batch"),
+    [(8, FILE - 8), (8, FILE - 7), (8, FILE - 4), (8, FILE), (30, 4096), (91, FILE - 50)],
+)
+def test_frames_may_end_anywhere_around_the_end_of_a_file(tmp_path, left, batch):
+    with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
+        size = master.put("T", b"").store_size
+        # the first file ends in a blank of `left` bytes: 8 are the least that RocketMQ leaves
+        while (rest := FILE - left - master.max_phy_offset) > 2 * size + 1000:
+            master.put("T", bytes(700))
+        master.put("T", bytes(rest - size))
+        assert master.max_phy_offset == FILE - left
+        catch_up(master, slave, ha_transfer_batch_size=batch)
+        fill(master, 80)
+        assert bytes(master.bytes_at(FILE - left, 8)) == left.to_bytes(4) + b"\xcb\xd4\x31\x94"
+        catch_up(master, slave, ha_transfer_batch_size=batch)
+        assert derived(slave) == derived(master)
+
+
+def test_what_a_crash_may_have_damaged_is_compared_however_often_the_store_was_opened(tmp_path):
+    with master_store(tmp_path / "m", 300) as master:
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        shutil.copytree(tmp_path / "m", tmp_path / "same")
+        (record,) = master.query_message("T0", "k30").messages
+        log = tmp_path / "s" / "commitlog" / f"{record.phy_offset // FILE * FILE:020}"
+        whole = bytearray(log.read_bytes())
+        at = whole.index(b"KEYS\x01k30\x02") + 5
+        whole[at : at + 3] = bytes(3)
+        log.write_bytes(whole)
+        for name in ("s", "same"):
+            for clean in (False, True, True):
+                with slave_store(tmp_path / name) as slave:
+                    assert slave.recovery_report.clean_shutdown == clean
+                    assert slave.unsure_offset == 0
+        with (
+            slave_store(tmp_path / "s") as slave,
+            pytest.raises(AssertionError, match="not the master's"),
+        ):
+            catch_up(master, slave)
+        with slave_store(tmp_path / "same") as slave:
+            fill(master, 1)
+            catch_up(master, slave)
+            assert slave.unsure_offset == slave.max_phy_offset
+        with slave_store(tmp_path / "same") as slave:
+            # once is enough
+            assert slave.unsure_offset == slave.max_phy_offset
+
+
+@ROOT_ONLY
+def test_a_slave_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(tmp_path, small_disk):
+    disk = small_disk(2048)
+    reported = []
+
+    async def scenario(master, slave):
+        async with (
+            serving(master) as service,
+            following(slave, service.port, master) as client,
+        ):
+            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            ballast = fill_disk(disk, 0)
+            fill(master, 400, seed=2)
+            problem = await until(lambda: client.problem)
+            assert "room" in problem or "space" in problem
+            reported.extend(one.ack_offset for one in service.connections)
+            assert all(offset <= slave.appended_offset for offset in reported)
+            assert slave.appended_offset < master.max_phy_offset
+            ballast.unlink()
+            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            assert client.problem is None
+
+    with (
+        master_store(tmp_path / "m", 20) as master,
+        slave_store(disk / "s", allocate_ahead=0) as slave,
+    ):
+        asyncio.run(scenario(master, slave))
+        assert log_bytes(slave) == log_bytes(master)
+        assert derived(slave) == derived(master)
+
+
+def test_master_and_slave_change_their_roles(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for turn in range(4):
+        with master_store(paths[0], 60) as master, slave_store(paths[1]) as slave:
+            catch_up(master, slave)
+            assert derived(slave) == derived(master)
+            # a part of a record is no part of a log that is written to
+            end = master.put("T0", bytes(500)).phy_offset
+            slave.append_data(bytes(master.bytes_at(end, 100)), end)
+            assert slave.appended_offset == end + 100
+        # the old master is ahead by what nobody has acknowledged
+        paths.reverse()
+        if turn < 3:
+            with master_store(paths[0]) as master, slave_store(paths[1]) as slave:
+                assert master.max_phy_offset == end
+                with pytest.raises(AssertionError, match="ahead of the master's"):
+                    catch_up(master, slave)
+            paths.reverse()
+            with master_store(paths[0]) as master, slave_store(paths[1]) as slave:
+                catch_up(master, slave)
+            paths.reverse()

@@ -1,0 +1,319 @@
+"""A slave that its master cannot continue says so, and there is a way back."""
+
+import asyncio
+import json
+import logging
+import shutil
+
+import pytest
+from ha.pair import (
+    SMALL,
+    derived,
+    files,
+    fill,
+    following,
+    frame,
+    log_bytes,
+    master_store,
+    peer_master,
+    serving,
+    slave_store,
+    until,
+)
+from typer.testing import CliRunner
+
+from rmqcore import open_store
+from rmqcore.cli.app import app
+from rmqcore.ha.resync import cut, find_divergence
+from rmqcore.message import Message
+
+FILE = 16 << 10
+
+
+def in_step(master, slave, **settings):
+    async def scenario():
+        async with serving(master) as service, following(slave, service.port, master, **settings):
+            await until(lambda: slave.appended_offset == master.max_phy_offset)
+
+    asyncio.run(scenario())
+
+
+def told_problem(master, slave, known=True):
+    """What a slave says of a master that cannot continue it; nothing is written meanwhile."""
+    before = log_bytes(slave)
+
+    async def scenario():
+        async with serving(master) as service:
+            told = master if known else None
+            async with following(slave, service.port, told) as client:
+                problem = await until(lambda: client.problem)
+                await asyncio.sleep(0.1)
+                assert client.runtime_info()["haClientRuntimeInfo"]["problem"] == problem
+                return problem
+
+    problem = asyncio.run(scenario())
+    assert log_bytes(slave) == before
+    return problem
+
+
+def diverged(path, common, ours, theirs):
+    """Stores of a master and of a slave that were the same once."""
+    with master_store(path / "m", common):
+        pass
+    shutil.copytree(path / "m", path / "s")
+    with open_store(path / "s", **SMALL) as store:
+        fill(store, ours, seed=2)
+    with open_store(path / "m", **SMALL) as store:
+        end = store.max_phy_offset
+        fill(store, theirs, seed=3)
+    return end
+
+
+def resync(master, path):
+    """Find where they part, cut there, and open the slave's store."""
+
+    async def find(slave):
+        async with serving(master) as service:
+            return await find_divergence(slave, f"127.0.0.1:{service.port}")
+
+    with slave_store(path) as slave:
+        found = asyncio.run(find(slave))
+    if not found.in_order:
+        cut(path, found)
+    return found
+
+
+@pytest.mark.parametrize(("common", "ours", "theirs"), [(30, 5, 9), (200, 90, 3), (7, 300, 200)])
+def test_different_bytes_are_never_gone_on_with(tmp_path, caplog, common, ours, theirs):
+    end = diverged(tmp_path, common, ours, theirs)
+    with master_store(tmp_path / "m") as master:
+        with slave_store(tmp_path / "s") as slave, caplog.at_level(logging.WARNING):
+            assert "resync" in told_problem(master, slave)
+            told = [record for record in caplog.records if record.name == "rmqcore.ha.client"]
+            assert len(told) == 1
+        found = resync(master, tmp_path / "s")
+        assert end <= found.common_end < end + 100
+        assert found.master_goes_on
+        with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+            assert slave.max_phy_offset == end
+            in_step(master, slave)
+            assert log_bytes(slave) == log_bytes(master)
+            assert derived(slave) == derived(master)
+
+
+def test_a_slave_ahead_of_its_master_says_by_how_much(tmp_path):
+    end = diverged(tmp_path, 50, 20, 0)
+    with master_store(tmp_path / "m") as master:
+        with slave_store(tmp_path / "s") as slave:
+            ahead = slave.max_phy_offset - end
+            assert f"{ahead} bytes ahead of the master's" in told_problem(master, slave)
+        found = resync(master, tmp_path / "s")
+        assert (found.common_end, found.master_goes_on) == (end, False)
+        with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+            in_step(master, slave)
+            assert log_bytes(slave) == log_bytes(master)
+            assert derived(slave) == derived(master)
+
+
+def test_a_master_that_has_deleted_what_the_slave_lacks_is_begun_with_anew(tmp_path):
+    with master_store(tmp_path / "m", 40) as master:
+        with slave_store(tmp_path / "s") as slave:
+            in_step(master, slave)
+        fill(master, 400, seed=2)
+        old = master.log.queue.files[:2]
+        master.log.queue.remove_first(len(old))
+        assert master.min_phy_offset == 2 * FILE
+        with slave_store(tmp_path / "s") as slave:
+            assert "was deleted there" in told_problem(master, slave)
+        found = resync(master, tmp_path / "s")
+        assert found.common_end == found.begin
+        with slave_store(tmp_path / "s") as slave:
+            assert slave.max_phy_offset == 0
+            in_step(master, slave)
+            assert slave.min_phy_offset == 2 * FILE
+            assert log_bytes(slave) == log_bytes(master)
+
+
+def test_what_is_cut_off_is_kept(tmp_path):
+    diverged(tmp_path, 100, 300, 5)
+    with slave_store(tmp_path / "s") as slave:
+        whole = log_bytes(slave)
+    with master_store(tmp_path / "m") as master:
+        found = resync(master, tmp_path / "s")
+    (kept,) = tmp_path.glob("s/resync-*/commitlog")
+    found_again = bytearray(len(whole) + FILE)
+    for file in kept.iterdir():
+        found_again[int(file.name) : int(file.name) + FILE] = file.read_bytes()
+    assert found_again[found.common_end : len(whole)] == whole[found.common_end :]
+
+
+def test_a_slave_in_order_is_left_alone(tmp_path):
+    with master_store(tmp_path / "m", 100) as master:
+        with slave_store(tmp_path / "s") as slave:
+            in_step(master, slave)
+        fill(master, 20, seed=5)
+        found = resync(master, tmp_path / "s")
+        assert found.in_order
+        assert not list(tmp_path.glob("s/resync-*"))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_empty_slave_gets_all_that_its_master_has(tmp_path, known):
+    async def scenario(master, slave):
+        async with (
+            serving(master) as service,
+            following(slave, service.port, master if known else None),
+        ):
+            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            # of a Java master, 0 would ask for the last file only
+            assert service.connections[0].request_offset == int(known)
+
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+        assert slave.min_phy_offset == 0
+        assert log_bytes(slave) == log_bytes(master)
+
+
+def test_the_status_tells_lag_and_json_can_be_read(tmp_path):
+    async def scenario(master):
+        async with serving(master) as service:
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            writer.write((0).to_bytes(8))
+            await until(lambda: service.connections and service.connections[0].ack_offset == 0)
+            await asyncio.sleep(0.05)
+            (slave,) = service.runtime_info()["haConnectionInfo"]
+            assert slave["diff"] == master.max_phy_offset
+            assert slave["lagMs"] >= 50
+            writer.write((master.max_phy_offset + 1).to_bytes(8))
+            await until(lambda: not service.connections)
+            writer.close()
+
+    with master_store(tmp_path / "m", 10) as master:
+        asyncio.run(scenario(master))
+
+
+def test_a_slave_with_more_than_its_master_is_sent_nothing_and_counts_for_nothing(tmp_path):
+    async def scenario(master):
+        async with serving(master, slave_timeout=200) as service:
+            reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            writer.write((master.max_phy_offset + 100).to_bytes(8))
+            await until(lambda: service.connections and service.connections[0].problem)
+            told = json.loads(json.dumps(service.runtime_info()))
+            assert told["inSyncSlaveNums"] == 0
+            assert "this master has lost its end" in told["haConnectionInfo"][0]["problem"]
+            # this log grows beyond where the slave's ends, which makes it no copy
+            receipts = [await master.put_message_async(Message("T", bytes(90))) for _ in range(3)]
+            assert {receipt.status.name for receipt in receipts} == {"SLAVE_NOT_AVAILABLE"}
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 0.3)
+            writer.close()
+
+    with master_store(tmp_path / "m", 10, role="SYNC_MASTER") as master:
+        asyncio.run(scenario(master))
+
+
+def test_a_slave_ahead_of_a_master_that_does_not_say_where_it_ends_tells(tmp_path):
+    diverged(tmp_path, 50, 40, 0)
+    with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
+
+        async def scenario():
+            async with (
+                serving(master, ha_send_heartbeat_interval=20) as service,
+                following(slave, service.port) as client,
+            ):
+                assert "has nothing from" in await until(lambda: client.problem)
+
+        asyncio.run(scenario())
+
+
+def test_a_cut_leaves_whole_records(tmp_path):
+    with master_store(tmp_path / "m") as store:
+        first = store.put("T", b"first")
+        store.put("T", b"x", keys="b" * 300)
+    shutil.copytree(tmp_path / "m", tmp_path / "s")
+    log = tmp_path / "s" / "commitlog" / ("0" * 20)
+    whole = bytearray(log.read_bytes())
+    whole[whole.index(b"b" * 300) + 9] = ord("c")
+    log.write_bytes(whole)
+    with master_store(tmp_path / "m") as master:
+        found = resync(master, tmp_path / "s")
+        assert (found.common_end, found.master_goes_on) == (first.store_size, True)
+        with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+            assert slave.max_phy_offset == first.store_size
+            in_step(master, slave)
+            assert log_bytes(slave) == log_bytes(master)
+
+
+def test_what_a_crash_may_have_damaged_is_compared(tmp_path):
+    """A lost page of properties leaves a record that no CRC tells from the right one."""
+    with master_store(tmp_path / "m", 300) as master:
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        (record,) = master.query_message("T0", "k30").messages
+        log = tmp_path / "s" / "commitlog" / f"{record.phy_offset // FILE * FILE:020}"
+        whole = bytearray(log.read_bytes())
+        at = whole.index(b"KEYS\x01k30\x02") + 5
+        whole[at : at + 3] = bytes(3)
+        log.write_bytes(whole)
+        with slave_store(tmp_path / "s") as slave:
+            assert not slave.recovery_report.clean_shutdown
+            assert slave.max_phy_offset == master.max_phy_offset > at + (32 << 10)
+            assert "not the master's" in told_problem(master, slave)
+        found = resync(master, tmp_path / "s")
+        assert found.common_end == record.phy_offset
+        with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+            in_step(master, slave)
+            assert log_bytes(slave) == log_bytes(master)
+            assert derived(slave) == derived(master)
+
+
+def test_a_slave_reports_what_it_has_compared_and_not_what_lies_behind(tmp_path):
+    end = diverged(tmp_path, 20, 9, 9)
+    heard = []
+
+    async def scenario(master, slave):
+        log = log_bytes(master)
+
+        async def play(reader, writer):
+            start = int.from_bytes(await reader.readexactly(8))
+            for at in range(start, end, 500):
+                writer.write(frame(at, log[at : min(at + 500, end)]))
+                await writer.drain()
+                heard.append(int.from_bytes(await reader.readexactly(8)))
+            writer.write(frame(end, log[end : end + 500]))
+            heard.append(await reader.read())
+
+        async with peer_master(play) as port, following(slave, port) as client:
+            await until(lambda: len(heard) == -(-end // 500) + 1)
+            assert "not the master's" in client.problem
+
+    with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+    assert heard == [*range(500, end, 500), end, b""]
+
+
+def test_the_command_tells_first_and_cuts_only_when_told(tmp_path):
+    end = diverged(tmp_path, 30, 9, 4)
+    path = str(tmp_path / "s")
+
+    def run(port, *more):
+        asked = ["ha", "resync", path, "--master", f"127.0.0.1:{port}", *more]
+        return asyncio.to_thread(CliRunner().invoke, app, asked)
+
+    async def scenario(master):
+        async with serving(master) as service:
+            before = files(tmp_path / "s" / "commitlog")
+            told = await run(service.port)
+            assert (told.exit_code, files(tmp_path / "s" / "commitlog")) == (1, before)
+            assert "the master has others there" in told.stdout
+            done = await run(service.port, "--yes", "--json")
+            assert done.exit_code == 0
+            facts = json.loads(done.stdout)
+            assert end <= facts["same_up_to"] < end + 100
+            assert facts["kept_in"].startswith(path)
+            again = await run(service.port)
+            assert (again.exit_code, "nothing to do" in again.stdout) == (0, True)
+
+    with master_store(tmp_path / "m") as master:
+        asyncio.run(scenario(master))
+    with slave_store(tmp_path / "s") as slave:
+        assert slave.max_phy_offset == end
