@@ -1,0 +1,417 @@
+"""huey's storage in a store's directory: `RmqStorage`, and `RmqHuey` with it.
+
+The queue is a topic whose queue ids are the priorities; schedule, results and counters are tables
+of keys and values. docs/adapters/huey.md has the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from huey.api import Huey
+from huey.constants import EmptyData
+from huey.signals import SIGNAL_INTERRUPTED
+from huey.storage import BaseStorage
+
+from rmqcore.adapters.names import topic_of
+from rmqcore.adapters.opened import OpenedStore, lease_of
+from rmqcore.errors import ConfigError, StoreClosedError
+from rmqcore.message import DEAD_LETTER_PREFIX
+
+_log = logging.getLogger("rmqcore")
+
+if TYPE_CHECKING:
+    from rmqcore.message import Lease, ReceivedMessage
+    from rmqcore.store.protocol import MessageStore
+
+#: the group of all consumers; what could not be read goes to ``%DLQ%huey``
+GROUP: Final = "huey"
+#: queue id of priority 0; priorities below -128 and above 127 count as these
+_PRIORITY_ZERO: Final = 128
+_PRIORITY_MAX: Final = 255
+#: a task that is taken at once is acknowledged within this
+_TAKEN_WITHIN_MS: Final = 60_000
+_NEVER: Final = 1 << 30
+#: a key of the schedule: microseconds since 1970, so far above 0 that every date sorts; 16 bytes
+_DUE: Final = struct.Struct(">Q16s")
+_DUE_ZERO: Final = 1 << 62
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of times without a zone
+#: a scheduler that has claimed a task enqueues it within this
+_CLAIMED_FOR_MS: Final = 60_000
+_FLUSHED_AT_ONCE: Final = 1000
+
+
+class RmqStorage(BaseStorage):  # type: ignore[misc]
+    """The storage of a huey in a store that any number of processes use at a time.
+
+    Threads: any. Processes: a forked child opens the store anew.
+    """
+
+    priority = True
+
+    def __init__(
+        self,
+        name: str = "huey",
+        path: str | os.PathLike[str] | None = None,
+        *,
+        blocking: bool = True,
+        read_timeout: float = 1,
+        result_ttl: float | None = None,
+        lease_ms: int | None = None,
+        delete_consumed_every: float | None = None,
+        **settings: Any,
+    ) -> None:
+        """A storage; its store is opened at the first use.
+
+        Args:
+            name: of the queue; storages of other names in one store are apart.
+            path: the store's directory.
+            blocking: whether `dequeue` waits for a task.
+            read_timeout: how long, in seconds.
+            result_ttl: seconds after which a result that nobody read is dropped; None for never.
+            lease_ms: None: a task is taken off the queue when it is handed out, as huey's own
+                storages do. A number: `RmqHuey` takes it off when it has been executed, and hands
+                it out again when its process has ended, or after so many milliseconds.
+            delete_consumed_every: seconds after which a scheduler gives log files back that nobody
+                needs any more; None for never.
+            settings: of `rmqcore.open_shared`.
+
+        Raises:
+            ConfigError: there is no path.
+        """
+        super().__init__(name)
+        if path is None:
+            raise ConfigError(
+                "path", path, "the directory of the store, such as /var/lib/app/queue"
+            )
+        self._path = os.fspath(Path(path).absolute())
+        self._settings = settings
+        self.blocking = blocking
+        self.lease_ms = lease_ms
+        self._read_timeout_ms = read_timeout * 1000
+        self._result_ttl = result_ttl
+        self._delete_consumed_every = delete_consumed_every
+        self._topic = topic_of("huey", name)
+        self._results = topic_of("huey-results", name)
+        self._counters = topic_of("huey-counters", name)
+        self._schedule = topic_of("huey-schedule", name)
+        self._claims = topic_of("huey-claims", name)
+        self._opened: OpenedStore | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def store(self) -> MessageStore:
+        """The store, opened at the first use; forked children use it too."""
+        return self._open.store
+
+    @property
+    def _open(self) -> OpenedStore:
+        opened = self._opened
+        if opened is None:
+            with self._opening:
+                opened = self._opened = self._opened or OpenedStore(self._path, self._settings)
+        return opened
+
+    def close(self) -> bool:
+        """Let the store go; the next use opens it again.
+
+        Returns:
+            False when it was not open.
+        """
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return False
+        opened.close()
+        return True
+
+    # ---- the queue
+
+    def enqueue(self, data: bytes, priority: float | None = None) -> None:
+        """Put a task; higher priorities are handed out first."""
+        level = int(max(-_PRIORITY_ZERO, min(priority or 0, _PRIORITY_MAX - _PRIORITY_ZERO)))
+        self.store.put(self._topic, data, queue_id=_PRIORITY_ZERO + level)
+
+    def dequeue(self) -> bytes | None:
+        """Take the next task off the queue: it is handed out once."""
+        taken = self.lease(_TAKEN_WITHIN_MS)
+        if taken is None:
+            return None
+        self.acknowledge(lease_of(taken))
+        return bytes(taken.body)
+
+    def lease(self, lease_ms: int) -> ReceivedMessage | None:
+        """The next task, which comes again unless it is acknowledged in time; None without one."""
+        store = self.store
+        try:
+            leased = store.lease(
+                GROUP,
+                {self._topic: "*"},
+                holder=self._open.holder,
+                max_messages=1,
+                lease_ms=lease_ms,
+                timeout_ms=self._read_timeout_ms if self.blocking else 0,
+                max_reconsume_times=_NEVER,
+                by_priority=True,
+            )
+        except StoreClosedError:
+            # closed while a worker waits: the consumer is being stopped
+            if not self.blocking:
+                raise
+            return None
+        return leased[0] if leased else None
+
+    def acknowledge(self, lease: Lease) -> None:
+        """Take a leased task off the queue."""
+        self.store.acknowledge(GROUP, [lease])
+
+    def give_back(self, lease: Lease) -> None:
+        """Let a leased task be handed out again, at once."""
+        self.store.give_back(GROUP, [lease], delay_ms=0, max_reconsume_times=_NEVER)
+
+    def bury(self, lease: Lease) -> None:
+        """Put a leased task into the dead-letter topic."""
+        self.store.give_back(GROUP, [lease], max_reconsume_times=0)
+
+    def bury_data(self, data: bytes) -> None:
+        """Put a task of the schedule into the dead-letter topic."""
+        self.store.put(f"{DEAD_LETTER_PREFIX}{GROUP}", data)
+
+    def queue_size(self) -> int:
+        """Tasks that wait."""
+        rows = self.store.lag(GROUP, [self._topic])
+        return sum(row.ready for row in rows if row.topic == self._topic)
+
+    def enqueued_items(self, limit: int | None = None) -> list[bytes]:
+        """The tasks that wait, or the next so many."""
+        rows = [row for row in self.store.lag(GROUP, [self._topic]) if row.topic == self._topic]
+        items: list[bytes] = []
+        for row in sorted(rows, key=lambda row: -row.queue_id):
+            # what lies behind the oldest that is not acknowledged may be; the newest are not
+            waiting = self.store.messages(self._topic, row.queue_id, start=row.committed_offset)
+            bodies = [bytes(message.body) for message in waiting]
+            items += bodies[len(bodies) - row.ready :]
+        return items[:limit] if limit else items
+
+    def flush_queue(self) -> None:
+        """Drop all tasks that wait."""
+        self.store.purge(GROUP, self._topic)
+
+    # ---- the schedule
+
+    def add_to_schedule(self, data: bytes, ts: datetime) -> None:
+        """Keep a task until a time."""
+        key = _DUE.pack(_due(ts), uuid.uuid4().bytes)
+        self.store.kv_put(self._schedule, key, data)
+
+    def read_schedule(self, ts: datetime) -> list[bytes]:
+        """Take the tasks that are due at a time, soonest first."""
+        return [data for _, data in self.store.kv_take(self._schedule, last=_behind(ts))]
+
+    def delete_consumed(self) -> None:
+        """Give log files back, if it is time to."""
+        self._open.delete_consumed(self._delete_consumed_every)
+
+    def claim_schedule(self, ts: datetime) -> list[tuple[bytes, bytes]]:
+        """(key, data) of the tasks that are due at a time, and that no other scheduler has.
+
+        They stay in the schedule until `unschedule`; after a minute another may have them.
+        """
+        store, holder = self.store, self._open.holder.encode()
+        return [
+            (key, data)
+            for key, data in store.kv_list(self._schedule, last=_behind(ts))
+            if store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
+        ]
+
+    def unschedule(self, key: bytes) -> None:
+        """Take a task that was claimed out of the schedule."""
+        self.store.kv_put(self._schedule, key, None)
+
+    def schedule_size(self) -> int:
+        """Tasks in the schedule."""
+        return self.store.kv_count(self._schedule)
+
+    def scheduled_items(self, limit: int | None = None) -> list[bytes]:
+        """The tasks of the schedule, soonest first, or the next so many."""
+        found = self.store.kv_list(self._schedule, max_entries=limit or 0)
+        return [data for _, data in found]
+
+    def flush_schedule(self) -> None:
+        """Drop the schedule."""
+        self._flush(self._schedule)
+
+    # ---- results, and what huey keeps beside them
+
+    def put_data(self, key: bytes | str, value: bytes, is_result: bool = False) -> None:
+        """Set a value; a result is dropped after the storage's `result_ttl`."""
+        ttl_ms = int(self._result_ttl * 1000) if is_result and self._result_ttl else 0
+        self.store.kv_put(self._results, _key(key), bytes(value), ttl_ms=ttl_ms)
+
+    def peek_data(self, key: bytes | str) -> Any:
+        """The value of a key, or ``EmptyData``."""
+        (value,) = self.store.kv_get(self._results, [_key(key)])
+        return EmptyData if value is None else value
+
+    def peek_many(self, keys: Sequence[bytes | str]) -> dict[bytes | str, bytes]:
+        """The values of those keys that there are."""
+        values = self.store.kv_get(self._results, [_key(key) for key in keys])
+        return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+
+    def pop_data(self, key: bytes | str) -> Any:
+        """Take the value of a key, or ``EmptyData``; of several callers one gets it."""
+        name = _key(key)
+        found = self.store.kv_take(self._results, first=name, last=name + b"\0")
+        return found[0][1] if found else EmptyData
+
+    def has_data_for_key(self, key: bytes | str) -> bool:
+        """Tell whether a key has a value."""
+        return self.peek_data(key) is not EmptyData
+
+    def put_if_empty(self, key: bytes | str, value: bytes, ttl: float | None = None) -> bool:
+        """Set a value if the key has none; of several callers, in any process, one does."""
+        ttl_ms = int(ttl * 1000) if ttl else 0
+        return self.store.kv_swap(self._results, _key(key), None, bytes(value), ttl_ms=ttl_ms)
+
+    def incr(self, key: bytes | str, amount: int = 1) -> int:
+        """Add to a counter; the new value."""
+        name = _key(key)
+        while True:
+            (old,) = self.store.kv_get(self._counters, [name])
+            value = int(old or 0) + amount
+            if self.store.kv_swap(self._counters, name, old, b"%d" % value):
+                return value
+
+    def delete_counter(self, key: bytes | str) -> None:
+        """Drop a counter."""
+        self.store.kv_put(self._counters, _key(key), None)
+
+    def result_store_size(self) -> int:
+        """Keys that have values."""
+        return self.store.kv_count(self._results)
+
+    def result_items(self) -> dict[str, bytes]:
+        """All keys and values."""
+        found = self.store.kv_list(self._results)
+        return {key.decode("utf-8", "surrogateescape"): value for key, value in found}
+
+    def flush_results(self) -> None:
+        """Drop all values."""
+        self._flush(self._results)
+
+    def flush_counters(self) -> None:
+        """Drop all counters."""
+        self._flush(self._counters)
+
+    def _flush(self, table: str) -> None:
+        while self.store.kv_take(table, max_entries=_FLUSHED_AT_ONCE):
+            pass
+
+
+class RmqHuey(Huey):  # type: ignore[misc]
+    """A huey whose tasks, schedule and results are in a store: ``RmqHuey(name, path=...)``.
+
+    With ``lease_ms`` a task that was begun and not ended is handed out again. A task that cannot
+    be read goes to the dead-letter topic ``%DLQ%huey``.
+    """
+
+    storage_class = RmqStorage
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As `Huey`; further arguments are those of `RmqStorage`."""
+        super().__init__(*args, **kwargs)
+        self._leases: dict[str, Lease] = {}
+        self._signal.connect(self._interrupted, SIGNAL_INTERRUPTED)
+
+    def dequeue(self) -> Any:
+        """The next task; None when there is none."""
+        storage = self.storage
+        if not isinstance(storage, RmqStorage):
+            return super().dequeue()
+        taken = storage.lease(storage.lease_ms or _TAKEN_WITHIN_MS)
+        if taken is None:
+            return None
+        try:
+            task = self.deserialize_task(bytes(taken.body))
+        except Exception:
+            storage.bury(lease_of(taken))
+            raise
+        if storage.lease_ms is None:
+            storage.acknowledge(lease_of(taken))
+        else:
+            self._leases[task.id] = lease_of(taken)
+        return task
+
+    def read_schedule(self, timestamp: datetime | None = None) -> list[Any]:
+        """The tasks that are due, to be enqueued; with leases they are enqueued here.
+
+        A task leaves the schedule when it is in the queue, so that one is not lost which its
+        scheduler, killed, did not enqueue.
+        """
+        storage = self.storage
+        if not isinstance(storage, RmqStorage):
+            return list(super().read_schedule(timestamp))
+        storage.delete_consumed()
+        at = self._get_timestamp() if timestamp is None else timestamp
+        if storage.lease_ms is None:
+            read = [self._readable(data) for data in storage.read_schedule(at)]
+            return [task for task in read if task is not None]
+        for key, data in storage.claim_schedule(at):
+            task = self._readable(data)
+            if task is not None:
+                self.enqueue(task)
+            storage.unschedule(key)
+        return []
+
+    def _readable(self, data: bytes) -> Any:
+        """A task of the schedule; None for one that cannot be read, which is a dead letter then."""
+        try:
+            return self.deserialize_task(data)
+        except Exception:  # noqa: BLE001 - whatever a serializer says of what it cannot read
+            _log.exception("a task of the schedule cannot be read")
+            self.storage.bury_data(data)
+            return None
+
+    def execute(self, task: Any, timestamp: datetime | None = None) -> Any:
+        """Execute a task, and take it off the queue when that has ended."""
+        try:
+            value = super().execute(task, timestamp)
+        except Exception:
+            self._settle(task)
+            raise
+        self._settle(task)
+        return value
+
+    def _settle(self, task: Any) -> None:
+        lease = self._leases.pop(task.id, None)
+        if lease is not None:
+            self.storage.acknowledge(lease)
+
+    def _interrupted(self, signal: str, task: Any) -> None:
+        """The worker is being stopped: another one is to execute the task."""
+        lease = self._leases.pop(task.id, None)
+        if lease is not None:
+            self.storage.give_back(lease)
+
+
+def _key(key: bytes | str) -> bytes:
+    return key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+
+
+def _due(ts: datetime) -> int:
+    """A number that orders times as huey compares them: without a zone, they are all of one."""
+    if ts.tzinfo is not None:
+        ts = ts.astimezone(UTC).replace(tzinfo=None)
+    return _DUE_ZERO + (ts - _EPOCH) // timedelta(microseconds=1)
+
+
+def _behind(ts: datetime) -> bytes:
+    """The key behind all that are due at a time."""
+    return _DUE.pack(_due(ts) + 1, bytes(16))

@@ -1,0 +1,559 @@
+"""kombu's transport ``rmqcore:///path``: a store's directory as the broker of kombu and Celery.
+
+Importing this module registers it. A queue is a topic, a priority one of its queue ids, and all
+consumers are one group, so that a message goes to one of them; see docs/adapters/celery.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
+
+from kombu.exceptions import ChannelError
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.json import dumps, loads
+
+from rmqcore.adapters.names import topic_of
+from rmqcore.adapters.opened import OpenedStore, lease_of
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import StoreError, StoreNotFoundError
+from rmqcore.message import EXPIRES_MS
+from rmqcore.version import __version__
+
+if TYPE_CHECKING:
+    from rmqcore.message import Lease, ReceivedMessage
+    from rmqcore.store.protocol import MessageStore
+
+#: the group of all consumers; what it could not read goes to ``%DLQ%kombu``
+GROUP: Final = "kombu"
+#: the tables: arguments by queue, properties by exchange, bindings, queues that may expire
+QUEUES: Final = "kombu-queues"
+EXCHANGES: Final = "kombu-exchanges"
+BINDINGS: Final = "kombu-bindings"
+EXPIRING: Final = "kombu-expiring"
+
+#: messages that one `drain_events` delivers at most
+_BATCH: Final = 32
+#: how long `drain_events` waits at most while a channel has its window full: another may get one
+_FULL_WAIT_S: Final = 0.05
+#: a queue that expires is kept by its consumers this many times within its time
+_KEPT_TIMES: Final = 3
+_NEVER: Final = 1 << 30
+#: between the parts of a binding's key; kombu's names have none
+_SEPARATOR: Final = "\0"
+
+
+class Range(TypedDict):
+    """A range of keys of a table."""
+
+    first: bytes
+    last: bytes
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """What a channel has delivered: leases of the store until they are acknowledged.
+
+    Threads: `ack` and `reject` from any.
+    """
+
+    channel: Channel
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self.leases: dict[str, Lease] = {}
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge a message: it never comes again."""
+        lease = self.leases.get(delivery_tag)
+        if lease is not None:
+            self.channel.store.acknowledge(GROUP, [lease])
+        self._settled(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Give a message back, so that it comes again at once in its place, or drop it."""
+        if not requeue:
+            self.ack(delivery_tag)
+            return
+        lease = self.leases.get(delivery_tag)
+        if lease is not None:
+            self.channel.give_back([lease])
+        self._settled(delivery_tag)
+
+    def restore_unacked(self) -> list[tuple[BaseException, Any]]:
+        """Give back everything that was delivered and not acknowledged."""
+        self._flush()
+        leases, self.leases = self.leases, {}
+        delivered = list(self._delivered.values())
+        self._delivered.clear()
+        try:
+            self.channel.give_back(list(leases.values()))
+        except (StoreError, OSError) as error:
+            return [(error, message) for message in delivered]
+        return []
+
+    def _settled(self, delivery_tag: str) -> None:
+        self.leases.pop(delivery_tag, None)
+        super().ack(delivery_tag)
+        self.channel.connection.window_opened()
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """A channel: publishes into a store and consumes from it.
+
+    What is declared is shared by all processes that use the store, and outlives them.
+    """
+
+    QoS = QoS
+    supports_fanout = True
+    from_transport_options = (
+        *virtual.Channel.from_transport_options,
+        "visibility_timeout",
+        "max_reconsume_times",
+    )
+    #: seconds after which a message that nobody acknowledged is delivered again
+    visibility_timeout: float = 3600
+    #: deliveries after which a message goes to the dead-letter topic
+    max_reconsume_times: int = _NEVER
+
+    connection: Transport
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.store: MessageStore = connection.opened.store
+        #: queues that are consumed without acknowledgements
+        self._without_ack: set[str] = set()
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._kept_until: dict[str, float] = {}
+
+    # ---- publishing
+
+    def _put(self, queue: str, message: dict[str, Any], **_: object) -> None:
+        priority = self._get_message_priority(message)
+        properties = {}
+        lives_ms = self._lives_ms(queue, message)
+        if lives_ms is not None:
+            properties[EXPIRES_MS] = str(wall_clock_ms() + lives_ms)
+        body = dumps(message).encode()
+        self.store.put(_topic(queue), body, queue_id=priority, properties=properties)
+
+    def _put_fanout(
+        self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: object
+    ) -> None:
+        for queue in dict.fromkeys(queue for _, _, queue in self.get_table(exchange)):
+            self._put(queue, message, **kwargs)
+
+    def _lives_ms(self, queue: str, message: dict[str, Any]) -> int | None:
+        """How long a message lives in a queue; None for ever."""
+        own = message["properties"].get("expiration")
+        times = [self._declared(queue).get("x-message-ttl"), own]
+        try:
+            return min((int(time) for time in times if time is not None), default=None)
+        except ValueError:
+            raise ChannelError(f"expiration={own!r}: milliseconds are expected") from None
+
+    # ---- receiving
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[Any], Any],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> None:
+        """Consume from a queue."""
+        (self._without_ack.add if no_ack else self._without_ack.discard)(queue)
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: object) -> Any:
+        """One message of a queue; None when there is none."""
+        self.keep_queues([queue], 0)
+        for raw in self.received(self.lease([queue], 1), no_ack=no_ack):
+            message = self.Message(raw, channel=self)
+            if not no_ack:
+                self.qos.append(message, message.delivery_tag)
+            return message
+        return None
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        for raw in self.received(self.lease([queue], 1, timeout or 0), no_ack=False):
+            return raw
+        raise Empty
+
+    def lease(
+        self, queues: Iterable[str], max_messages: int, timeout_s: float = 0
+    ) -> list[ReceivedMessage]:
+        """Lease messages of queues, those of higher priority first.
+
+        Args:
+            queues: their names.
+            max_messages: how many at most.
+            timeout_s: how long to wait for the first.
+        """
+        return self.store.lease(
+            GROUP,
+            {_topic(queue): "*" for queue in queues},
+            holder=self.connection.opened.holder,
+            max_messages=max_messages,
+            lease_ms=int(self.visibility_timeout * 1000),
+            timeout_ms=timeout_s * 1000,
+            max_reconsume_times=self.max_reconsume_times,
+            by_priority=True,
+            drop_expired=True,
+        )
+
+    def received(
+        self, leased: Sequence[ReceivedMessage], *, no_ack: bool
+    ) -> Iterator[dict[str, Any]]:
+        """Messages as kombu has them; one that is none goes to the dead-letter topic."""
+        for message in leased:
+            lease = lease_of(message)
+            raw = self._decoded(message)
+            if raw is None:
+                self.store.give_back(GROUP, [lease], max_reconsume_times=0)
+                continue
+            tag = f"{lease.topic}:{lease.queue_id}:{lease.queue_offset}:{lease.attempt}"
+            properties = raw["properties"]
+            properties["delivery_tag"] = tag
+            properties["delivery_info"]["redelivered"] = message.reconsume_times > 0
+            if no_ack:
+                self.store.acknowledge(GROUP, [lease])
+            else:
+                self.qos.leases[tag] = lease
+            yield raw
+
+    def _decoded(self, message: ReceivedMessage) -> dict[str, Any] | None:
+        """What was published; None when the body is nothing that a channel has put."""
+        try:
+            raw = loads(bytes(message.body))
+            properties = raw["properties"]
+            properties["delivery_info"]["exchange"]
+            body = raw.get("body") or ""
+            self.decode_body(body, properties.get("body_encoding"))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return raw if isinstance(body, str) else None
+
+    def window(self) -> int:
+        """How many messages may be delivered to the channel's consumers now."""
+        if not self._consumers:
+            return 0
+        window = self.qos.can_consume_max_estimate()
+        return _BATCH if window is None else min(window, _BATCH)
+
+    def deliver_ready(self) -> bool:
+        """Deliver what is there, as far as the window goes; False when there was nothing."""
+        window = self.window()
+        return window > 0 and self.deliver(self.lease(self._active_queues, window))
+
+    def deliver(self, leased: list[ReceivedMessage]) -> bool:
+        """Hand leased messages to the consumers; what they do not take any more goes back."""
+        names = {_topic(queue): queue for queue in self._active_queues}
+        done = 0
+        try:
+            for message in leased:
+                queue = names.get(lease_of(message).topic)
+                if queue is None or queue not in self.connection._callbacks:
+                    break
+                done += 1
+                for raw in self.received([message], no_ack=queue in self._without_ack):
+                    self.connection._deliver(raw, queue)
+        finally:
+            if done < len(leased):
+                self.give_back([lease_of(message) for message in leased[done:]])
+        return done > 0
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """Let leased messages come again at once, in their places."""
+        if leases:
+            self.store.give_back(GROUP, leases, delay_ms=0, max_reconsume_times=_NEVER)
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that are consumed."""
+        return list(self._active_queues)
+
+    # ---- queues
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """The arguments of a queue as AMQP names them: ``x-expires``, ``x-message-ttl``."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    def _new_queue(
+        self, queue: str, arguments: Mapping[str, Any] | None = None, **_: object
+    ) -> None:
+        known = ("x-expires", "x-message-ttl")
+        kept = {name: int(arguments[name]) for name in known if arguments and name in arguments}
+        self._arguments[queue] = kept
+        key, value = queue.encode(), dumps(kept).encode()
+        expires_ms = kept.get("x-expires", 0)
+        if expires_ms:
+            self._delete_expired()
+            self.store.kv_swap(EXPIRING, key, None, b"")
+            self.store.kv_put(QUEUES, key, value, ttl_ms=expires_ms)
+        elif self.store.kv_get(QUEUES, [key]) != [value]:
+            self.store.kv_put(QUEUES, key, value)
+
+    def _declared(self, queue: str) -> dict[str, Any]:
+        """The arguments that a queue was declared with, by whatever process."""
+        known = self._arguments.get(queue)
+        if known is None:
+            (value,) = self.store.kv_get(QUEUES, [queue.encode()])
+            if value is None:
+                return {}
+            known = self._arguments[queue] = loads(value)
+        return known
+
+    def keep_queues(self, queues: Iterable[str], longest_s: float) -> float:
+        """Let queues that expire without consumers know that they have one.
+
+        Returns:
+            the seconds after which that has to be said again, or ``longest_s``.
+        """
+        now = monotonic()
+        for queue in queues:
+            expires_ms = self._declared(queue).get("x-expires", 0)
+            if not expires_ms:
+                continue
+            left = self._kept_until.get(queue, 0) - now
+            if left <= 0:
+                self._keep(queue, expires_ms)
+                left = expires_ms / 1000 / _KEPT_TIMES
+                self._kept_until[queue] = now + left
+            longest_s = min(longest_s, left)
+        return longest_s
+
+    def _keep(self, queue: str, expires_ms: int) -> None:
+        arguments = dumps(self._declared(queue)).encode()
+        self.store.kv_put(QUEUES, queue.encode(), arguments, ttl_ms=expires_ms)
+        for key, value in self._bindings_of(queue):
+            self.store.kv_put(BINDINGS, key, value, ttl_ms=expires_ms)
+
+    def _delete_expired(self) -> None:
+        names = [key for key, _ in self.store.kv_list(EXPIRING)]
+        for name, value in zip(names, self.store.kv_get(QUEUES, names), strict=True):
+            if value is None:
+                self.store.delete_topic(_topic(name.decode()))
+                self.store.kv_put(EXPIRING, name, None)
+
+    def _has_queue(self, queue: str, **_: object) -> bool:
+        return self.store.kv_get(QUEUES, [queue.encode()]) != [None]
+
+    def _size(self, queue: str) -> int:
+        topic = _topic(queue)
+        return sum(row.ready for row in self.store.lag(GROUP, [topic]) if row.topic == topic)
+
+    def _purge(self, queue: str) -> int:
+        return self.store.purge(GROUP, _topic(queue))
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: object
+    ) -> None:
+        """Delete a queue with its messages and its bindings."""
+        if if_empty and self._size(queue):
+            return
+        for key, _value in self._bindings_of(queue):
+            self.store.kv_put(BINDINGS, key, None)
+        name = queue.encode()
+        self.store.kv_put(QUEUES, name, None)
+        self._arguments.pop(queue, None)
+        self.store.delete_topic(_topic(queue))
+        self.store.kv_put(EXPIRING, name, None)
+
+    # ---- exchanges and bindings
+
+    def exchange_declare(
+        self, exchange: str | None = None, type: str | None = "direct", **kwargs: Any
+    ) -> None:
+        """Declare an exchange, for all processes."""
+        kind = type or "direct"
+        if kind not in self.exchange_types:
+            raise ChannelError(f"exchange type {kind!r}: direct, topic and fanout are there")
+        name = exchange or f"amq.{kind}"
+        self._learn(name)
+        is_new = name not in self.state.exchanges
+        super().exchange_declare(exchange=name, type=kind, **kwargs)
+        if is_new:
+            declared = dumps(self.state.exchanges[name]).encode()
+            self.store.kv_swap(EXCHANGES, name.encode(), None, declared)
+
+    def exchange_delete(self, exchange: str, **_: object) -> None:
+        """Delete an exchange and its bindings."""
+        self.store.kv_take(BINDINGS, **_bindings_from(exchange))
+        self.store.kv_put(EXCHANGES, exchange.encode(), None)
+        self.state.exchanges.pop(exchange, None)
+
+    def _learn(self, exchange: str) -> None:
+        """Know an exchange that another process may have declared."""
+        if exchange not in self.state.exchanges:
+            (value,) = self.store.kv_get(EXCHANGES, [exchange.encode()])
+            if value is not None:
+                self.state.exchanges[exchange] = loads(value)
+
+    def typeof(self, exchange: str, default: str = "direct") -> Any:
+        """The exchange type instance of an exchange."""
+        self._learn(exchange)
+        return super().typeof(exchange, default)
+
+    def get_exchanges(self) -> list[str]:
+        """The names of all exchanges."""
+        return [key.decode() for key, _ in self.store.kv_list(EXCHANGES)]
+
+    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
+        """(routing key, pattern, queue) of each binding of an exchange."""
+        found = self.store.kv_list(BINDINGS, **_bindings_from(exchange))
+        return [tuple(loads(value)) for _, value in found]
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **_: object,
+    ) -> None:
+        """Bind a queue to an exchange, for all processes."""
+        exchange = exchange or "amq.direct"
+        bound = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments)
+        key, value = _binding_key(exchange, queue, routing_key), dumps(bound).encode()
+        expires_ms = self._declared(queue).get("x-expires", 0)
+        if expires_ms:
+            self.store.kv_put(BINDINGS, key, value, ttl_ms=expires_ms)
+        else:
+            self.store.kv_swap(BINDINGS, key, None, value)
+
+    def queue_unbind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", **_: object
+    ) -> None:
+        """Take a binding away."""
+        key = _binding_key(exchange or "amq.direct", queue, routing_key)
+        self.store.kv_put(BINDINGS, key, None)
+
+    def list_bindings(self) -> Iterator[tuple[str, str, str]]:
+        """(queue, exchange, routing key) of every binding."""
+        for key, _ in self.store.kv_list(BINDINGS):
+            exchange, queue, routing_key = key.decode().split(_SEPARATOR)
+            yield queue, exchange, routing_key
+
+    def _bindings_of(self, queue: str) -> list[tuple[bytes, bytes]]:
+        middle = f"{_SEPARATOR}{queue}{_SEPARATOR}".encode()
+        return [entry for entry in self.store.kv_list(BINDINGS) if middle in entry[0]]
+
+
+_Channel = Channel
+
+
+class Transport(virtual.Transport):  # type: ignore[misc]
+    """The transport ``rmqcore:///path``.
+
+    ``transport_options``: ``visibility_timeout`` (seconds, 3600), ``max_reconsume_times`` (without
+    limit), ``store`` (settings of `rmqcore.open_shared`), ``polling_interval``,
+    ``delete_consumed_every`` (seconds; None).
+    """
+
+    Channel = Channel
+    polling_interval = 1.0
+    driver_type = "rmqcore"
+    driver_name = "rmqcore"
+    implements: ClassVar = virtual.Transport.implements.extend(
+        asynchronous=False,
+        exchange_type=frozenset(["direct", "topic", "fanout"]),
+    )
+    connection_errors = (*virtual.Transport.connection_errors, StoreError, OSError)
+    channel_errors = virtual.Transport.channel_errors
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self._opened: OpenedStore | None = None
+        self._window_opened = threading.Event()
+
+    def driver_version(self) -> str:
+        """The version of rmqcore."""
+        return __version__
+
+    @property
+    def opened(self) -> OpenedStore:
+        """The store, opened at the first use; other connections of this process share it."""
+        if self._opened is None:
+            path = self.client.virtual_host
+            if not path or path == "/":
+                raise StoreNotFoundError("/", "name the store's directory: rmqcore:///var/queue")
+            settings = self.client.transport_options.get("store") or {}
+            self._opened = OpenedStore(f"/{path.lstrip('/')}", settings)
+        return self._opened
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """Nothing: an address has a path only."""
+        return {}
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels, and the store when nothing else of this process uses it."""
+        try:
+            super().close_connection(connection)
+        finally:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+
+    def window_opened(self) -> None:
+        """Wake a `drain_events` that waits for an acknowledgement."""
+        self._window_opened.set()
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver what is there; without anything wait for it.
+
+        Raises:
+            TimeoutError: nothing came within ``timeout`` seconds.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        self.opened.delete_consumed(self.client.transport_options.get("delete_consumed_every"))
+        while True:
+            self._window_opened.clear()
+            consuming = [channel for channel in self.channels if channel.queues]
+            left = self.polling_interval
+            for channel in consuming:
+                left = channel.keep_queues(channel.queues, left)
+            delivered = [channel.deliver_ready() for channel in consuming]
+            if True in delivered:
+                return
+            if deadline is not None:
+                left = min(left, deadline - monotonic())
+                if left <= 0:
+                    raise TimeoutError
+            if self._wait(consuming, left):
+                return
+
+    def _wait(self, consuming: list[_Channel], timeout_s: float) -> bool:
+        """Wait for a message or for an acknowledgement; True when messages were delivered."""
+        ready = [channel for channel in consuming if channel.window()]
+        if len(ready) < len(consuming) or not ready:
+            # an acknowledgement, in another thread, opens the window
+            self._window_opened.wait(min(timeout_s, _FULL_WAIT_S) if ready else timeout_s)
+            return False
+        owner = {_topic(queue): channel for channel in ready for queue in channel.queues}
+        queues = [queue for channel in ready for queue in channel.queues]
+        delivered = False
+        for message in ready[0].lease(queues, 1, timeout_s):
+            delivered |= owner[lease_of(message).topic].deliver([message])
+        return delivered
+
+
+def _topic(queue: str) -> str:
+    return topic_of("kombu", queue)
+
+
+def _binding_key(exchange: str, queue: str, routing_key: str) -> bytes:
+    return _SEPARATOR.join((exchange, queue, routing_key)).encode()
+
+
+def _bindings_from(exchange: str) -> Range:
+    """The range of the bindings of an exchange."""
+    return {"first": f"{exchange}\0".encode(), "last": f"{exchange}\1".encode()}
+
+
+TRANSPORT_ALIASES["rmqcore"] = "rmqcore.adapters.kombu:Transport"

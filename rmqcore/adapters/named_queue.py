@@ -1,0 +1,396 @@
+"""One named queue: first in, first out, or last in, first out, over an append-only log."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, Self
+
+from rmqcore.errors import CorruptConsumeQueueError
+
+if TYPE_CHECKING:
+    from rmqcore.message import MessageExt
+    from rmqcore.store.protocol import MessageStore
+
+TOPIC: Final = "NAMED_QUEUES"
+#: the property that says whose an element is, and where the next one lies
+LINK: Final = "QUEUE_LINK"
+#: the kind of an entry that no queue has
+FREE: Final = 0
+#: added to the kind in the link of an element that was copied from another entry
+COPIED: Final = 2
+
+_NO_TOP: Final = -1
+_READ_AHEAD: Final = 64
+_READ_AHEAD_BYTES: Final = 1 << 20
+
+
+class Link(NamedTuple):
+    """What an element says of its queue; the property's text has the fields in this order.
+
+    Attributes:
+        kind: 1 of a queue, 2 of a stack; 2 more while a queue is being copied to another entry.
+        at: queue offset of the queue's first element when this one came; of the element below it.
+        depth: elements below it in a stack; 0 in a queue.
+        bottom: queue offset of the stack's lowest element, if there was one; 0 in a queue.
+        name: the queue's name.
+    """
+
+    kind: int
+    at: int
+    depth: int
+    bottom: int
+    name: str
+
+    @classmethod
+    def of(cls, message: MessageExt, path: Path) -> Self:
+        """Read it from a message of the store at a path.
+
+        Raises:
+            CorruptConsumeQueueError: the message has none, or one that cannot be.
+        """
+        text = message.properties.get(LINK, "")
+        try:
+            kind, at, depth, bottom, name = text.split(" ", 4)
+            link = cls(int(kind), int(at), int(depth), int(bottom), name)
+        except ValueError:
+            pass
+        else:
+            if 1 <= link.kind <= 2 + COPIED and link.is_below(message.queue_offset):
+                return link
+        reason = f"{LINK}={text!r} is of no named queue"
+        raise CorruptConsumeQueueError(path, message.phy_offset, reason)
+
+    def is_below(self, offset: int) -> bool:
+        """Whether it points back from an offset, or for a queue's only element to that itself."""
+        return self.depth >= 0 and _NO_TOP <= self.at < offset + self.kind % 2
+
+
+class Element(NamedTuple):
+    """A body that lies in a queue, and where its record is in the log."""
+
+    body: bytes
+    phy_offset: int
+
+
+class Home(Protocol):
+    """What a queue is in: the store, and the queue's entry in the table."""
+
+    path: Path
+    store: MessageStore
+
+    def at(self, entry: int) -> int:
+        """Queue offset of an entry's first element, or of its top."""
+
+    def end(self, entry: int) -> int:
+        """The next queue offset when the entry was last written as a whole."""
+
+    def set_at(self, entry: int, at: int) -> None:
+        """Say where the first element, or the top, is now."""
+
+    def set_end(self, entry: int, end: int) -> None:
+        """Say that the table knows all messages below an offset."""
+
+    def put(self, topic: str, body: bytes, queue_id: int, properties: dict[str, str]) -> int:
+        """Put a message; its queue offset."""
+
+    def make_room(self) -> None:
+        """Called before each push: a log file that nobody needs any more can go."""
+
+
+class NamedQueue:
+    """What both orders have in common; made by `NamedQueues.open`."""
+
+    kind: ClassVar[int]
+
+    def __init__(self, home: Home, entry: int, name: str) -> None:
+        self.home = home
+        self.name = name
+        #: of what is put: the kind, or that of a copy
+        self.put_kind = self.kind
+        self.move_to(entry)
+
+    def move_to(self, entry: int) -> None:
+        """Be what an entry of the table says."""
+        self.entry = entry
+        self._next = self.home.store.max_queue_offset(TOPIC, entry)
+
+    # ---- what the table says of a queue of this kind
+
+    @classmethod
+    def nothing(cls, end: int) -> int:
+        """The offset in the table when the queue is empty; `end` is the next message's."""
+        raise NotImplementedError
+
+    @classmethod
+    def can_be(cls, at: int, end: int) -> bool:
+        """Whether the table can hold this offset."""
+        raise NotImplementedError
+
+    @classmethod
+    def at_after(cls, last: int, link: Link) -> int:
+        """The offset in the table after the last message, by what that says."""
+        raise NotImplementedError
+
+    @classmethod
+    def newer(cls, by_log: int, by_table: int, end: int) -> int:
+        """Which of two offsets holds when the table is of this queue, but older than the log."""
+        raise NotImplementedError
+
+    # ---- elements
+
+    def __len__(self) -> int:
+        """How many elements there are."""
+        raise NotImplementedError
+
+    def push(self, body: bytes) -> None:
+        """Add an element.
+
+        Raises:
+            OSError: the store takes nothing; nothing was added.
+            MessageIllegalError: the body is too large.
+        """
+        raise NotImplementedError
+
+    def first(self) -> Element | None:
+        """The element that is to be taken next; None when there is none."""
+        raise NotImplementedError
+
+    def drop_first(self) -> None:
+        """Let that element go; for good, also after a kill."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Let every element go."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """Bring the table in line with this object, as it need not be after pushes."""
+        raise NotImplementedError
+
+    def holds(self, offset: int) -> bool:
+        """Whether an element that was about to be taken is still in."""
+        raise NotImplementedError
+
+    def at(self) -> int:
+        """What the table is to hold of this object."""
+        raise NotImplementedError
+
+    def oldest(self) -> int:
+        """Queue offset of the oldest message that is still needed."""
+        raise NotImplementedError
+
+    def copy_to(self, other: Self) -> None:
+        """Push every element to another queue, so that it gives what this one would."""
+        raise NotImplementedError
+
+    def _put(self, body: bytes, at: int, depth: int, bottom: int) -> int:
+        link = f"{self.put_kind} {at} {depth} {bottom} {self.name}"
+        offset = self.home.put(TOPIC, body, self.entry, {LINK: link})
+        self._next = offset + 1
+        return offset
+
+    def _read(self, offset: int, count: int = 1) -> list[MessageExt]:
+        found = self.home.store.get_message(
+            TOPIC, self.entry, offset, max_messages=count, max_bytes=_READ_AHEAD_BYTES
+        )
+        if not found.messages:
+            raise CorruptConsumeQueueError(
+                self.home.path, -1, f"element {offset} of {self.name!r} is gone: {found.status}"
+            )
+        return list(found.messages)
+
+
+class NamedFifo(NamedQueue):
+    """First in, first out: the table holds the queue offset of the first element."""
+
+    kind = 1
+
+    @classmethod
+    def nothing(cls, end: int) -> int:
+        """The next message's offset: all before it has been taken."""
+        return end
+
+    @classmethod
+    def can_be(cls, at: int, end: int) -> bool:
+        """An offset of the queue, or the next message's."""
+        return 0 <= at <= end
+
+    @classmethod
+    def at_after(cls, last: int, link: Link) -> int:
+        """Where the queue began when the last message came."""
+        return min(link.at, last)
+
+    @classmethod
+    def newer(cls, by_log: int, by_table: int, end: int) -> int:
+        """The later one: the table knows of more that was taken."""
+        return min(max(by_log, by_table), end)
+
+    def move_to(self, entry: int) -> None:
+        """Be what an entry of the table says."""
+        super().move_to(entry)
+        self._head = self.home.at(entry)
+        self._ahead: deque[Element] = deque()
+
+    def __len__(self) -> int:
+        return self._next - self._head
+
+    def push(self, body: bytes) -> None:
+        """Add an element at the end."""
+        self.home.make_room()
+        self._put(body, self._head, 0, 0)
+
+    def first(self) -> Element | None:
+        """The oldest element."""
+        if not self._ahead:
+            if self._head == self._next:
+                return None
+            for message in self._read(self._head, _READ_AHEAD):
+                self._ahead.append(Element(bytes(message.body), message.phy_offset))
+        return self._ahead[0]
+
+    def drop_first(self) -> None:
+        """Let the oldest element go."""
+        self.home.set_at(self.entry, self._head + 1)
+        self._ahead.popleft()
+        self._head += 1
+
+    def clear(self) -> None:
+        """Let every element go."""
+        self.home.set_at(self.entry, self._next)
+        self._ahead.clear()
+        self._head = self._next
+
+    def save(self) -> None:
+        """The table knows all but the end."""
+        self.home.set_end(self.entry, self._next)
+
+    def at(self) -> int:
+        """The first element's offset."""
+        return self._head
+
+    def oldest(self) -> int:
+        """The first element's offset."""
+        return self._head
+
+    def copy_to(self, other: Self) -> None:
+        """Push every element to another queue, the first one first."""
+        at = self._head
+        while at < self._next:
+            messages = self._read(at, _READ_AHEAD)
+            for message in messages:
+                other.push(bytes(message.body))
+            at += len(messages)
+
+    def holds(self, offset: int) -> bool:
+        """Whether the offset is not before the first element's."""
+        return offset >= self._head
+
+
+class NamedLifo(NamedQueue):
+    """Last in, first out: the table holds the queue offset of the top, each element that below.
+
+    A push is the put alone. The table is older than the log then, which means that the last message
+    is the top.
+    """
+
+    kind = 2
+
+    @classmethod
+    def nothing(cls, end: int) -> int:
+        """No message's offset."""
+        return _NO_TOP
+
+    @classmethod
+    def can_be(cls, at: int, end: int) -> bool:
+        """An offset of the queue, or none."""
+        return _NO_TOP <= at < end
+
+    @classmethod
+    def at_after(cls, last: int, link: Link) -> int:
+        """The last message is the top."""
+        return last
+
+    @classmethod
+    def newer(cls, by_log: int, by_table: int, end: int) -> int:
+        """What the log says: a push leaves the table as it is."""
+        return by_log
+
+    def move_to(self, entry: int) -> None:
+        """Be what an entry of the table says."""
+        super().move_to(entry)
+        self._top = self.home.at(entry)
+        self._cached: tuple[Element, Link] | None = None
+        self._depth = self._bottom = 0
+        if self._top != _NO_TOP:
+            link = self._read_top()[1]
+            self._depth = link.depth + 1
+            self._bottom = link.bottom if link.depth else self._top
+
+    def _read_top(self) -> tuple[Element, Link]:
+        if self._cached is None:
+            message = self._read(self._top)[0]
+            link = Link.of(message, self.home.path)
+            self._cached = Element(bytes(message.body), message.phy_offset), link
+        return self._cached
+
+    def __len__(self) -> int:
+        return self._depth
+
+    def push(self, body: bytes) -> None:
+        """Add an element on top."""
+        self.home.make_room()
+        self._top = self._put(body, self._top, self._depth, self._bottom)
+        self._cached = None
+        if not self._depth:
+            self._bottom = self._top
+        self._depth += 1
+
+    def first(self) -> Element | None:
+        """The top."""
+        return self._read_top()[0] if self._depth else None
+
+    def drop_first(self) -> None:
+        """Let the top go."""
+        below = self._read_top()[1].at
+        self._set_top(below, self._depth - 1)
+
+    def clear(self) -> None:
+        """Let every element go."""
+        self._set_top(_NO_TOP, 0)
+
+    def _set_top(self, top: int, depth: int) -> None:
+        self._write(top)
+        self._top, self._depth = top, depth
+        self._cached = None
+
+    def save(self) -> None:
+        """Say which element is the top."""
+        self._write(self._top)
+
+    def at(self) -> int:
+        """The top's offset."""
+        return self._top
+
+    def oldest(self) -> int:
+        """The lowest element's offset."""
+        return self._bottom if self._depth else self._next
+
+    def copy_to(self, other: Self) -> None:
+        """Push every element to another stack, the lowest one first."""
+        offsets, at = [], self._top
+        for _ in range(self._depth):
+            offsets.append(at)
+            at = Link.of(self._read(at)[0], self.home.path).at
+        for offset in reversed(offsets):
+            other.push(bytes(self._read(offset)[0].body))
+
+    def _write(self, top: int) -> None:
+        # in this order: killed between the two, the last message still is the top
+        self.home.set_at(self.entry, top)
+        if self.home.end(self.entry) != self._next:
+            self.home.set_end(self.entry, self._next)
+
+    def holds(self, offset: int) -> bool:
+        """Whether the offset is the top's."""
+        return bool(self._depth) and offset == self._top

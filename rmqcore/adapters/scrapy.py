@@ -1,0 +1,279 @@
+"""Scrapy's disk queues over a store, for ``SCHEDULER_DISK_QUEUE`` and its like.
+
+One store holds all queues of a JOBDIR. A request that was on its way when the crawl was killed
+comes back when that is resumed. docs/adapters/scrapy.md names the settings that it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import marshal
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from scrapy import signals
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.squeues import _pickle_serialize, _scrapy_serialization_queue, _serializable_queue
+from scrapy.utils.defer import deferred_from_coro
+
+from rmqcore.adapters.named_queues import named_queues
+from rmqcore.adapters.queuelib import DiskQueue, FifoQueue, LifoQueue
+from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreError
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+_log = logging.getLogger("rmqcore")
+#: where Scrapy's scheduler keeps its queues below a JOBDIR, and there the list of those in use
+REQUESTS: Final = "requests.queue"
+ACTIVE: Final = "active.json"
+#: the store in there
+STORE: Final = "rmqcore"
+
+
+class SeenFile:
+    """Scrapy's file ``requests.seen``, one record behind: the last one can be taken back."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._last = b""
+
+    def write(self, record: bytes) -> None:
+        """Keep a record; the one before it is in the file then."""
+        self._file.write(self._last)
+        self._file.flush()
+        self._last = record
+
+    def take_back(self) -> None:
+        """Forget the last record."""
+        self._last = b""
+
+    def close(self) -> None:
+        """Write the last record."""
+        self.write(b"")
+        self._file.close()
+
+
+class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
+    """Scrapy's filter, with a request in ``requests.seen`` once it is queued, and not before.
+
+    Scrapy's own writes the file every few hundred requests, and then also one that is not queued
+    yet: killed at that moment, the crawl would never make this request. All but the last one that
+    it was asked for are queued.
+    """
+
+    file: Any
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        if self.file is not None:
+            self.file = SeenFile(self.file)
+
+    def take_back(self) -> None:
+        """The last request is not queued: let the next run make it."""
+        if self.file is not None:
+            self.file.take_back()
+
+
+class Job:
+    """The crawl of a JOBDIR: keeps its store open, and Scrapy's list of its queues up to date.
+
+    Scrapy writes the list when a crawl ends in order, and resumes with the queues that are in it.
+    """
+
+    _running: Final[dict[Path, Job]] = {}
+
+    def __init__(self, crawler: Crawler, requests: Path) -> None:
+        self._crawler = crawler
+        self._requests = requests
+        self._home = named_queues(requests / STORE)
+        self._list: Any = None
+        #: what was popped and not seen to be done with, and what to call then
+        self._held: dict[Request, Callable[[], None]] = {}
+        self._refused = False
+        with suppress(FileNotFoundError):
+            self._list = json.loads((requests / ACTIVE).read_text("utf-8"))
+        crawler.signals.connect(self._finish, signals.spider_closed)
+
+    @classmethod
+    def of(cls, crawler: Crawler, queue: Path) -> Job | None:
+        """The crawl that a queue's path belongs to; None when it is of no scheduler's."""
+        requests = requests_directory(queue)
+        if requests is None or crawler.engine is None:
+            return None
+        job = cls._running.get(requests)
+        if job is None:
+            job = cls._running[requests] = Job(crawler, requests)
+        return job
+
+    def add(self, queue: Path, request: Request) -> None:
+        """See that the list has the queue that a request is about to be put in.
+
+        ``ScrapyPriorityQueue`` has a list of priorities; ``DownloaderAwarePriorityQueue`` one for
+        each download slot. Queues of start requests end in an ``s``. Other names are of others.
+        """
+        *slots, last = queue.relative_to(self._requests).parts
+        priority = last.removesuffix("s")
+        if len(slots) > 1 or not priority.removeprefix("-").isdigit():
+            return
+        if slots:
+            slot = self._crawler.engine.downloader.get_slot_key(request)
+            if not isinstance(self._list, dict):
+                self._list = {}
+            priorities = self._list.setdefault(slot, [])
+        else:
+            if not isinstance(self._list, list):
+                self._list = []
+            priorities = self._list
+        if int(priority) not in priorities:
+            priorities.append(int(priority))
+            self._write_list()
+
+    def _write_list(self) -> None:
+        written = self._requests / f"{ACTIVE}.new"
+        written.write_text(json.dumps(self._list), "utf-8")
+        written.replace(self._requests / ACTIVE)
+
+    def hold(self, request: Request, release: Callable[[], None]) -> None:
+        """Note a request that the engine is about to take."""
+        self._held[request] = release
+
+    def release_done(self) -> None:
+        """Let go of the requests that the engine has done with: their callbacks have ended."""
+        if self._refused:
+            return
+        # Scrapy has no signal for that; the engine's own set of requests says it
+        at_work = self._crawler.engine._slot.inprogress
+        for request in [one for one in self._held if one not in at_work]:
+            self._held.pop(request)()
+
+    def refuse(self, error: Exception) -> None:
+        """End the crawl: a request cannot be queued, and Scrapy drops it.
+
+        Nothing is released from now on, so that the next run makes what was at work again, and
+        what that yields.
+        """
+        engine = self._crawler.engine
+        dupe_filter = engine._slot.scheduler.df
+        if isinstance(dupe_filter, DupeFilter):
+            dupe_filter.take_back()
+        if not self._refused:
+            self._refused = True
+            _log.error("%s: the crawl ends, run it again: %s", self._home.path, error)
+            deferred_from_coro(engine.close_spider_async(reason="queue_refused"))
+
+    def _finish(self) -> None:
+        """The crawl has ended in order: every request was done with, or a queue has refused."""
+        del self._running[self._requests]
+        if self._refused:
+            self._write_list()
+        else:
+            self._home.release_all()
+        self._home.leave()
+
+
+@contextmanager
+def refusals(job: Job | None) -> Iterator[None]:
+    """Tell the job when the store refuses.
+
+    To Scrapy a ValueError means a request that cannot be serialized and may wait in memory: what
+    says that a request is too large stays one, what says that the store cannot be used does not.
+    """
+    try:
+        yield
+    except MessageIllegalError:
+        raise
+    except (OSError, RmqCoreError) as error:
+        if job is not None:
+            job.refuse(error)
+        if isinstance(error, ConfigError):
+            raise StoreError(str(error)) from error
+        raise
+
+
+def requests_directory(queue: Path) -> Path | None:
+    """The scheduler's directory above a queue's path; None when the path is in none."""
+    return next((above for above in queue.parents if above.name == REQUESTS), None)
+
+
+class HeldBytes(DiskQueue):
+    """What is popped is held; `taken` is the last one, with what releases it."""
+
+    taken: tuple[bytes, Callable[[], None]] | None = None
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        requests = requests_directory(Path(path))
+        super().__init__(path, store=requests and requests / STORE)
+
+    def pop(self) -> bytes | None:
+        """Take the next element, and hold it."""
+        self.taken = None
+        self.taken = self.hold()
+        return None if self.taken is None else self.taken[0]
+
+    def bury_taken(self) -> bool:
+        """Make the last one popped a dead letter; False when there was none."""
+        if self.taken is not None:
+            self.bury(self.taken[0])
+            self.taken[1]()
+        return self.taken is not None
+
+
+def _request_queue(
+    base: type[DiskQueue], serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]
+) -> type[Any]:
+    """A queue of requests, from one of bytes and the functions between the two."""
+    held = type("HeldBytes", (HeldBytes, base), {})
+    wrapped: type[Any] = _scrapy_serialization_queue(
+        _serializable_queue(held, serialize, deserialize)
+    )
+
+    class RequestQueue(wrapped):  # type: ignore[misc]
+        """In a crawl, what is popped is held until Scrapy is done with the request."""
+
+        def __init__(self, crawler: Crawler, key: str) -> None:
+            with refusals(None):
+                self._job = Job.of(crawler, Path(key))
+            with refusals(self._job):
+                super().__init__(crawler, key)
+            self._listed = False
+
+        def push(self, request: Request) -> None:
+            with refusals(self._job):
+                if self._job is not None:
+                    self._job.release_done()
+                    if not self._listed:
+                        self._job.add(Path(self.path), request)
+                        self._listed = True
+                super().push(request)
+
+        def pop(self) -> Request | None:
+            if self._job is not None:
+                self._job.release_done()
+            while True:
+                try:
+                    request = super().pop()
+                except Exception:
+                    if not self.bury_taken():
+                        raise
+                    _log.exception("%s: a request that cannot be read; a dead letter", self.path)
+                    continue
+                if request is not None:
+                    release = self.taken[1]
+                    release() if self._job is None else self._job.hold(request, release)
+                return request
+
+    return RequestQueue
+
+
+# a JOBDIR is as trusted as the spider: Scrapy's own queues unpickle it, too
+PickleFifoQueue = _request_queue(FifoQueue, _pickle_serialize, pickle.loads)
+PickleLifoQueue = _request_queue(LifoQueue, _pickle_serialize, pickle.loads)
+MarshalFifoQueue = _request_queue(FifoQueue, marshal.dumps, marshal.loads)
+MarshalLifoQueue = _request_queue(LifoQueue, marshal.dumps, marshal.loads)

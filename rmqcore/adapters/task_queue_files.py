@@ -1,0 +1,228 @@
+"""Moves what waits in kombu's and huey's own files into the stores of `rmqcore.adapters`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqcore.adapters.names import topic_of
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import RmqCoreError
+from rmqcore.message import EXPIRES_MS
+from rmqcore.store.sharing import open_shared
+from rmqcore.transfer.import_files import ImportReport
+from rmqcore.transfer.import_record import ImportRecord
+
+if TYPE_CHECKING:
+    from rmqcore.adapters.huey import RmqStorage
+
+_PRIORITY_MAX: Final = 9
+#: huey's FileStorage: the name of a task's file begins with this less its priority
+_HUEY_PRIORITY_MAX: Final = 0xFFFF
+_KEY_SIZE: Final = struct.Struct(">I")
+_MS: Final = 1000
+
+Progress = Callable[[int, int], None]
+
+
+def import_kombu(
+    store: Path, source: Path, *, again: bool = False, progress: Progress | None = None
+) -> ImportReport:
+    """Put what waits in kombu's file-system or SQLAlchemy-SQLite transport.
+
+    Args:
+        store: the directory of ``rmqcore:///store``; processes may be using it.
+        source: the folder that messages are put into, or the database.
+        again: import also what has been imported.
+        progress: called with (messages done, messages in all).
+
+    Raises:
+        AlreadyImportedError: a file has been imported into this store before.
+        RmqCoreError: there is no message, or one cannot be read; what came before it is in.
+        OSError: the system refused.
+    """
+    files = sorted(source.glob("*.msg"), key=_sent) if source.is_dir() else [source]
+    if not files:
+        raise RmqCoreError(f"{source}: no message of kombu's file-system transport is here")
+    waiting = _of_folder(files) if source.is_dir() else _of_kombu_tables(source)
+    report = ImportReport(files=len(files))
+    with open_shared(store) as opened:
+        record = ImportRecord(store)
+        digests = record.begin(files, again=again)
+        for queue, payload in waiting:
+            priority, lives_ms = _envelope(source, payload)
+            properties = {EXPIRES_MS: str(wall_clock_ms() + lives_ms)} if lives_ms else {}
+            opened.put(topic_of("kombu", queue), payload, queue_id=priority, properties=properties)
+            report.messages += 1
+            report.body_bytes += len(payload)
+            if progress is not None:
+                progress(report.messages, max(report.messages, len(files)))
+        opened.flush()
+        record.finish(digests)
+    return report
+
+
+def import_huey(
+    store: Path,
+    source: Path,
+    *,
+    name: str = "huey",
+    again: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Put what is in huey's SqliteStorage or FileStorage: tasks, schedule, results, counters.
+
+    Args:
+        store: the ``path`` of `RmqHuey`; processes may be using it.
+        source: the database, or the directory.
+        name: of the huey whose directory it is; a database names them.
+        again: import also what has been imported.
+        progress: called with (entries done, entries in all).
+
+    Raises:
+        AlreadyImportedError: a file has been imported into this store before.
+        RmqCoreError: there is nothing of huey's, or it cannot be read; what came before it is in.
+        OSError: the system refused.
+    """
+    try:
+        from rmqcore.adapters.huey import RmqStorage  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise RmqCoreError("huey is not installed; pip install 'rmqcore[huey]'") from error
+    files = [source]
+    if source.is_dir():
+        parts = ("queue", "schedule", "results")
+        files = sorted(path for part in parts for path in (source / part).rglob("*"))
+        files = [path for path in files if path.is_file()]
+    if not files:
+        raise RmqCoreError(f"{source}: nothing of huey's FileStorage is here")
+    entries = _of_directory(source, files, name) if source.is_dir() else _of_huey_tables(source)
+    report = ImportReport(files=len(files))
+    storages: dict[str, RmqStorage] = {}
+    with open_shared(store):
+        try:
+            record = ImportRecord(store)
+            digests = record.begin(files, again=again)
+            for queue, size, put in entries:
+                if queue not in storages:
+                    storages[queue] = RmqStorage(queue, path=store)
+                put(storages[queue])
+                report.messages += 1
+                report.body_bytes += size
+                if progress is not None:
+                    progress(report.messages, max(report.messages, len(files)))
+            for storage in storages.values():
+                storage.store.flush()
+            record.finish(digests)
+        finally:
+            for storage in storages.values():
+                storage.close()
+    return report
+
+
+# ---- kombu
+
+
+def _sent(file: Path) -> tuple[int, str]:
+    """By the number that a file begins with: when it was sent."""
+    number = file.name.partition("_")[0]
+    return int(number) if number.isdigit() else 0, file.name
+
+
+def _of_folder(files: list[Path]) -> Iterator[tuple[str, bytes]]:
+    for file in files:
+        yield file.name.partition(".")[2].removesuffix(".msg"), file.read_bytes()
+
+
+def _of_kombu_tables(database: Path) -> Iterator[tuple[str, bytes]]:
+    """What no consumer was given: kombu keeps the others, acknowledged or not, as not visible."""
+    with _opened(database) as connection:
+        for queue, payload in connection.execute(
+            "SELECT q.name, m.payload FROM kombu_message m JOIN kombu_queue q ON m.queue_id = q.id "
+            "WHERE m.visible ORDER BY m.timestamp, m.id"
+        ):
+            yield queue, payload.encode()
+
+
+def _envelope(source: Path, payload: bytes) -> tuple[int, int]:
+    """Priority, and milliseconds that a message lives, 0 without end."""
+    try:
+        properties = json.loads(payload)["properties"]
+        priority = int(properties.get("priority") or 0)
+        lives_ms = int(properties.get("expiration") or 0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RmqCoreError(f"{source}: no message of kombu: {payload[:80]!r}") from error
+    return max(0, min(priority, _PRIORITY_MAX)), lives_ms
+
+
+# ---- huey
+
+#: queue, size, and what puts it
+_Entry = tuple[str, int, Callable[["RmqStorage"], object]]
+
+
+def _of_huey_tables(database: Path) -> Iterator[_Entry]:
+    with _opened(database) as connection:
+        rows = connection.execute
+        for queue, data, priority in rows("SELECT queue, data, priority FROM task ORDER BY id"):
+            yield queue, len(data), _task(bytes(data), priority)
+        for queue, data, at in rows("SELECT queue, data, timestamp FROM schedule ORDER BY id"):
+            yield queue, len(data), _scheduled(bytes(data), at)
+        for queue, key, value in rows("SELECT queue, key, value FROM kv"):
+            yield queue, len(value), _result(key, bytes(value))
+        for queue, key, count in rows("SELECT queue, key, value FROM counter"):
+            yield queue, 0, _counter(key, count)
+
+
+def _of_directory(source: Path, files: list[Path], name: str) -> Iterator[_Entry]:
+    for file in files:
+        # a task that was being taken when huey was killed has this name
+        data, stem = file.read_bytes(), file.name.removesuffix(".tmp")
+        try:
+            if file.is_relative_to(source / "queue"):
+                put = _task(data, _HUEY_PRIORITY_MAX - int(stem[:4], 16))
+            elif file.is_relative_to(source / "schedule"):
+                put = _scheduled(data, int(stem[:12], 16) / _MS)
+            elif file.name != stem:
+                continue
+            else:
+                (size,) = _KEY_SIZE.unpack_from(data)
+                key, data = data[_KEY_SIZE.size :][:size], data[_KEY_SIZE.size + size :]
+                put = _result(key, data)
+        except (ValueError, struct.error) as error:
+            raise RmqCoreError(f"{file}: no file of huey's: {error}") from error
+        yield name, len(data), put
+
+
+def _task(data: bytes, priority: float) -> Callable[[RmqStorage], object]:
+    return lambda storage: storage.enqueue(data, priority)
+
+
+def _scheduled(data: bytes, at: float) -> Callable[[RmqStorage], object]:
+    # huey's times have no zone; it reads them as local ones when it writes this number
+    due = datetime.fromtimestamp(at)  # noqa: DTZ006
+    return lambda storage: storage.add_to_schedule(data, due)
+
+
+def _result(key: bytes | str, value: bytes) -> Callable[[RmqStorage], object]:
+    return lambda storage: storage.put_data(key, value)
+
+
+def _counter(key: bytes | str, count: int) -> Callable[[RmqStorage], object]:
+    return lambda storage: storage.incr(key, count)
+
+
+@contextmanager
+def _opened(database: Path) -> Iterator[sqlite3.Connection]:
+    """A database that is only read."""
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise RmqCoreError(f"{database}: no database of that kind: {error}") from error

@@ -1,0 +1,138 @@
+"""CoilMQ's server by the configuration of the page as it is printed, killed and started again."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from coilmq.util.frames import Frame, FrameBuffer
+
+from rmqcore import MessageIllegalError, StoreLockedError, open_store
+from rmqcore.adapters.coilmq import RmqQueueStore, decode_frame, encode_frame
+from rmqcore.adapters.named_queues import DEAD_LETTERS
+
+PAGE = Path(__file__).parents[2] / "docs/adapters/coilmq.md"
+
+
+class Client:
+    """A STOMP client of one connection."""
+
+    def __init__(self, port):
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._buffer = FrameBuffer()
+        self.send("CONNECT", {"accept-version": "1.0"})
+        assert self.receive().cmd == "CONNECTED"
+
+    def send(self, command, headers, body=b""):
+        self._socket.sendall(Frame(command, headers, body).pack())
+
+    def receive(self, timeout=10):
+        self._socket.settimeout(timeout)
+        while (frame := self._buffer.extract_frame()) is None:
+            self._buffer.append(self._socket.recv(65536))
+        return frame
+
+    def close(self):
+        self._socket.close()
+
+
+@pytest.fixture
+def server(tmp_path):
+    """`server()` starts one, of the printed configuration, and returns (process, port)."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = re.search(r"```ini\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[1]
+    text = text.replace("61613", str(port)).replace("/var/lib/coilmq", str(tmp_path / "store"))
+    (tmp_path / "coilmq.cfg").write_text(text, "utf-8")
+    started = []
+
+    def start():
+        command = [Path(sys.executable).with_name("coilmq"), "-c", "coilmq.cfg"]
+        with (tmp_path / "log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
+        started.append(process)
+        for _ in range(400):
+            assert process.poll() is None, (tmp_path / "log").read_text("utf-8")
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    return process, port
+            time.sleep(0.05)
+        raise AssertionError((tmp_path / "log").read_text("utf-8"))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_what_waits_and_what_is_not_acknowledged_survives_kills(server):
+    process, port = server()
+    client = Client(port)
+    for number in range(20):
+        headers = {"destination": "/queue/work", "receipt": str(number)}
+        client.send("SEND", headers, b"%d" % number)
+        assert client.receive().headers["receipt-id"] == str(number)
+    done = []
+    for _ in range(4):
+        client.close()
+        process.kill()
+        process.wait()
+        process, port = server()
+        client = Client(port)
+        client.send("SUBSCRIBE", {"destination": "/queue/work", "ack": "client"})
+        for _ in range(3):
+            frame = client.receive()
+            done.append(int(frame.body))
+            client.send("ACK", {"message-id": frame.headers["message-id"]})
+        # one more is on its way, and the server is killed before it is acknowledged
+        client.receive()
+    client.close()
+    process.kill()
+    process.wait()
+    process, port = server()
+    client = Client(port)
+    client.send("SUBSCRIBE", {"destination": "/queue/work", "ack": "auto"})
+    while set(done) != set(range(20)):
+        done.append(int(client.receive().body))
+    # an acknowledgement that the server had not read yet is one that was not given
+    assert len(done) <= 20 + 4
+    client.close()
+
+
+def test_a_second_server_is_told_who_has_the_store(server, tmp_path):
+    process, _ = server()
+    with pytest.raises(StoreLockedError, match=f"process {process.pid}"):
+        RmqQueueStore(tmp_path / "store")
+
+
+def test_what_is_no_frame_is_a_dead_letter_and_the_next_one_comes(tmp_path):
+    store = RmqQueueStore(tmp_path / "store")
+    for body in (b"", b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\1[", os.urandom(40)):
+        store.enqueue("/queue/a", Frame("MESSAGE", {}, "x"))
+        store._queue("/queue/a").push(body)
+    store.enqueue("/queue/a", Frame("MESSAGE", {"message-id": "1"}, b"last"))
+    frames = list(store.frames("/queue/a"))
+    assert [frame.body for frame in frames] == ["x"] * 5 + [b"last"]
+    del frames
+    store.close()
+    with open_store(tmp_path / "store", mode="r") as opened:
+        assert len(list(opened.messages(DEAD_LETTERS))) == 5
+
+
+def test_a_frame_is_the_same_after_encoding():
+    for body in ("text", "Größe", b"bytes\0\xff", ""):
+        frame = Frame("MESSAGE", {"message-id": "1", "a": "b:c"}, body)
+        assert decode_frame(encode_frame(frame)) == frame
+
+
+def test_a_frame_that_is_too_large_is_refused(tmp_path):
+    store = RmqQueueStore(tmp_path / "store")
+    with pytest.raises(MessageIllegalError):
+        store.enqueue("/queue/a", Frame("MESSAGE", {}, bytes(17 << 20)))
+    assert store.size("/queue/a") == 0
+    store.close()

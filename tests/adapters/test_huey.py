@@ -1,0 +1,278 @@
+"""huey's storage in one process and over several: what its own suite does not ask."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rmqcore import ConfigError, DiskFullError
+
+pytest.importorskip("huey", reason="needs huey: pip install rmqcore[huey]")
+adapter = pytest.importorskip("rmqcore.adapters.huey")
+constants = pytest.importorskip("huey.constants")
+
+#: a huey as a program has it, in a module of its own
+APP = """
+import os, sys, time
+from rmqcore.adapters.huey import RmqHuey
+
+huey = RmqHuey("app", path=sys.argv[1], blocking=True, read_timeout=0.2, lease_ms=60_000)
+
+@huey.task()
+def slow(number):
+    print(number, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(name="app", **settings):
+        settings.setdefault("blocking", False)
+        huey = adapter.RmqHuey(name, path=tmp_path / "store", **settings)
+        made.append(huey)
+        return huey
+
+    yield make
+    for huey in made:
+        huey.storage.close()
+
+
+def test_names_in_one_store_are_apart(make):
+    one, other = make("one").storage, make("other").storage
+    one.enqueue(b"a")
+    one.put_data("k", b"v")
+    one.add_to_schedule(b"s", datetime(2000, 1, 1))  # noqa: DTZ001
+    assert one.incr("c") == 1
+    assert (other.queue_size(), other.result_store_size(), other.schedule_size()) == (0, 0, 0)
+    assert other.dequeue() is None
+    assert other.incr("c", 5) == 5
+    other.flush_all()
+    assert (one.queue_size(), one.result_store_size(), one.schedule_size()) == (1, 1, 1)
+    assert one.incr("c") == 2
+
+
+def test_all_is_there_after_a_close(make):
+    huey = make()
+    storage = huey.storage
+    storage.enqueue(b"low", -5)
+    storage.enqueue(b"high", 1000)
+    storage.enqueue(b"higher than low", -4)
+    storage.put_data("k", b"v")
+    storage.incr("c", 7)
+    storage.add_to_schedule(b"later", datetime(2030, 1, 1))  # noqa: DTZ001
+    storage.add_to_schedule(b"sooner", datetime(1960, 1, 1))  # noqa: DTZ001
+    assert storage.close()
+    assert not storage.close()
+    assert storage.enqueued_items() == [b"high", b"higher than low", b"low"]
+    assert [storage.dequeue() for _ in range(4)] == [b"high", b"higher than low", b"low", None]
+    assert storage.peek_data("k") == b"v"
+    assert storage.incr("c", 0) == 7
+    assert storage.scheduled_items() == [b"sooner", b"later"]
+    assert storage.read_schedule(datetime(2000, 1, 1)) == [b"sooner"]  # noqa: DTZ001
+
+
+def test_times_with_and_without_a_zone_are_ordered(make):
+    storage = make().storage
+    at = datetime(2026, 3, 29, 0, 59, 59, 999_999, tzinfo=UTC)
+    storage.add_to_schedule(b"utc", at)
+    storage.add_to_schedule(b"cet", (at + timedelta(seconds=1)).astimezone())
+    assert storage.read_schedule(at - timedelta(microseconds=1)) == []
+    assert storage.read_schedule(at) == [b"utc"]
+    assert storage.read_schedule(at + timedelta(seconds=1)) == [b"cet"]
+
+
+def test_a_result_that_nobody_reads_expires(make):
+    storage = make(result_ttl=0.2).storage
+    storage.put_data("result", b"v", is_result=True)
+    storage.put_data("revoked", b"v")
+    assert storage.result_store_size() == 2
+    time.sleep(0.25)
+    assert storage.result_items() == {"revoked": b"v"}
+
+
+def test_one_of_many_takes_a_result_a_lock_and_a_task(make):
+    storage = make().storage
+    for number in range(50):
+        storage.enqueue(b"%d" % number)
+    storage.put_data("k", b"v")
+    got = []
+
+    def take():
+        got.append(storage.put_if_empty("lock", b"x"))
+        got.append(storage.pop_data("k") is not constants.EmptyData)
+        while (data := storage.dequeue()) is not None:
+            got.append(data)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got.count(True) == 2
+    assert sorted(int(each) for each in got if type(each) is bytes) == list(range(50))
+
+
+def test_a_storage_needs_a_path():
+    with pytest.raises(ConfigError, match="the directory of the store"):
+        adapter.RmqStorage("app")
+
+
+def test_a_task_that_cannot_be_read_goes_to_the_dead_letters(make):
+    huey = make(lease_ms=60_000)
+    huey.storage.enqueue(b"no task")
+    with pytest.raises(Exception, match=r"pickle|unpickl|load"):
+        huey.dequeue()
+    assert huey.dequeue() is None
+    store = huey.storage.store
+    assert [bytes(message.body) for message in store.messages("%DLQ%huey")] == [b"no task"]
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_enqueued(make, monkeypatch):
+    huey = make()
+
+    @huey.task()
+    def task():
+        return 1
+
+    def full(*_, **__):
+        raise DiskFullError("commit log")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(huey.storage.store, "put", full, raising=False)
+        with pytest.raises(DiskFullError):
+            task()
+    assert huey.pending_count() == 0
+
+
+def test_with_a_lease_a_task_ends_when_it_has_been_executed(make):
+    huey = make(lease_ms=60_000)
+    stop = [True]
+
+    @huey.task()
+    def task():
+        if stop.pop():
+            raise KeyboardInterrupt
+        return 5
+
+    stop.append(True)
+    result = task()
+    assert huey.execute(huey.dequeue()) is None
+    stop[:] = [False]
+    again = huey.dequeue()
+    assert huey.dequeue() is None
+    assert huey.execute(again) == 5
+    assert result() == 5
+    assert huey.dequeue() is None
+    lag = huey.storage.store.lag("huey", ["huey-app"])
+    assert [(row.ready, row.leased) for row in lag] == [(0, 0)]
+
+
+@pytest.mark.parametrize("lease_ms", [None, 60_000])
+def test_what_is_due_is_enqueued_once_by_one_of_two_schedulers(make, lease_ms):
+    one, other = make(lease_ms=lease_ms), make(lease_ms=lease_ms)
+
+    @one.task()
+    def task(number):
+        return number
+
+    other._registry = one._registry
+    for number in range(3):
+        task.schedule((number,), delay=1)
+        one.execute(one.dequeue())
+    one.storage.add_to_schedule(b"no task", datetime(2000, 1, 1))  # noqa: DTZ001
+    assert one.scheduled_count() == 4
+    assert one.read_schedule() == []
+    at = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=2)
+    read = threading.Thread(target=lambda: [other.enqueue(t) for t in other.read_schedule(at)])
+    read.start()
+    for due in one.read_schedule(at):
+        one.enqueue(due)
+    read.join()
+    assert one.scheduled_count() == 0
+    assert sorted(one.execute(one.dequeue(), at) for _ in range(3)) == [0, 1, 2]
+    assert one.dequeue() is None
+    assert [bytes(m.body) for m in one.storage.store.messages("%DLQ%huey")] == [b"no task"]
+
+
+def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, monkeypatch):
+    monkeypatch.setattr(adapter, "_CLAIMED_FOR_MS", 200)
+    storage = make(lease_ms=60_000).storage
+    storage.add_to_schedule(b"x", datetime(2000, 1, 1))  # noqa: DTZ001
+    now = datetime(2001, 1, 1)  # noqa: DTZ001
+    assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
+    assert storage.claim_schedule(now) == []
+    time.sleep(0.3)
+    assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
+
+
+def test_a_task_of_a_killed_process_is_executed_again(make, tmp_path):
+    (tmp_path / "app.py").write_text(APP + "\nhuey.execute(huey.dequeue())\n")
+    huey = make(lease_ms=60_000, read_timeout=5, blocking=True)
+
+    @huey.task()
+    def slow(number):
+        return number
+
+    slow(1)
+    command = [sys.executable, str(tmp_path / "app.py"), str(tmp_path / "store")]
+    # the name of the task is that of the program's module
+    huey._registry._registry["__main__.slow"] = slow.task_class
+    slow.task_class.__module__ = "__main__"
+    slow(2)
+    assert huey.dequeue().args == (1,)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "2\n"
+        finally:
+            child.kill()
+    assert huey.dequeue().args == (2,)
+
+
+def test_the_log_does_not_grow_for_ever_when_that_is_asked(make):
+    small = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}
+    huey = make(delete_consumed_every=0, **small)
+    huey.storage.put_data("k", b"v")
+    for _ in range(30):
+        huey.storage.enqueue(bytes(100_000))
+        assert huey.storage.dequeue() == bytes(100_000)
+    assert huey.read_schedule() == []
+    assert huey.storage.store.min_phy_offset >= 1 << 20
+    assert huey.storage.peek_data("k") == b"v"
+
+
+def test_a_forked_child_uses_the_store_too(make):
+    storage = make().storage
+    storage.enqueue(b"a")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            storage.enqueue(b"b")
+            status = storage.incr("c")
+        finally:
+            os._exit(status + 40)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 41
+    assert [storage.dequeue(), storage.dequeue()] == [b"a", b"b"]
+    assert storage.incr("c") == 2
+
+
+def test_a_worker_that_waits_while_the_storage_is_closed_has_no_task(make):
+    storage = make(blocking=True, read_timeout=60).storage
+    assert storage.store
+    got = []
+    worker = threading.Thread(target=lambda: got.append(storage.dequeue()))
+    worker.start()
+    time.sleep(0.1)
+    storage.close()
+    worker.join(30)
+    assert got == [None]

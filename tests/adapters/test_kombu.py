@@ -1,0 +1,338 @@
+"""kombu's transport in one process and over several: what its own suite does not ask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rmqcore import DiskFullError, StoreError, open_store
+from rmqcore.adapters.names import topic_of
+from rmqcore.files.config_tables import check_topic_name
+
+kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
+transport = pytest.importorskip("rmqcore.adapters.kombu")
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"rmqcore://{tmp_path}/store"
+
+
+@pytest.fixture
+def connect(url):
+    opened = []
+
+    def connect(**options):
+        connection = kombu.Connection(url, transport_options=options)
+        opened.append(connection)
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def drained(connection, queue, *, prefetch=0, timeout=0.2, **settings):
+    """The messages that one consumer gets until there are no more."""
+    got = []
+    with kombu.Consumer(connection, [queue], on_message=got.append, **settings) as consumer:
+        consumer.qos(prefetch_count=prefetch)
+        while True:
+            try:
+                connection.drain_events(timeout=timeout)
+            except TimeoutError:
+                return got
+
+
+def publish(connection, body, queue, **settings):
+    settings.setdefault("routing_key", queue.routing_key or queue.name)
+    kombu.Producer(connection).publish(body, exchange=queue.exchange, declare=[queue], **settings)
+
+
+@contextmanager
+def other_process(url, code):
+    """Run code in another process, with `kombu`, `connection` and `url`; killed in the end."""
+    head = (
+        "import sys, os, kombu, rmqcore.adapters.kombu\n"
+        "url = sys.argv[1]\n"
+        "connection = kombu.Connection(url)\n"
+    )
+    command = [sys.executable, "-c", head + code, url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_message_is_a_record_of_its_queues_topic(connect, url, tmp_path):
+    connection = connect()
+    publish(connection, {"a": 1}, kombu.Queue("jobs.high"), priority=7)
+    connection.close()
+    with open_store(tmp_path / "store") as store:
+        (message,) = store.messages("kombu-jobs%2Ehigh")
+        assert message.queue_id == 7
+        assert json.loads(bytes(message.body))["content-type"] == "application/json"
+
+
+def test_what_one_process_binds_another_publishes_to(connect, url):
+    exchange = kombu.Exchange("news", type="topic")
+    queue = kombu.Queue("sports", exchange, routing_key="news.sport.#")
+    code = (
+        "exchange = kombu.Exchange('news', type='topic')\n"
+        "queue = kombu.Queue('sports', exchange, routing_key='news.sport.#')\n"
+        "queue(connection.default_channel).declare()\n"
+    )
+    with other_process(url, code) as process:
+        assert process.wait() == 0
+    connection = connect()
+    producer = kombu.Producer(connection)
+    producer.publish("goal", exchange="news", routing_key="news.sport.football")
+    producer.publish("rain", exchange="news", routing_key="news.weather")
+    assert [message.payload for message in drained(connection, queue)] == ["goal"]
+
+
+def test_a_fanout_reaches_queues_of_all_connections_and_no_deleted_one(connect):
+    exchange = kombu.Exchange("all", type="fanout")
+    first, second, third = (kombu.Queue(name, exchange) for name in ("q1", "q2", "q3"))
+    one, other = connect(), connect()
+    first(one.default_channel).declare()
+    second(other.default_channel).declare()
+    third(other.default_channel).declare()
+    third(one.default_channel).delete()
+    kombu.Producer(connect()).publish("x", exchange="all", routing_key="")
+    assert [m.payload for m in drained(one, first)] == ["x"]
+    assert [m.payload for m in drained(other, second)] == ["x"]
+    assert not connect().default_channel._has_queue("q3")
+
+
+def test_an_unacknowledged_message_comes_again_after_the_visibility_timeout(connect):
+    queue = kombu.Queue("q")
+    connection = connect(visibility_timeout=0.5)
+    publish(connection, "x", queue)
+    with connection.SimpleQueue("q") as simple:
+        first = simple.get(timeout=1)
+        assert not first.delivery_info["redelivered"]
+        with pytest.raises(simple.Empty):
+            simple.get(timeout=0.2)
+        again = simple.get(timeout=3)
+        assert again.payload == "x"
+        assert again.delivery_info["redelivered"]
+        again.ack()
+        time.sleep(0.6)
+        with pytest.raises(simple.Empty):
+            simple.get_nowait()
+
+
+def test_a_closed_channel_gives_back_what_it_held(connect):
+    queue = kombu.Queue("q")
+    connection = connect()
+    for number in range(3):
+        publish(connection, number, queue)
+    channel = connection.channel()
+    held = [queue(channel).get(no_ack=False) for _ in range(3)]
+    held[1].ack()
+    channel.close()
+    got = drained(connect(), queue)
+    assert [m.payload for m in got] == [0, 2]
+    assert all(m.delivery_info["redelivered"] for m in got)
+
+
+def test_a_killed_consumer_loses_nothing(connect, url):
+    queue = kombu.Queue("q")
+    connection = connect()
+    for number in range(10):
+        publish(connection, number, queue)
+    code = (
+        "import time\n"
+        "queue = kombu.Queue('q')(connection.default_channel)\n"
+        "held = [queue.get(no_ack=False) for _ in range(5)]\n"
+        "held[0].ack()\n"
+        "print('held', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with other_process(url, code) as process:
+        assert process.stdout.readline() == "held\n"
+    got, deadline = [], time.monotonic() + 10
+    while len(got) < 9 and time.monotonic() < deadline:
+        got += drained(connection, queue)
+    assert sorted(m.payload for m in got) == list(range(1, 10))
+    assert [m.payload for m in got if m.delivery_info["redelivered"]] == [1, 2, 3, 4]
+
+
+def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect):
+    queue = kombu.Queue("q")
+    connection = connect()
+    for number in range(5):
+        publish(connection, number, queue)
+    got = []
+    with kombu.Consumer(connection, [queue], on_message=got.append) as consumer:
+        consumer.qos(prefetch_count=2)
+        connection.drain_events(timeout=1)
+        assert len(got) == 2
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        threading.Timer(0.2, got[0].ack).start()
+        began = time.monotonic()
+        connection.drain_events(timeout=10)
+        assert time.monotonic() - began < 1
+        assert [m.payload for m in got] == [0, 1, 2]
+
+
+def test_a_wait_ends_when_a_message_comes(connect):
+    queue = kombu.Queue("q")
+    connection, producer = connect(), connect()
+    queue(producer.default_channel).declare()
+    got = []
+    with kombu.Consumer(connection, [queue], on_message=got.append):
+        threading.Timer(0.2, publish, (producer, "x", queue)).start()
+        began = time.monotonic()
+        connection.drain_events(timeout=10)
+        assert time.monotonic() - began < 0.9
+    assert [m.payload for m in got] == ["x"]
+
+
+def test_a_queue_and_a_message_have_their_time_to_live(connect):
+    connection = connect()
+    short = kombu.Queue("short", message_ttl=0.1)
+    plain = kombu.Queue("plain")
+    publish(connection, "a", short)
+    publish(connection, "b", plain, expiration=0.1)
+    publish(connection, "c", plain)
+    publish(connect(), "d", kombu.Queue("plain"), expiration=60)
+    time.sleep(0.2)
+    assert drained(connection, short) == []
+    assert [m.payload for m in drained(connection, plain)] == ["c", "d"]
+
+
+def test_purge_and_size(connect):
+    queue = kombu.Queue("q")
+    connection = connect()
+    for number in range(4):
+        publish(connection, number, queue, priority=number)
+    bound = queue(connection.default_channel)
+    held = bound.get(no_ack=False)
+    assert held.payload == 3
+    assert bound.queue_declare(passive=True).message_count == 3
+    assert bound.purge() == 3
+    assert bound.queue_declare(passive=True).message_count == 0
+    held.requeue()
+    assert [m.payload for m in drained(connection, queue)] == [3]
+
+
+def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect):
+    exchange = kombu.Exchange("all", type="fanout")
+    connection = connect()
+    channel = connection.default_channel
+    kombu.Queue("old", exchange, expires=0.5)(channel).declare()
+    kombu.Queue("kept", exchange, expires=0.5)(channel).declare()
+    kept = kombu.Queue("kept", exchange, expires=0.5, no_declare=True)
+    kombu.Producer(connection).publish("x", exchange=exchange, routing_key="")
+    assert [m.payload for m in drained(connection, kept, timeout=1)] == ["x"]
+    assert [queue for _, _, queue in channel.get_table("all")] == ["kept"]
+    kombu.Queue("new", exchange, expires=0.5)(channel).declare()
+    topics = {topic for topic, _ in channel.store.queues()}
+    assert "kombu-old" not in topics
+    assert "kombu-kept" in topics
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"[]", b"{}", b'{"properties": {"delivery_info": {"exchange": ""}}, "body": 3}'],
+)
+def test_what_is_no_message_goes_to_the_dead_letters(connect, body):
+    queue = kombu.Queue("q")
+    connection = connect()
+    queue(connection.default_channel).declare()
+    store = connection.default_channel.store
+    store.put("kombu-q", body)
+    publish(connection, "good", queue)
+    assert [m.payload for m in drained(connection, queue)] == ["good"]
+    assert [bytes(m.body) for m in store.messages("%DLQ%kombu")] == [body]
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_published(connect, monkeypatch):
+    queue = kombu.Queue("q")
+    connection = connect()
+    queue(connection.default_channel).declare()
+    store = connection.default_channel.store
+
+    def full(*_, **__):
+        raise DiskFullError("commit log")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", full, raising=False)
+        with pytest.raises(DiskFullError) as caught:
+            kombu.Producer(connection).publish("x", routing_key="q")
+        assert isinstance(caught.value, connection.connection_errors)
+        with pytest.raises(kombu.exceptions.OperationalError) as wrapped:
+            kombu.Producer(connection).publish(
+                "x", routing_key="q", retry=True, retry_policy={"max_retries": 0}
+            )
+        assert isinstance(wrapped.value.__cause__, DiskFullError)
+    assert drained(connection, queue) == []
+
+
+@pytest.mark.parametrize("address", ["rmqcore://", "rmqcore:///", "rmqcore:///proc/none/here"])
+def test_a_broken_path_is_a_connection_error(address):
+    connection = kombu.Connection(address)
+    with pytest.raises(connection.connection_errors) as caught:
+        connection.transport.establish_connection()
+    assert isinstance(caught.value, StoreError | OSError)
+    with pytest.raises(kombu.exceptions.OperationalError):
+        connection.ensure_connection(max_retries=1, interval_start=0)
+
+
+def test_the_log_does_not_grow_for_ever_when_that_is_asked(connect):
+    queue = kombu.Queue("q", kombu.Exchange("e"), routing_key="q")
+    small = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}
+    connection = connect(store=small, delete_consumed_every=0)
+    for number in range(30):
+        publish(connection, "x" * 100_000, queue, priority=number % 3)
+        for message in drained(connection, queue, timeout=0.001):
+            message.ack()
+    store = connection.default_channel.store
+    drained(connection, queue, timeout=0.001)
+    assert 0 < store.max_phy_offset - store.min_phy_offset < 3 << 20
+    assert store.min_phy_offset >= 1 << 20
+    publish(connection, "y", queue)
+    assert [m.payload for m in drained(connection, queue)] == ["y"]
+
+
+def test_headers_exchanges_are_refused_by_name(connect):
+    with pytest.raises(kombu.exceptions.ChannelError, match="'headers': direct, topic and fanout"):
+        kombu.Exchange("h", type="headers")(connect().default_channel).declare()
+
+
+def test_an_exchange_has_one_type_for_all(connect):
+    kombu.Exchange("e", type="fanout")(connect().default_channel).declare()
+    with pytest.raises(Exception, match="Cannot redeclare exchange 'e'"):
+        kombu.Exchange("e", type="direct")(connect().default_channel).declare()
+
+
+def test_an_unbound_queue_gets_nothing_more(connect):
+    exchange = kombu.Exchange("e")
+    queue = kombu.Queue("q", exchange, routing_key="k")
+    connection = connect()
+    bound = queue(connection.default_channel)
+    bound.declare()
+    assert list(connection.default_channel.list_bindings()) == [("q", "e", "k")]
+    bound.unbind_from(exchange, routing_key="k")
+    kombu.Producer(connection).publish("x", exchange="e", routing_key="k")
+    assert drained(connection, queue, auto_declare=False) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["celery", "a.b@c", "naïve", "x" * 500, "", "%41", "A", "\udc80", "a|b", "../etc"]
+)
+def test_every_name_is_a_topic_of_its_own(name):
+    topic = topic_of("kombu", name)
+    check_topic_name(topic)
+    others = [other for other in ("celery", "a.b@c", "A", "x" * 501, "a%7Cb") if other != name]
+    assert topic not in {topic_of("kombu", other) for other in others}

@@ -1,0 +1,164 @@
+"""A Scrapy crawl, the spider of the page as it is printed, killed again and again and resumed."""
+
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from rmqcore import open_store
+from rmqcore.adapters.named_queues import DEAD_LETTERS
+
+PAGE = Path(__file__).parents[2] / "docs/adapters/scrapy.md"
+COUNT = 400
+DELAY_S = 0.01
+
+
+class Site(BaseHTTPRequestHandler):
+    """Pages that link to two others each, and to one that is linked to already."""
+
+    asked: ClassVar[list[int]] = []
+
+    def do_GET(self):
+        number = int(self.path.strip("/") or 0)
+        time.sleep(DELAY_S)
+        self.asked.append(number)
+        linked = [n for n in (2 * number + 1, 2 * number + 2, number // 3) if n < COUNT]
+        body = "".join(f'<a href="/{n}">{n}</a>' for n in linked).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def site():
+    Site.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def printed_spider(port):
+    """Return the spider of the page, on another port."""
+    code = re.search(r"```python\n(# spider\.py\n.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[1]
+    assert "127.0.0.1:8000" in code
+    return code.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+
+
+def crawl(folder, *settings):
+    """Start the line of the page."""
+    command = [sys.executable, "-m", "scrapy", "runspider", "spider.py", "-o", "pages.jsonl"]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen([*command, *settings], cwd=folder, stdout=log, stderr=log)
+
+
+@pytest.mark.parametrize("priorities", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
+def test_every_request_runs_whatever_is_killed(tmp_path, site, seed, priorities):
+    chosen = random.Random(seed)
+    (tmp_path / "spider.py").write_text(printed_spider(site), "utf-8")
+    queue_class = f"SCHEDULER_PRIORITY_QUEUE=scrapy.pqueues.{priorities}"
+    settings = ("-s", queue_class, "-s", "RETRY_TIMES=20")
+    kills = 0
+    while True:
+        before = len(Site.asked)
+        process = crawl(tmp_path, *settings)
+        wanted = before + chosen.randrange(1, 110) if kills < 5 else 10**9
+        while process.poll() is None and len(Site.asked) < wanted:
+            time.sleep(chosen.random() / 50)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        kills += 1
+    log = (tmp_path / "log").read_text("utf-8", "replace")
+    assert process.returncode == 0, log[-3000:]
+    assert kills >= 3
+    # that a busy machine refuses a connection is not what is tested here
+    assert "Gave up retrying" not in log
+    # what waits in memory is lost with the process
+    assert "scheduler/enqueued/memory" not in log
+    complaints = [line for line in log.splitlines() if "ERROR" in line or "Retrying" in line]
+    assert set(Site.asked) == set(range(COUNT)), complaints[-40:]
+    # what was on its way, what waited to be parsed, and the start page, once more for each kill
+    assert len(Site.asked) - COUNT <= kills * 24
+    assert "Resuming crawl" in log
+    assert not (tmp_path / "job/requests.queue/rmqcore").exists()
+
+
+def test_a_request_that_cannot_be_read_is_a_dead_letter(tmp_path, site):
+    spider = printed_spider(site).replace('(href)"', '(href)", callback=self.page')
+    spider += "\n    def page(self, response):\n        yield from self.parse(response)\n"
+    (tmp_path / "spider.py").write_text(spider, "utf-8")
+    process = crawl(tmp_path)
+    while len(Site.asked) < 30:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    # the same without the method that waiting requests name
+    renamed = spider.replace("page(", "other(").replace("self.page", "self.other")
+    (tmp_path / "spider.py").write_text(renamed, "utf-8")
+    assert crawl(tmp_path).wait(60) == 0
+    with open_store(tmp_path / "job/requests.queue/rmqcore", mode="r") as store:
+        letters = list(store.messages(DEAD_LETTERS))
+    assert letters
+    assert all(b"page" in bytes(letter.body) for letter in letters)
+    assert (tmp_path / "log").read_text("utf-8").count("a dead letter") == len(letters)
+
+
+#: makes the store refuse every put from one on, as a full disk does
+REFUSING = """
+from rmqcore.adapters.named_queues import NamedQueues
+from rmqcore.errors import DiskFullError
+
+puts, put = [], NamedQueues.put
+
+def refuse(self, *message):
+    puts.append(message)
+    if len(puts) > {}:
+        raise DiskFullError(self.path, "no room")
+    return put(self, *message)
+
+NamedQueues.put = refuse
+"""
+
+
+def test_a_queue_that_refuses_ends_the_crawl_and_the_next_run_makes_the_rest(
+    tmp_path, site, monkeypatch
+):
+    monkeypatch.setitem(globals(), "COUNT", 60)
+    spider = printed_spider(site)
+    (tmp_path / "spider.py").write_text(spider + REFUSING.format(30), "utf-8")
+    assert crawl(tmp_path).wait(60) == 0
+    log = (tmp_path / "log").read_text("utf-8")
+    assert "the crawl ends, run it again" in log
+    assert "Spider closed (queue_refused)" in log
+    assert len(set(Site.asked)) < 60
+    (tmp_path / "spider.py").write_text(spider, "utf-8")
+    assert crawl(tmp_path).wait(60) == 0
+    assert set(Site.asked) == set(range(60))
+    assert not (tmp_path / "job/requests.queue/rmqcore").exists()
+
+
+def test_a_store_that_cannot_be_opened_is_no_reason_to_crawl_in_memory(tmp_path, site):
+    foreign = tmp_path / "job/requests.queue/rmqcore/foreign"
+    foreign.mkdir(parents=True)
+    (tmp_path / "spider.py").write_text(printed_spider(site), "utf-8")
+    crawl(tmp_path).wait(60)
+    assert "the directory of such a queue, or none yet" in (tmp_path / "log").read_text("utf-8")
+    assert not Site.asked
+    assert foreign.exists()

@@ -1,0 +1,111 @@
+"""Import of what waits in kombu's and huey's own files."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from huey.storage import FileStorage, SqliteStorage
+from kombu import Connection
+from typer.testing import CliRunner
+
+import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
+from rmqcore.adapters.huey import RmqStorage
+from rmqcore.cli.app import app
+from rmqcore.clock import wall_clock_ms
+
+
+def imported(*arguments, fails=False):
+    """Run `rmqcore import`; what it printed."""
+    done = CliRunner().invoke(app, ["import", *map(str, arguments)])
+    assert bool(done.exit_code) is fails, done.output
+    return done.output
+
+
+def filesystem(folder):
+    folders = {"data_folder_in": str(folder / "m"), "data_folder_out": str(folder / "m")}
+    for name in ("m", "control"):
+        (folder / name).mkdir()
+    options = {**folders, "control_folder": str(folder / "control")}
+    return Connection("filesystem://", transport_options=options), folder / "m"
+
+
+def sqlite(folder):
+    return Connection(f"sqla+sqlite:///{folder}/queue.db"), folder / "queue.db"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("old", [filesystem, sqlite])
+def test_kombu(tmp_path, old):
+    connection, source = old(tmp_path)
+    with connection:
+        queue = connection.SimpleQueue(f"mail.{old.__name__}")
+        for number in range(3):
+            queue.put({"number": number})
+        taken = queue.get(block=False)
+        taken.ack()
+        queue.put({"number": 9}, priority=9)
+        queue.put({"number": 10}, expiration=0.001)
+    store = tmp_path / "store"
+    before = wall_clock_ms()
+    assert "4 messages" in imported("--from", "kombu", store, source)
+    assert "twice" in imported("--from", "kombu", store, source, fails=True)
+    while wall_clock_ms() < before + 100:
+        pass
+    with Connection(f"rmqcore://{store}") as connection:
+        queue = connection.SimpleQueue(f"mail.{old.__name__}")
+        got = []
+        for _ in range(3):
+            message = queue.get(block=False)
+            message.ack()
+            got.append(message.payload["number"])
+        rest = {0, 1, 2} - {taken.payload["number"]}
+        # names of files tell no order within a millisecond
+        assert (got[0], set(got[1:])) == (9, rest)
+        assert old is filesystem or got == [9, 1, 2]
+        with pytest.raises(queue.Empty):
+            queue.get(block=False)
+
+
+def file_storage(folder):
+    return FileStorage("app", path=str(folder / "old")), folder / "old", ("--name", "app")
+
+
+def sqlite_storage(folder):
+    return SqliteStorage("app", filename=str(folder / "old.db")), folder / "old.db", ()
+
+
+@pytest.mark.parametrize("old", [file_storage, sqlite_storage])
+def test_huey(tmp_path, old):
+    storage, source, options = old(tmp_path)
+    for number, priority in enumerate((0, 5, 0, 5)):
+        storage.enqueue(b"%d" % number, priority)
+    storage.dequeue()
+    now = datetime.fromisoformat("2026-07-01T12:00")
+    storage.add_to_schedule(b"later", now + timedelta(hours=1))
+    storage.add_to_schedule(b"now", now)
+    storage.put_data("result", b"value")
+    storage.incr("count", 7)
+    storage.close()
+    store = tmp_path / "store"
+    output = imported("--from", "huey", *options, store, source)
+    assert f"{6 if options else 7} messages" in output
+    assert "twice" in imported("--from", "huey", *options, store, source, fails=True)
+    new = RmqStorage("app", path=store, blocking=False)
+    assert [new.dequeue() for _ in range(4)] == [b"3", b"0", b"2", None]
+    assert new.read_schedule(now) == [b"now"]
+    assert new.scheduled_items() == [b"later"]
+    assert new.peek_data("result") == b"value"
+    assert new.incr("count") == (1 if options else 8)
+    new.close()
+
+
+@pytest.mark.parametrize("program", ["kombu", "huey"])
+def test_what_is_nothing_of_the_kind_is_refused(tmp_path, program):
+    store, empty, file = tmp_path / "store", tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.write_bytes(b"no database")
+    assert "is here" in imported("--from", program, store, empty, fails=True)
+    assert "no database" in imported("--from", program, store, file, fails=True)
+    (empty / "1_x.q.msg").write_bytes(b"[]")
+    (empty / "queue").mkdir()
+    (empty / "queue" / "task").write_bytes(b"x")
+    assert "no " in imported("--from", program, store, empty, fails=True)
