@@ -64,6 +64,8 @@ class VerifyReport:
         findings: in the order they were found, the first `FINDINGS_MAX`.
         finding_count: all of them.
         elapsed_s: seconds taken.
+        complete: False when the time was over before everything was looked at.
+        verified_to: physical offset up to which the log was looked at.
     """
 
     path: Path
@@ -77,6 +79,8 @@ class VerifyReport:
     findings: list[Finding] = field(default_factory=list)
     finding_count: int = 0
     elapsed_s: float = 0.0
+    complete: bool = True
+    verified_to: int = 0
 
     @property
     def clean(self) -> bool:

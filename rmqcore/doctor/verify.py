@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.verify_deep import check_deeply
 from rmqcore.doctor.verify_files import check_small_files
 from rmqcore.doctor.verify_index import check_index
 from rmqcore.doctor.verify_queues import check_queues
@@ -24,6 +25,7 @@ from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.audit import AuditReport, audit
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner, run
+from rmqcore.scan.split import Split
 
 SPLIT_SIZE = 64 << 20
 _BLOCK = 1 << 20
@@ -43,6 +45,9 @@ def verify(
     config: StoreConfig | str | Path | None = None,
     jobs: int | Runner = 1,
     check_crc: bool = True,
+    deep: bool = False,
+    start_phy_offset: int = 0,
+    max_duration_s: float | None = None,
     progress: VerifyProgress | None = None,
 ) -> VerifyReport:
     """Look at every byte of a store that means anything.
@@ -53,7 +58,12 @@ def verify(
             own, they are needed to judge the tags codes of delayed messages.
         jobs: processes that walk the log, or what else runs a function over splits.
         check_crc: compare each body with its CRC.
-        progress: called with (phase, done, total): "log" in bytes, "index" in bytes.
+        deep: also look at the time of each record, and unpack each compressed body.
+        start_phy_offset: look at the log from here on only, where a record begins. Files that are
+            derived from the log are not looked at then.
+        max_duration_s: seconds after which the walk over the log ends; the report says where.
+            Files that are derived from the log are not looked at then.
+        progress: called with (phase, done, total): "log", "deep" and "index" in bytes.
 
     Returns:
         a report; ``clean`` when there is nothing but notes.
@@ -66,11 +76,13 @@ def verify(
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
     report = VerifyReport(directory.path, live=directory.is_locked())
-    return _Verification(directory, loaded, report, check_crc, progress).run(jobs)
+    check = Verification(directory, loaded, report, check_crc, progress)
+    ends_at = None if max_duration_s is None else time.monotonic() + max_duration_s
+    return check.run(jobs, start_phy_offset, ends_at, deep=deep)
 
 
-class _Verification:
-    """One verification."""
+class Verification:
+    """One verification, which adds to a report."""
 
     def __init__(
         self,
@@ -86,19 +98,28 @@ class _Verification:
         self._check_crc = check_crc
         self._progress = progress
 
-    def run(self, jobs: int | Runner) -> VerifyReport:
+    def run(
+        self, jobs: int | Runner, start: int, ends_at: float | None, *, deep: bool
+    ) -> VerifyReport:
+        """Look at the store as the arguments of `verify` say."""
         began = time.monotonic()
-        log = self._plan()
-        self._report.min_phy_offset, self._report.max_phy_offset = log.start, log.end
+        log, report = self._plan(), self._report
+        report.min_phy_offset, report.max_phy_offset = log.start, log.end
         self._check_log_files(log)
-        merged = self._walk(log, jobs)
-        self._check_behind(log)
-        check_queues(log, merged, self._report)
-        if self._directory.index.is_dir():
-            check_index(log, self._report, self._progress)
-        check_small_files(log, merged, self._report)
-        self._report.elapsed_s = time.monotonic() - began
-        return self._report
+        splits = log.splits(SPLIT_SIZE, start)
+        merged = self._walk(log, splits, jobs, ends_at)
+        if deep:
+            tell = None if self._progress is None else partial(self._progress, "deep")
+            seen = [split for split in splits if split.end <= report.verified_to]
+            check_deeply(log, seen, report, jobs, tell)
+        if report.complete and start <= log.start:
+            self._check_behind(log)
+            check_queues(log, merged, report)
+            if self._directory.index.is_dir():
+                check_index(log, report, self._progress)
+            check_small_files(log, merged, report)
+        report.elapsed_s = time.monotonic() - began
+        return report
 
     def _plan(self) -> LogPlan:
         try:
@@ -142,8 +163,9 @@ class _Verification:
                 'open with on_corruption="truncate" to go on with what is there',
             )
 
-    def _walk(self, log: LogPlan, jobs: int | Runner) -> AuditReport:
-        splits = log.splits(SPLIT_SIZE)
+    def _walk(
+        self, log: LogPlan, splits: list[Split], jobs: int | Runner, ends_at: float | None
+    ) -> AuditReport:
         work = partial(
             audit,
             queue_file_size=log.config.mapped_file_size_consume_queue,
@@ -155,8 +177,13 @@ class _Verification:
         )
         tell = None if self._progress is None else partial(self._progress, "log")
         merged = AuditReport()
-        for part in run(work, splits, jobs=jobs, progress=tell):
+        self._report.verified_to = splits[0].start if splits else log.end
+        for split, part in zip(splits, run(work, splits, jobs=jobs, progress=tell), strict=True):
             _merge(merged, part)
+            self._report.verified_to = split.end
+            if ends_at is not None and time.monotonic() >= ends_at and split is not splits[-1]:
+                self._report.complete = False
+                break
         self._report.records = merged.records
         for damage in merged.damaged:
             self._report.add(
@@ -197,6 +224,9 @@ def _merge(into: AuditReport, part: AuditReport) -> None:
     for problem in part.problems:
         into.note(problem)
     into.problem_count += part.problem_count - len(part.problems)
+    into.topics.extend(part.topics)
+    for key, phy_offset in part.first_records.items():
+        into.first_records[key] = max(into.first_records.get(key, 0), phy_offset)
     into.last_timestamp_ms = max(into.last_timestamp_ms, part.last_timestamp_ms)
     for key, stretches in part.runs.items():
         known = into.runs.setdefault(key, [])

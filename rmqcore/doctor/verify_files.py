@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from rmqcore.doctor.findings import Severity, VerifyReport
-from rmqcore.errors import CorruptCheckpointError
+from rmqcore.doctor.offset_tables import (
+    CONSUMER_OFFSETS_NAME,
+    DELAY_OFFSETS_NAME,
+    TABLES,
+    entries_of,
+)
+from rmqcore.errors import CorruptCheckpointError, CorruptConfigFileError
+from rmqcore.files.config_file import unsealed
+from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME
+from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.files.store_checkpoint import CHECKPOINT_MEND, StoreCheckpoint
-from rmqcore.files.store_dir import queue_id_of
+from rmqcore.files.store_dir import StoreDir, queue_id_of
+from rmqcore.files.store_mark import MARK_NAME
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
 from rmqcore.java.json import parse_java_json
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.audit import AuditReport
@@ -20,9 +31,13 @@ from rmqcore.scan.unit_files import UnitFiles
 #: what RocketMQ and rmqcore keep in a store's directory
 _KNOWN = re.compile(
     r"commitlog|consumequeue|consumequeue_ext|batchconsumequeue|index|config|checkpoint|abort"
-    r"|abort\.bak|lock|compaction|timerwheel|timerlog|epochFileCheckpoint(\.bak)?|brokerIdentity"
-    r"|rocksdbstore|transaction|timerDequeue.*|pop|broker\.conf|.*\.conf"
+    r"|abort\.bak|lock|rmqcore\.sock|compaction|timerwheel|timerlog|epochFileCheckpoint(\.bak)?"
+    r"|brokerIdentity"
+    r"|rocksdbstore|doctor|transaction|timerDequeue.*|pop|broker\.conf|.*\.conf"
 )
+#: files with a checksum
+_SEALED = (MARK_NAME, DELETED_TOPICS_NAME)
+_SET_BACK = "rmqcore doctor repair sets it to the end"
 _CONFIG_SUFFIXES = (".json", ".json.bak")
 _NUMBERED = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{1,19}")
@@ -89,15 +104,43 @@ def _check_config(log: LogPlan, report: VerifyReport) -> None:
         if not path.name.endswith(_CONFIG_SUFFIXES):
             continue
         value = _parsed(path, report)
-        if path.name == "consumerOffset.json" and isinstance(value, dict):
+        if path.name in (CONSUMER_OFFSETS_NAME, DELAY_OFFSETS_NAME) and isinstance(value, dict):
             _check_offsets(log, path, value, report)
+    _check_timer(log, report)
+    if problem := leases_problem(log.directory):
+        how = "rmqcore doctor repair takes it out"
+        report.add(Severity.ERROR, "config", log.directory.consumer_leases, -1, problem, how)
+
+
+def config_value(path: Path) -> Any:
+    """What a file of ``config/``, or a backup of one, holds.
+
+    Raises:
+        ValueError: it cannot be read, its checksum is that of another text, or it is not the table
+            that its name says.
+        OSError: the system does not let it be read.
+    """
+    text, name = path.read_text("utf-8"), path.name.removesuffix(".bak")
+    if name in _SEALED:
+        text = unsealed(text)
+    if table := TABLES.get(name):
+        table.check(text)
+    return parse_java_json(text)
+
+
+def leases_problem(directory: StoreDir) -> str:
+    """Why the leases of a store's groups cannot be read; empty for no reason."""
+    try:
+        deque(LeaseJournal(directory.consumer_leases).entries(), maxlen=0)
+    except CorruptConfigFileError as error:
+        return error.reason
+    return ""
 
 
 def _parsed(path: Path, report: VerifyReport) -> Any:
     try:
-        text = path.read_text("utf-8")
-        return parse_java_json(text)
-    except (ValueError, json.JSONDecodeError, OSError) as error:
+        return config_value(path)
+    except (ValueError, OSError) as error:
         backup = path.with_name(path.name + ".bak")
         severity = Severity.WARNING if path.suffix == ".bak" else Severity.ERROR
         how = f"{backup.name} takes its place at the next opening" if backup.is_file() else ""
@@ -105,21 +148,37 @@ def _parsed(path: Path, report: VerifyReport) -> Any:
         return None
 
 
-def _check_offsets(log: LogPlan, path: Path, value: dict[str, Any], report: VerifyReport) -> None:
-    """Consumers cannot be ahead of their queue."""
-    table = value.get("offsetTable")
+def _check_timer(log: LogPlan, report: VerifyReport) -> None:
+    """The timer cannot be ahead of its queue."""
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
-    for name, queues in table.items() if isinstance(table, dict) else ():
-        topic = name.partition("@")[0]
-        for queue_id, offset in queues.items() if isinstance(queues, dict) else ():
-            if not str(queue_id).isdigit() or not isinstance(offset, int) or offset < 0:
-                what = f"{name}: queue {queue_id!r} has offset {offset!r}"
+    try:
+        end = files.queue_end((TIMER_TOPIC, 0))
+    finally:
+        files.close()
+    timer = TimerCheck(log.directory.config)
+    if end is not None and not report.live and timer.set_back(end) is not None:
+        what = f"timer messages count as delivered behind {end}, where {TIMER_TOPIC} ends"
+        report.add(Severity.WARNING, "config", timer.path, -1, what, _SET_BACK)
+
+
+def _check_offsets(log: LogPlan, path: Path, value: dict[str, Any], report: VerifyReport) -> None:
+    """Neither a consumer nor a delay level can be ahead of its queue."""
+    files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
+    try:
+        for table, key, owner, queue in entries_of(path.name, value):
+            offset = table[key]
+            if queue is None or type(offset) is not int or offset < 0:
+                what = f"{owner}: queue {key!r} has offset {offset!r}"
                 report.add(Severity.ERROR, "config", path, -1, what)
-            elif files.has((topic, int(queue_id))):
-                behind = files.bounds((topic, int(queue_id)))[1]
-                if offset > behind:
-                    what = f"{name} has consumed queue {queue_id} up to {offset}, it ends before"
-                    report.add(Severity.WARNING, "config", path, -1, what)
+                continue
+            end = files.queue_end(queue)
+            if end is not None and offset > end and not report.live:
+                what = (
+                    f"{owner} has consumed {queue[0]}/{queue[1]} up to {offset}, it ends at {end}"
+                )
+                report.add(Severity.WARNING, "config", path, -1, what, _SET_BACK)
+    finally:
+        files.close()
 
 
 # ---- foreign files

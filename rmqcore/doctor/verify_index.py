@@ -175,7 +175,7 @@ class _Entries:
         floor = np.maximum.accumulate(np.concatenate(([before], offsets[:-1])))
         high, low = offsets > ceiling, offsets < floor
         # one entry that lies too high makes many look too low, and the other way round
-        keep = ~high if high.sum() <= low.sum() else ~low
+        keep = ~high if 0 < high.sum() <= low.sum() else ~low
         wrong = np.flatnonzero(~keep)
         what = f"{len(wrong)} entries are out of the log's order"
         self._report.add(Severity.ERROR, "index", path, int(offsets[wrong[0]]), what, _REBUILD)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
@@ -24,20 +26,28 @@ _WORDS = {
 
 def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
     """Report what the audit found, then look for units that no record stands behind."""
-    report.units = sum(b - a for runs in merged.runs.values() for a, b in runs)
     file_size = log.config.mapped_file_size_consume_queue
     files = UnitFiles(log.directory, file_size)
     try:
+        emptied = merged.topics.emptied(lambda key: not files.has_any(key), merged.first_records)
+        report.units = sum(
+            b - a for key, runs in merged.runs.items() if key not in emptied for a, b in runs
+        )
+        of_deleted = {path(key) for key in emptied for path in (files.path, files.batch_path)}
         for problem in merged.problems:
+            if problem.path in of_deleted:
+                continue
             late = report.live and problem.kind == "missing" and _lags(files, problem)
             _report_problem(problem, "late" if late else problem.kind, report)
         report.finding_count += max(0, merged.problem_count - len(merged.problems))
         for key in queue_keys(log.directory.consume_queue):
             report.queues += 1
-            _check_files(files, key, file_size, report)
+            _check_files(files.path(key), file_size, report)
             _QueueCheck(log, files, key, report).run(merged.runs.get(key, []))
         for key in queue_keys(log.directory.batch_consume_queue):
             report.queues += 1
+            batch_file_size = log.config.mapper_file_size_batch_consume_queue
+            _check_files(files.batch_path(key), batch_file_size, report)
             _check_batches(log, files, key, merged.batches.get(key, []), report)
     finally:
         files.close()
@@ -76,9 +86,9 @@ def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport) -> N
     report.add(severity, "consume queue", problem.path, problem.phy_offset, what, how)
 
 
-def _check_files(files: UnitFiles, key: QueueKey, file_size: int, report: VerifyReport) -> None:
+def _check_files(directory: Path, file_size: int, report: VerifyReport) -> None:
     """Lengths of a queue's files, and that none is missing between two."""
-    found = numbered_files(files.path(key))
+    found = numbered_files(directory)
     for number, (start, path, size) in enumerate(found):
         if size != file_size and not (report.live and number == len(found) - 1):
             report.add(
@@ -123,21 +133,22 @@ class _QueueCheck:
         Args:
             start: number of the first unit.
             stop: behind the last.
-            used: fillers and units of expired messages are in order here.
+            used: units of expired messages are in order here.
             ends: the queue may end here: zeros are in order up to the last unit.
         """
         while start < stop:
             count = min(LOOK_UNITS, stop - start)
             units = np.frombuffer(self._files.units(self._key, start, count), UNITS)
             zero = (units["phy_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
-            good = zero & ends
+            # behind the last message, too: an opening ends queues where they ended before
+            filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_SIZE)
+            good = filler | (zero & ends)
             if used:
-                filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_SIZE)
                 end = units["phy_offset"].astype(np.int64) + units["size"]
                 expired = (
                     (units["phy_offset"] >= 0) & (units["size"] > 0) & (end <= self._log.start)
                 )
-                good |= filler | expired
+                good |= expired
                 # behind the first zeros the queue has ended
                 used = not (ends and zero.any())
             if ends and not zero.all():
@@ -180,6 +191,17 @@ def _check_batches(
             files.batch_path(key),
             int(units["phy_offset"][low]),
             f"no record stands behind {high - low} batches from number {low} on",
+            _REBUILD,
+        )
+    ends = units["base"] + units["count"]
+    wrong = (units["base"][1:] < ends[:-1]) | (units["phy_offset"][1:] <= units["phy_offset"][:-1])
+    for low, high in stretches_of(wrong):
+        report.add(
+            Severity.ERROR,
+            "consume queue",
+            files.batch_path(key),
+            int(units["phy_offset"][low + 1]),
+            f"{high - low} batches from number {low + 1} on do not lie behind the one before",
             _REBUILD,
         )
     report.units += len(offsets)

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import shutil
 import tarfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
 RELEASES = ("5.5.0", "4.9.7")
@@ -30,11 +33,18 @@ def packed_stores() -> list[tuple[str, str]]:
     ]
 
 
-def unpack(release: str, name: str, target: Path) -> GoldenStore:
-    """Unpack one store into a directory that does not exist yet."""
-    target.mkdir(parents=True)
+@cache
+def _unpacked(release: str, name: str) -> TemporaryDirectory[str]:
+    """What a store's archive holds; it goes with this process."""
+    directory = TemporaryDirectory(prefix="rmqcore-golden-")
     with tarfile.open(HERE / f"rocketmq-{release}" / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+        archive.extractall(directory.name, filter="data")
+    return directory
+
+
+def unpack(release: str, name: str, target: Path) -> GoldenStore:
+    """Put a copy of one store into a directory that does not exist yet."""
+    shutil.copytree(_unpacked(release, name).name, target, symlinks=True)
     manifest = json.loads((target / f"{name}.json").read_text("utf-8"))
     return GoldenStore(release, name, target / name, manifest, target / f"{name}.conf")
 

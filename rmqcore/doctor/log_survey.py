@@ -1,0 +1,284 @@
+"""What is whole in a log and what is not, also where files are missing or have a wrong length.
+
+Believes nothing but records that are whole, name their own offset and have a right CRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmqcore.files.log_walker import GoodRecord, find_good_record, view_of, walk_file
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.native.format._numbers import UNIT_SIZE
+from rmqcore.recovery.judge import used_bytes
+from rmqcore.scan.runner import Runner, run
+from rmqcore.scan.split import Split
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+QueueKey = tuple[str, int]
+
+
+class Run(NamedTuple):
+    """Messages of one queue that follow each other in the log without a break.
+
+    Attributes:
+        first, stop: queue offsets, the latter behind the last.
+        phy_offset: of the first message.
+    """
+
+    first: int
+    stop: int
+    phy_offset: int
+
+
+#: what the log has of each queue, in log order
+Runs = dict[QueueKey, list[Run]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch of one log file where no whole record is.
+
+    Attributes:
+        start, stop: physical offsets.
+        reason: what lies at its beginning.
+        timestamp_ms: store time of a record beside it.
+        given_up: whole records inside, which go because the gap is too small for any record.
+        following_ms: store time of the whole record behind; 0 for the end of a file.
+    """
+
+    start: int
+    stop: int
+    reason: str
+    timestamp_ms: int
+    given_up: int = 0
+    following_ms: int = 0
+
+
+@dataclass(slots=True)
+class FileSurvey:
+    """One log file.
+
+    Attributes:
+        start, path: where it begins in the log, and where it lies.
+        size: its bytes; -1 for a file that is missing.
+        records: whole records.
+        first_ms, last_ms: store time of the first and the last of them; 0 without any.
+        gaps: in front of whole records, in log order.
+        end: physical offset behind the last whole record.
+        ends_in_blank: an end-of-file record stands there.
+        used_behind: bytes behind ``end`` up to the last one that is not zero.
+        reason: what lies at ``end``.
+        runs: what the whole records say of their queues.
+    """
+
+    start: int
+    path: Path
+    size: int
+    records: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    end: int = 0
+    ends_in_blank: bool = False
+    used_behind: int = 0
+    reason: str = ""
+    runs: Runs = field(default_factory=dict)
+
+
+def survey_log(
+    store: Path,
+    files: list[tuple[int, Path, int]],
+    file_size: int,
+    *,
+    gap_min: int,
+    verify_crc_property: bool = False,
+    jobs: int | Runner = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[FileSurvey]:
+    """Look at every file of a log, and at those that are missing between two.
+
+    Args:
+        store: the store's directory.
+        files: (physical offset, path, bytes) of each log file, in order, whole multiples of
+            ``file_size`` apart.
+        file_size: bytes that every file should have.
+        gap_min: a smaller gap takes the record behind it with it.
+        verify_crc_property: demand the ``__CRC32#`` property of every record.
+        jobs: processes, or what else runs a function over splits.
+        progress: called with (bytes of log done, bytes in all).
+    """
+    if not files:
+        return []
+    splits = [
+        Split(str(store), str(files[0][1].parent), start, start + file_size, start, file_size)
+        for start in range(files[0][0], files[-1][0] + 1, file_size)
+    ]
+    work = partial(survey_file, gap_min=gap_min, verify_crc_property=verify_crc_property)
+    return list(run(work, splits, jobs=jobs, progress=progress))
+
+
+def survey_file(split: Split, *, gap_min: int, verify_crc_property: bool) -> FileSurvey:
+    """Look at one log file; the split is the file."""
+    return _FileWalk(split, gap_min, verify_crc_property).run()
+
+
+def survey_until(
+    file: FileSurvey, stop: int, file_size: int, *, gap_min: int, verify_crc_property: bool
+) -> FileSurvey:
+    """Look at a log file again, up to a physical offset where a record ends."""
+    log = str(file.path.parent)
+    split = Split(log, log, file.start, file.start + file_size, file.start, file_size)
+    return _FileWalk(split, gap_min, verify_crc_property, stop - file.start).run()
+
+
+class _FileWalk:
+    """One walk over one file, from gap to gap."""
+
+    def __init__(
+        self, split: Split, gap_min: int, verify_crc_property: bool, size: int | None = None
+    ) -> None:
+        self._gap_min = gap_min
+        self._file_end = split.end
+        path = split.path_at(split.start)
+        self._found = FileSurvey(split.start, path, path.stat().st_size if path.is_file() else -1)
+        self._found.end = split.start
+        self._batch = DispatchBatch(keys=False)
+        self._by_property = verify_crc_property
+        size = min(split.size if size is None else size, max(0, self._found.size))
+        self._file = MappedFile(path, size, split.start, OpenFiles(), writable=False)
+
+    def run(self) -> FileSurvey:
+        try:
+            if self._file.size:
+                self._walk()
+        finally:
+            self._batch.clear()
+            self._file.close()
+        return self._found
+
+    def _walk(self) -> None:
+        found, file = self._found, self._file
+        at, stop = found.start, found.start + file.size
+        while at < stop:
+            status = ScanStatus.OK
+            for step in walk_file(view_of(file), self._scan, at, stop, file_end=self._file_end):
+                self._take()
+                status, found.end = step.status, step.phy_offset
+            found.reason = status_text(status)
+            if status in (ScanStatus.BLANK, ScanStatus.OK):
+                found.ends_in_blank = status is ScanStatus.BLANK
+                return
+            following = self._following(found.end)
+            if following is None:
+                found.used_behind = used_bytes([file], found.end - found.start)
+                return
+            at = self._note_gap(found.end, following)
+
+    def _scan(
+        self, buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int
+    ) -> tuple[int, int]:
+        return self._batch.scan(
+            buffer,
+            at,
+            stop,
+            base_offset=base_offset,
+            verify_crc=True,
+            verify_crc_property=self._by_property,
+        )
+
+    def _following(self, phy_offset: int) -> GoodRecord | None:
+        return find_good_record([self._file], phy_offset + 1 - self._found.start)
+
+    def _note_gap(self, start: int, following: GoodRecord) -> int:
+        """Note a gap in front of a whole record; where the walk goes on."""
+        found, stop, given_up = self._found, following.phy_offset, 0
+        if found.gaps and found.gaps[-1].stop == start:
+            before = found.gaps.pop()
+            start, given_up = before.start, before.given_up
+        if stop - start < self._gap_min:
+            stop, given_up = following.end_offset, given_up + 1
+        following_ms = following.store_timestamp_ms
+        before_ms = found.last_ms or following_ms
+        found.gaps.append(Gap(start, stop, found.reason, before_ms, given_up, following_ms))
+        found.end = stop
+        return stop
+
+    def _take(self) -> None:
+        """Take over what the batch says of records and queues."""
+        batch, found = self._batch, self._found
+        if batch.record_count:
+            found.records += batch.record_count
+            found.last_ms = batch.store_timestamp
+            found.first_ms = found.first_ms or batch.store_timestamp
+        for stretch in batch.stretches():
+            if not stretch.inner_batch:
+                runs = found.runs.setdefault((stretch.topic, stretch.queue_id), [])
+                for first, units in stretch.plain():
+                    phy_offset, _ = UNIT_HEAD.unpack_from(units)
+                    add_run(runs, Run(first, first + len(units) // UNIT_SIZE, phy_offset))
+        batch.clear()
+
+
+def add_run(runs: list[Run], following: Run) -> None:
+    """Add a run behind those that are known."""
+    if runs and runs[-1].stop == following.first:
+        runs[-1] = runs[-1]._replace(stop=following.stop)
+    else:
+        runs.append(following)
+
+
+def lacking(runs: list[Run]) -> Iterator[tuple[int, int]]:
+    """(first, stop) of the queue offsets between the least and the greatest that no run has."""
+    behind: int | None = None
+    for one in sorted(runs):
+        if behind is not None and one.first > behind:
+            yield behind, one.first
+        behind = one.stop if behind is None else max(behind, one.stop)
+
+
+def merged_runs(files: list[FileSurvey]) -> Runs:
+    """The runs of all files."""
+    merged: Runs = {}
+    for file in files:
+        for key, runs in file.runs.items():
+            known = merged.setdefault(key, [])
+            for one in runs:
+                add_run(known, one)
+    return merged
+
+
+def has_offset(runs: list[Run], queue_offset: int) -> bool:
+    """True when the log has a whole record with this queue offset."""
+    return any(one.first <= queue_offset < one.stop for one in runs)
+
+
+def last_with_records(files: list[FileSurvey]) -> int:
+    """Number of the last file with a whole record; -1 for none."""
+    return max((number for number, file in enumerate(files) if file.records), default=-1)
+
+
+def gaps_of(files: list[FileSurvey], file_size: int) -> Iterator[tuple[FileSurvey, Gap]]:
+    """Every gap that whole records follow, with its file; the end of a file is one, too."""
+    last = last_with_records(files)
+    before_ms = 0
+    for number, file in enumerate(files[: last + 1]):
+        for gap in file.gaps:
+            yield file, gap
+        before_ms = file.last_ms or before_ms
+        if number < last and not file.ends_in_blank:
+            after_ms = next(other.first_ms for other in files[number + 1 :] if other.first_ms)
+            reason = "the file is missing" if file.size < 0 else file.reason
+            if file.size == 0:
+                reason = "the file is empty"
+            yield file, Gap(file.end, file.start + file_size, reason, before_ms or after_ms)

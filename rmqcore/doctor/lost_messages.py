@@ -1,0 +1,115 @@
+"""Which messages lay in a damaged stretch of the log, as far as the consume queues know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqcore.doctor.log_survey import QueueKey, Run, Runs, has_offset
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
+from rmqcore.rebuild.consume_queues import queue_keys
+from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LostMessage:
+    """A message whose record is damaged, or gone.
+
+    Attributes:
+        phy_offset: where its record began.
+        size: bytes of the record.
+        topic, queue_id, queue_offset: its place in a queue.
+        count: messages of a stored batch, else 1.
+    """
+
+    phy_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    count: int = 1
+
+    def to_dict(self) -> dict[str, object]:
+        """The message's place as plain values, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        last = f" to {self.queue_offset + self.count - 1}" if self.count > 1 else ""
+        return f"{self.topic}/{self.queue_id} offset {self.queue_offset}{last}"
+
+
+def lost_messages(
+    directory: StoreDir,
+    queue_file_size: int,
+    stretches: Sequence[tuple[int, int]],
+    runs: Runs,
+) -> list[LostMessage]:
+    """The messages that consume queues know inside of some stretches of the log, in log order.
+
+    A unit counts when its neighbours in the queue agree that it lies between them, and no whole
+    record has its queue offset.
+
+    Args:
+        directory: of the store.
+        queue_file_size: bytes of a consume-queue file.
+        stretches: (start, stop) physical offsets, in order.
+        runs: queue offsets that the log has.
+    """
+    if not stretches:
+        return []
+    edges = np.array(stretches, np.int64).reshape(-1, 2)
+    found: list[LostMessage] = []
+    files = UnitFiles(directory, queue_file_size)
+    try:
+        for key in queue_keys(directory.consume_queue):
+            found += _of_queue(files, key, edges, runs.get(key, []))
+        for key in queue_keys(directory.batch_consume_queue):
+            units = files.batches(key)
+            for unit in units[_inside(units, edges)]:
+                phy_offset, size, base, count = unit.item()
+                found.append(LostMessage(phy_offset, size, *key, base, count))
+    finally:
+        files.close()
+    return sorted(found)
+
+
+def _of_queue(
+    files: UnitFiles, key: QueueKey, edges: NDArray[np.int64], runs: list[Run]
+) -> list[LostMessage]:
+    first, behind = files.bounds(key)
+    found = []
+    for start in range(first, behind, LOOK_UNITS):
+        # one unit more on either side tells whether the outer ones are in order
+        low, high = max(first, start - 1), min(behind, start + LOOK_UNITS + 1)
+        units = np.frombuffer(files.units(key, low, high - low), UNITS)
+        good = _inside(units, edges) & _in_order(units)
+        for number in np.flatnonzero(good).tolist():
+            queue_offset = low + number
+            if start <= queue_offset < start + LOOK_UNITS and not has_offset(runs, queue_offset):
+                phy_offset, size, _ = units[number].item()
+                found.append(LostMessage(phy_offset, size, *key, queue_offset))
+    return found
+
+
+def _inside(units: NDArray[np.void], edges: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which units speak of a record inside of a stretch."""
+    offsets = units["phy_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    number = np.searchsorted(edges[:, 0], offsets, "right") - 1
+    inside: NDArray[np.bool_] = (number >= 0) & (sizes >= SMALLEST_RECORD_SIZE)
+    inside &= sizes <= edges[number, 1] - offsets
+    return inside
+
+
+def _in_order(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which units lie between their neighbours, as far as those have a place."""
+    offsets = units["phy_offset"].astype(np.int64)
+    used = units["size"] > 0
+    good = np.ones(len(units), bool)
+    good[1:] &= ~used[:-1] | (offsets[:-1] < offsets[1:])
+    good[:-1] &= ~used[1:] | (offsets[:-1] < offsets[1:])
+    return good

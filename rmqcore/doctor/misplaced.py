@@ -1,0 +1,169 @@
+"""Records whose header was damaged: the body is right, but they name another place in a queue.
+
+The CRC of a record covers its body only. A header that names a wrong topic, queue or queue offset
+is told by the consume queue that leads to the record, or by a queue offset that no queue can have.
+Such a record would take the place of another message, or make a queue where none was.
+
+A consume queue may be what is wrong, such as one whose file was swapped with another's. So it is
+believed only where the units beside lead to records that agree with it, and where no record that
+it contradicts is led to from the place that it names, or fits between the two that its own queue
+has beside it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from rmqcore._codec import decode_record
+from rmqcore.doctor.log_survey import FileSurvey, Gap, QueueKey, Run, Runs, has_offset, lacking
+from rmqcore.files.consume_queue import HOLE_UNITS_MAX
+from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
+from rmqcore.rebuild.consume_queues import queue_keys
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
+
+#: so many units of one queue are followed into the log
+_FOLLOWED_MAX = 10_000
+_REASON = "the body is whole, but the header names a place in a queue that is not the record's"
+
+
+def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
+    """Make a gap of each record whose header names a wrong place; its claim goes from the runs."""
+    places = {run.phy_offset for found in runs.values() for run in _outliers(found)}
+    files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
+    try:
+        for key in queue_keys(log.directory.consume_queue):
+            if not key[0].startswith("%LMQ%"):
+                places.update(_contradicted(log, files, key, runs))
+    finally:
+        files.close()
+    starts = [file.start for file in surveys]
+    for phy_offset in sorted(places):
+        record = log.record_at(phy_offset)
+        if record is None:
+            continue
+        message = decode_record(record)
+        file = surveys[bisect_right(starts, phy_offset) - 1]
+        stop = phy_offset + len(record)
+        file.gaps.append(Gap(phy_offset, stop, _REASON, message.store_timestamp_ms))
+        file.gaps.sort(key=lambda gap: gap.start)
+        _drop_claim(runs, message)
+
+
+def _outliers(runs: list[Run]) -> Iterator[Run]:
+    """Runs of one message with an offset that neither what is before nor behind it agrees with."""
+    for number, one in enumerate(runs):
+        before = runs[number - 1].stop if number else one.first
+        after = runs[number + 1].first if number + 1 < len(runs) else 0
+        too_far = one.first - before > HOLE_UNITS_MAX
+        if one.stop - one.first == 1 and (too_far or 0 < after < one.first):
+            yield one
+
+
+def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> Iterator[int]:
+    """Records that the queue leads to, for offsets that no record names."""
+    first, end = files.bounds(key)[0], files.end(key)
+    absent = [(first, end)]
+    if found := runs.get(key):
+        least, greatest = min(one.first for one in found), max(one.stop for one in found)
+        absent = [(first, least), *lacking(found), (greatest, end)]
+    stretch: list[tuple[int, MessageExt]] = []
+    for queue_offset, message in _messages(log, files, key, absent):
+        if _agrees(message, key, queue_offset):
+            continue
+        if stretch and queue_offset > stretch[-1][0] + 1:
+            yield from _misplaced(log, files, key, runs, stretch)
+            stretch = []
+        stretch.append((queue_offset, message))
+    yield from _misplaced(log, files, key, runs, stretch)
+
+
+def _misplaced(
+    log: LogPlan,
+    files: UnitFiles,
+    key: QueueKey,
+    runs: Runs,
+    stretch: list[tuple[int, MessageExt]],
+) -> Iterator[int]:
+    """Records of a stretch of units that all contradict theirs, where the queue is believed."""
+    if not stretch or any(
+        _is_led_to(files, message) or _fits(runs, message) for _, message in stretch
+    ):
+        return
+    low, high = stretch[0][0], stretch[-1][0] + 1
+    beside = _messages(log, files, key, [(low - 1, low), (high, high + 1)])
+    if all(_agrees(message, key, queue_offset) for queue_offset, message in beside):
+        yield from (message.phy_offset for _, message in stretch)
+
+
+def _is_led_to(files: UnitFiles, message: MessageExt) -> bool:
+    """True when the unit of the place that a record names leads to it."""
+    key, queue_offset = (message.topic, message.queue_id), message.queue_offset
+    if queue_offset < 0 or not _agrees(message, key, queue_offset):
+        return False
+    unit = UNIT_HEAD.unpack_from(files.units(key, queue_offset, 1))
+    return bool(unit == (message.phy_offset, message.store_size))
+
+
+def _fits(runs: Runs, message: MessageExt) -> bool:
+    """True when a record alone has the place that it names, and others have those beside it."""
+    found, offset = runs.get((message.topic, message.queue_id), []), message.queue_offset
+    claims = sum(one.first <= offset < one.stop for one in found)
+    return claims == 1 and has_offset(found, offset - 1) and has_offset(found, offset + 1)
+
+
+def _messages(
+    log: LogPlan, files: UnitFiles, key: QueueKey, spans: list[tuple[int, int]]
+) -> Iterator[tuple[int, MessageExt]]:
+    """(queue offset, message) of whole records that some of the queue's units lead to."""
+    units = _units(files, key, spans, files.bounds(key)[0], files.end(key))
+    for queue_offset, phy_offset, size in islice(units, _FOLLOWED_MAX):
+        record = log.record_at(phy_offset) if phy_offset >= log.start else None
+        if record is not None and len(record) == size:
+            message = decode_record(record)
+            if not _is_elsewhere(message):
+                yield queue_offset, message
+
+
+def _units(
+    files: UnitFiles, key: QueueKey, absent: list[tuple[int, int]], first: int, end: int
+) -> Iterator[tuple[int, int, int]]:
+    """(queue offset, physical offset, size) of the queue's units at some offsets."""
+    for low, high in absent:
+        for start in range(max(low, first), min(high, end), LOOK_UNITS):
+            raw = files.units(key, start, min(LOOK_UNITS, high - start, end - start))
+            units = np.frombuffer(raw, UNITS)
+            used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
+            for number in np.flatnonzero(used).tolist():
+                phy_offset, size, _ = units[number].item()
+                yield start + number, phy_offset, size
+
+
+def _is_elsewhere(message: MessageExt) -> bool:
+    """True for what may be in other queues than the one it names, or in one of batches."""
+    return not message.properties.keys().isdisjoint(("INNER_MULTI_DISPATCH", "INNER_NUM"))
+
+
+def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
+    """True when a record names the very place that led to it, and is of a kind that has one."""
+    kind = message.sys_flag & SysFlag.TRANSACTION_MASK
+    has_place = kind in (0, SysFlag.TRANSACTION_COMMIT)
+    named = message.topic, message.queue_id, message.queue_offset
+    return has_place and named == (*key, queue_offset)
+
+
+def _drop_claim(runs: Runs, message: MessageExt) -> None:
+    """Take one message out of the runs."""
+    found, offset = runs.get((message.topic, message.queue_id), []), message.queue_offset
+    for number, one in enumerate(found):
+        alone = one.stop - one.first == 1 and one.phy_offset != message.phy_offset
+        if one.first <= offset < one.stop and one.phy_offset <= message.phy_offset and not alone:
+            parts = one._replace(stop=offset), one._replace(first=offset + 1)
+            found[number : number + 1] = [part for part in parts if part.first < part.stop]
+            return

@@ -1,0 +1,558 @@
+"""The plan of a repair: what is wrong with a store, each step, what it saves and what it gives up.
+
+Changes nothing: no lock is taken, no file is opened for writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from rmqcore.config import StoreConfig, load_config
+from rmqcore.doctor.cover import has_placeholder
+from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.journal import Journal, below, stamps_of
+from rmqcore.doctor.log_survey import (
+    FileSurvey,
+    Gap,
+    QueueKey,
+    Runs,
+    gaps_of,
+    lacking,
+    last_with_records,
+    merged_runs,
+    survey_log,
+)
+from rmqcore.doctor.lost_messages import LostMessage, lost_messages
+from rmqcore.doctor.misnamed import misnamed
+from rmqcore.doctor.misplaced import add_misplaced
+from rmqcore.doctor.offset_tables import offsets_ahead
+from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
+from rmqcore.doctor.stale_tail import drop_stale_tail
+from rmqcore.doctor.verify import Verification
+from rmqcore.doctor.verify_files import config_value, leases_problem
+from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.format._numbers import CHECKPOINT_SIZE, SMALLEST_RECORD_SIZE
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.runner import Runner
+from rmqcore.scan.unit_files import UnitFiles
+
+PLAN_VERSION = 1
+#: so many files of a log may be missing before the doctor believes that a name is wrong
+MISSING_MAX = 4096
+#: the sizes that a repair keeps, whatever it changes
+SIZES = (
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+    "mapper_file_size_batch_consume_queue",
+    "max_hash_slot_num",
+    "max_index_num",
+)
+_LOG_FILE: Final = re.compile(r"[0-9]{20}")
+DoctorProgress = Callable[[str, int, int], None]
+
+
+class StepKind(StrEnum):
+    """What a step of a repair does; the order is that of the steps."""
+
+    RESTORE_CONFIG = "restore-config"
+    DROP_CONFIG = "drop-config"
+    COVER = "cover"
+    RESIZE = "resize"
+    CUT_TAIL = "cut-tail"
+    REMOVE_FILE = "remove-file"
+    REBUILD_QUEUES = "rebuild-queues"
+    REBUILD_INDEX = "rebuild-index"
+    SET_OFFSETS = "set-offsets"
+    CHECKPOINT = "checkpoint"
+    CLEAR_ABORT = "clear-abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a repair.
+
+    Attributes:
+        kind: `StepKind`.
+        path: the file or directory that is changed, below the store's; absolute for a log that
+            lies elsewhere.
+        what: what is wrong.
+        saves, gives_up: what the step keeps, and what is lost by it, in words.
+        start, stop: physical offsets of the stretch of the log, -1 for none.
+        timestamp_ms: store time of the records that cover it.
+    """
+
+    kind: StepKind
+    path: Path
+    what: str
+    saves: str
+    gives_up: str = ""
+    start: int = -1
+    stop: int = -1
+    timestamp_ms: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The step as plain values, for JSON."""
+        return asdict(self) | {"kind": self.kind.value, "path": str(self.path)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Step:
+        """The step that `to_dict` has written."""
+        kind, path = StepKind(values["kind"]), Path(values["path"])
+        return cls(**{**values, "kind": kind, "path": path})
+
+
+@dataclass(slots=True)
+class RepairPlan:
+    """What is wrong with a store, and what a repair would do.
+
+    Attributes:
+        path: the store's directory.
+        steps: in the order in which they are done.
+        lost: messages whose records are damaged or gone, as far as consume queues know them.
+        unnamed: numbers of messages that the log lacks between two that it has, and of which no
+            queue knows a place: (topic, queue id, first queue offset, offset behind).
+        left: what a repair cannot put right, in words.
+        log_end: physical offset where the log ends afterwards.
+        last_timestamp_ms: store time of its last record.
+        sizes: settings of the store's files.
+        stamp: digest of names, lengths and times of all files when the plan was made.
+        live: a writer has the store open.
+        interrupted: a repair or an undo was begun and not finished: "repair", "undo" or "".
+    """
+
+    path: Path
+    steps: list[Step] = field(default_factory=list)
+    lost: list[LostMessage] = field(default_factory=list)
+    unnamed: list[tuple[str, int, int, int]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    log_end: int = 0
+    last_timestamp_ms: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+    stamp: str = ""
+    live: bool = False
+    interrupted: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """True when there is nothing to repair, and nothing that cannot be."""
+        return not (self.steps or self.left or self.interrupted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, for JSON."""
+        return {
+            "version": PLAN_VERSION,
+            "path": str(self.path),
+            "clean": self.clean,
+            "steps": [step.to_dict() for step in self.steps],
+            "lost": [message.to_dict() for message in self.lost],
+            "unnamed": [list(one) for one in self.unnamed],
+            "left": self.left,
+            "log_end": self.log_end,
+            "last_timestamp_ms": self.last_timestamp_ms,
+            "sizes": self.sizes,
+            "stamp": self.stamp,
+            "live": self.live,
+            "interrupted": self.interrupted,
+        }
+
+    def check_places(self, directory: StoreDir) -> None:
+        """Refuse a plan, which may have been edited, of what is no place of this store's.
+
+        Raises:
+            StoreError: a step names a file elsewhere, or bytes that are not in its file.
+        """
+        size = self.sizes.get("mapped_file_size_commit_log", 0)
+        roots = [_absolute(root) for root in (directory.path, directory.commit_log)]
+        for step in self.steps:
+            path = _absolute(directory.path / step.path)
+            inside = any(root in path.parents for root in roots)
+            if inside and step.kind in (StepKind.COVER, StepKind.CUT_TAIL):
+                first = int(path.name) if _LOG_FILE.fullmatch(path.name) else -1
+                inside = 0 <= first <= step.start <= step.stop <= first + size
+            if not inside:
+                raise StoreError(f"the plan is damaged: no step of a repair changes {step.path} so")
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RepairPlan:
+        """The plan that was written as JSON, as by ``rmqcore doctor plan --out``.
+
+        Raises:
+            StoreError: it is no plan of this version.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise StoreError(f"this is no plan: {error}") from error
+        return cls.from_dict(values if isinstance(values, dict) else {})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RepairPlan:
+        """The plan that `to_dict` has written.
+
+        Raises:
+            StoreError: it is no plan of this version.
+        """
+        if values.get("version") != PLAN_VERSION:
+            raise StoreError("this is no plan that this version of rmqcore has written")
+        plain = ("left", "log_end", "last_timestamp_ms", "sizes", "stamp", "live", "interrupted")
+        try:
+            return cls(
+                Path(values["path"]),
+                [Step.from_dict(step) for step in values["steps"]],
+                [LostMessage(**message) for message in values["lost"]],
+                [(topic, queue, first, stop) for topic, queue, first, stop in values["unnamed"]],
+                **{name: values[name] for name in plain},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"the plan is damaged: {error!r}") from error
+
+
+def plan(
+    store_path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | str | Path | None = None,
+    jobs: int | Runner = 1,
+    progress: DoctorProgress | None = None,
+) -> RepairPlan:
+    """Say what is wrong with a store, and how `repair` would put it right; changes nothing.
+
+    Args:
+        store_path: the store's directory; only read, and may be read only.
+        config: settings of the store, as for `open_store`. Sizes of files that are damaged
+            themselves are best given.
+        jobs: processes that walk the log, or what else runs a function over splits.
+        progress: called with (phase, done, total) in bytes of log.
+
+    Raises:
+        StoreNotFoundError: no store is there.
+        ConfigError: a setting that was given contradicts the files, or the only log file was cut
+            short, so that its size has to be given.
+    """
+    loaded = load_config(config)
+    directory = StoreDir(store_path, loaded.store_path_commit_log)
+    directory.require()
+    return Planner(directory, loaded, directory.is_locked()).run(jobs, progress)
+
+
+def _absolute(path: Path) -> Path:
+    """A path without ``..``; links stay."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve follows links
+
+
+def stamp_of(directory: StoreDir) -> str:
+    """A digest of names, lengths and times of a store's files, but for its lock and journals."""
+    stamps = json.dumps(stamps_of(directory), sort_keys=True)
+    return hashlib.sha256(stamps.encode()).hexdigest()
+
+
+class Planner:
+    """Makes one plan."""
+
+    def __init__(self, directory: StoreDir, config: StoreConfig, live: bool) -> None:
+        self._directory = directory
+        self._given = config
+        self._plan = RepairPlan(directory.path, live=live)
+        self.runs: Runs = {}
+
+    def run(self, jobs: int | Runner, progress: DoctorProgress | None) -> RepairPlan:
+        """Make it."""
+        plan = self._plan
+        journal = Journal.latest(self._directory)
+        if journal is not None and (journal.undoing or not journal.finished):
+            plan.interrupted = "undo" if journal.undoing else "repair"
+            return plan
+        plan.stamp = stamp_of(self._directory)
+        self._config = lenient_config(self._given, self._directory)
+        if "mapped_file_size_commit_log" not in self._given.explicit and not plan.live:
+            refuse_cut_log(self._config, self._directory)
+        plan.sizes = {name: getattr(self._config, name) for name in SIZES}
+        if self._name_misnamed():
+            return plan
+        self._plan_config_files()
+        log_steps = self._plan_log(jobs, progress)
+        self._plan_derived(log_steps, jobs, progress)
+        self._plan_offsets()
+        self._plan_ending()
+        return plan
+
+    def _add(self, kind: StepKind, path: Path, what: str, saves: str, **facts: Any) -> None:
+        place = Path(below(self._directory.path, path))
+        self._plan.steps.append(Step(kind, place, what, saves, **facts))
+
+    def _name_misnamed(self) -> bool:
+        """Name log files that have each other's names; whoever mixed them up knows why."""
+        plan = self._plan
+        for path, name in misnamed(numbered_files(self._directory.commit_log)):
+            place = below(self._directory.path, path)
+            what = f"by its first record, {place} is {name}; give it that name, and plan again"
+            plan.left.append(what)
+        return bool(plan.left)
+
+    # ---- config/*.json
+
+    def _plan_config_files(self) -> None:
+        root = self._directory.config
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            if not path.name.endswith((".json", ".json.bak")) or is_readable_json(path):
+                continue
+            other = other_generation(path)
+            what = "it cannot be read"
+            if is_readable_json(other):
+                saves = f"what {other.name} holds takes its place"
+                gives_up = "" if path.name.endswith(".bak") else f"changes since {other.name}"
+                self._add(StepKind.RESTORE_CONFIG, path, what, saves, gives_up=gives_up)
+            else:
+                saves = "the file can be written anew; its bytes are kept in the journal"
+                gives_up = "its settings: there is no readable generation of it"
+                self._add(StepKind.DROP_CONFIG, path, what, saves, gives_up=gives_up)
+        if what := leases_problem(self._directory):
+            saves = "the store can be opened; its bytes are kept in the journal"
+            gives_up = "which messages are leased: they come again"
+            path = self._directory.consumer_leases
+            self._add(StepKind.DROP_CONFIG, path, what, saves, gives_up=gives_up)
+
+    # ---- the log
+
+    def _plan_log(self, jobs: int | Runner, progress: DoctorProgress | None) -> bool:
+        """Plan the steps of the log; False when it is whole."""
+        before = len(self._plan.steps)
+        size = self._config.mapped_file_size_commit_log
+        files = self._regular_files(size)
+        tell = None if progress is None else lambda done, total: progress("log", done, total)
+        surveys = survey_log(
+            self._directory.path,
+            files,
+            size,
+            gap_min=SMALLEST_RECORD_SIZE,
+            verify_crc_property=self._config.force_verify_prop_crc,
+            jobs=jobs,
+            progress=tell,
+        )
+        log = LogPlan(self._directory, self._config, strict=False)
+        drop_stale_tail(log, surveys)
+        self.runs = merged_runs(surveys)
+        add_misplaced(log, surveys, self.runs)
+        gaps = list(gaps_of(surveys, size))
+        self._plan_lost(gaps, surveys, size)
+        for file, gap in gaps:
+            self._plan_gap(file, gap, size)
+        self._plan_sizes(surveys, size)
+        self._plan_end(surveys, size)
+        return len(self._plan.steps) > before
+
+    def _regular_files(self, size: int) -> list[tuple[int, Path, int]]:
+        """The log's files; one whose name is no offset of this log is taken out."""
+        files = numbered_files(self._directory.commit_log)
+        phases = [start % size for start, _, _ in files]
+        common = max(phases, key=phases.count, default=0)
+        regular: list[tuple[int, Path, int]] = []
+        for number, (start, path, length) in enumerate(files):
+            far = regular and start - regular[-1][0] > MISSING_MAX * size
+            if start % size != common or far:
+                saves = "the log is one sequence of files again"
+                what = f"its name is no offset of a log of files of {size} bytes"
+                gives_up = f"its {length} bytes, which are kept in the journal"
+                self._add(StepKind.REMOVE_FILE, path, what, saves, gives_up=gives_up)
+            else:
+                regular.append(files[number])
+        return regular
+
+    def _plan_lost(
+        self, gaps: list[tuple[FileSurvey, Gap]], surveys: list[FileSurvey], size: int
+    ) -> None:
+        """Which messages are gone: by the queues' units, else by the numbers that lack."""
+        plan = self._plan
+        stretches = [(gap.start, gap.stop) for _, gap in gaps]
+        last = last_with_records(surveys)
+        if last >= 0 and not plan.live:
+            stretches.append((surveys[last].end, surveys[last].start + MISSING_MAX * size))
+        plan.lost = lost_messages(
+            self._directory, self._config.mapped_file_size_consume_queue, stretches, self.runs
+        )
+        if not gaps:
+            return
+        known = {(one.topic, one.queue_id, one.queue_offset) for one in plan.lost}
+        for (topic, queue_id), runs in sorted(self.runs.items()):
+            for first, stop in lacking(runs):
+                low, high = first, stop
+                while low < high and (topic, queue_id, low) in known:
+                    low += 1
+                while high > low and (topic, queue_id, high - 1) in known:
+                    high -= 1
+                if low < high:
+                    plan.unnamed.append((topic, queue_id, low, high))
+
+    def _plan_gap(self, file: FileSurvey, gap: Gap, size: int) -> None:
+        lost = [one for one in self._plan.lost if gap.start <= one.phy_offset < gap.stop]
+        named = sum(has_placeholder(one) for one in lost)
+        saves = "every record behind it; RocketMQ would end the log here"
+        if named:
+            saves += f"; {named} numbers of queues, by records that stand for what is lost"
+        gives_up = f"{gap.stop - gap.start} bytes with {len(lost)} messages that queues know of"
+        if gap.given_up:
+            gives_up += f", and {gap.given_up} whole records: the place alone is too small for one"
+        self._add(
+            StepKind.COVER,
+            file.path,
+            gap.reason,
+            saves,
+            gives_up=gives_up,
+            start=gap.start,
+            stop=gap.stop,
+            timestamp_ms=gap.timestamp_ms,
+        )
+
+    def _plan_sizes(self, surveys: list[FileSurvey], size: int) -> None:
+        last = last_with_records(surveys)
+        for number, file in enumerate(surveys):
+            if file.size in (-1, size) or number > last:
+                continue
+            if file.size > size or file.ends_in_blank or number == last:
+                what = f"the file has {file.size} bytes, files here have {size}"
+                saves = "RocketMQ opens no store with such a file"
+                gives_up = f"{file.size - size} bytes behind its end" if file.size > size else ""
+                self._add(StepKind.RESIZE, file.path, what, saves, gives_up=gives_up)
+
+    def _plan_end(self, surveys: list[FileSurvey], size: int) -> None:
+        """The tail behind the last whole record, and files that hold none."""
+        last = last_with_records(surveys)
+        plan = self._plan
+        if last < 0:
+            plan.log_end = surveys[0].start if surveys else 0
+        else:
+            file = surveys[last]
+            plan.log_end, plan.last_timestamp_ms = file.end, file.last_ms
+            if not file.ends_in_blank and file.used_behind and not plan.live:
+                self._add(
+                    StepKind.CUT_TAIL,
+                    file.path,
+                    f"{file.used_behind} bytes behind the last whole record: {file.reason}",
+                    "the log ends behind its last whole record",
+                    gives_up=f"{file.used_behind} bytes that are no part of the log",
+                    start=file.end,
+                    stop=file.start + size,
+                )
+        ended = False
+        for file in surveys[last + 1 :]:
+            # RocketMQ makes the next file beforehand: it is empty, and has its place
+            ended |= file.size != size or file.used_behind > 0 or file.ends_in_blank
+            if ended and file.size >= 0 and not plan.live:
+                what = "no whole record is in it, nor behind it"
+                saves = "the log ends behind its last whole record"
+                gives_up = f"{file.used_behind} bytes without a whole record"
+                self._add(StepKind.REMOVE_FILE, file.path, what, saves, gives_up=gives_up)
+
+    # ---- what is derived
+
+    def _plan_derived(
+        self, log_steps: bool, jobs: int | Runner, progress: DoctorProgress | None
+    ) -> None:
+        queues = index = "the log has changed" if log_steps else ""
+        if not log_steps:
+            # `verify` would take a repair's own lock for a writer's
+            report = VerifyReport(self._directory.path, live=self._plan.live)
+            place = StoreDir(self._directory.path, self._given.store_path_commit_log)
+            Verification(place, self._given, report, check_crc=True, progress=progress).run(
+                jobs, 0, None, deep=False
+            )
+            for finding in report.findings:
+                if finding.severity is Severity.NOTE:
+                    continue
+                if finding.part == "consume queue":
+                    queues = queues or finding.what
+                elif finding.part == "index":
+                    index = index or finding.what
+        root = self._directory
+        if queues:
+            saves = "each message is found at its queue offset"
+            self._add(StepKind.REBUILD_QUEUES, root.consume_queue, queues, saves)
+        if index and (root.index.is_dir() or self._config.message_index_enable):
+            self._add(StepKind.REBUILD_INDEX, root.index, index, "each key is found")
+
+    def _plan_offsets(self) -> None:
+        """Offsets of consumers and delay levels that are behind the end of their queue."""
+        if self._plan.live:
+            return
+        ends: dict[QueueKey, int] = {}
+        if any(step.kind is StepKind.REBUILD_QUEUES for step in self._plan.steps):
+            ends = {key: runs[-1].stop for key, runs in self.runs.items() if runs}
+            for one in filter(has_placeholder, self._plan.lost):
+                key = one.topic, one.queue_id
+                if one.phy_offset < self._plan.log_end:
+                    ends[key] = max(ends.get(key, 0), one.queue_offset + 1)
+        files = UnitFiles(self._directory, self._config.mapped_file_size_consume_queue)
+        try:
+            paths = offsets_ahead(
+                self._directory, lambda key: ends.get(key) or files.queue_end(key)
+            )
+        finally:
+            files.close()
+        for path in paths:
+            self._add(
+                StepKind.SET_OFFSETS,
+                path,
+                "it has offsets that are negative, or behind the ends of queues",
+                "consumers get what is put from now on; they would skip it up to there",
+            )
+
+    def _plan_ending(self) -> None:
+        directory, plan = self._directory, self._plan
+        # a writer goes on behind what was looked at
+        last_timestamp_ms = 0 if plan.live else plan.last_timestamp_ms
+        problem = checkpoint_problem(directory, last_timestamp_ms)
+        if plan.steps or problem:
+            what = problem or "log, queues or index have changed"
+            saves = "the next opening trusts what this repair has compared, and no more"
+            self._add(StepKind.CHECKPOINT, directory.checkpoint, what, saves)
+        if directory.was_aborted and not plan.live:
+            what = "the last writer did not close the store"
+            saves = "the next opening finds all in order, and does not recover"
+            self._add(StepKind.CLEAR_ABORT, directory.abort, what, saves)
+
+
+def other_generation(path: Path) -> Path:
+    """The backup of a file of ``config/``, or the file of a backup."""
+    if path.name.endswith(".bak"):
+        return path.with_name(path.name.removesuffix(".bak"))
+    return path.with_name(path.name + ".bak")
+
+
+def is_readable_json(path: Path) -> bool:
+    """True when a file of ``config/`` is there and can be read."""
+    try:
+        config_value(path)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def checkpoint_problem(directory: StoreDir, last_timestamp_ms: int) -> str:
+    """What is wrong with the checkpoint; empty for nothing."""
+    checkpoint = StoreCheckpoint(directory.checkpoint)
+    try:
+        found = checkpoint.load()
+    except CorruptStoreError as error:
+        return error.reason
+    if not found:
+        return ""
+    if directory.checkpoint.stat().st_size != CHECKPOINT_SIZE:
+        return f"it has {directory.checkpoint.stat().st_size} bytes, not {CHECKPOINT_SIZE}"
+    times = (
+        checkpoint.physic_msg_timestamp_ms,
+        checkpoint.logics_msg_timestamp_ms,
+        checkpoint.index_msg_timestamp_ms,
+    )
+    if last_timestamp_ms and max(times) > last_timestamp_ms:
+        return f"its times go up to {max(times)}, the last record's is {last_timestamp_ms}"
+    return ""

@@ -1,0 +1,402 @@
+"""A plan changes nothing, a repair saves every whole record under its number, undo brings all back.
+
+On stores that Apache RocketMQ wrote, damaged in each way there is.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from doctor.damage import (
+    DAMAGES,
+    assert_found,
+    garbled_json,
+    known_messages,
+    last_used,
+    log_files,
+    missing_log_file,
+    overwrite,
+    some_damage,
+    torn_tail,
+    whole,
+    zeroed_region,
+)
+
+import rmqcore
+from golden.check import digest_tree
+from golden.stores import RELEASES, packed_stores
+from rmqcore import doctor
+from rmqcore.config import load_config
+from rmqcore.doctor.cover import LOST_FLAG, LOST_PROPERTY
+from rmqcore.errors import ConfigError, StoreError, StoreLockedError
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.java.json import parse_java_json
+
+ALL = packed_stores()
+DUMPS = Path(__file__).parents[1] / "unit" / "broker_configs"
+NOBODY = 65534
+#: the lane test-doctor runs every damage on every store; `make test` a few
+QUICK = {torn_tail, zeroed_region, missing_log_file, garbled_json}
+EACH = [
+    pytest.param(release, damage, id=f"{damage.__name__}-{release}", marks=marks)
+    for number, damage in enumerate(DAMAGES)
+    for release in RELEASES
+    for marks in [[] if damage in QUICK and RELEASES[number % 2] == release else pytest.mark.slow]
+]
+
+
+def file_size(golden):
+    return load_config(golden.conf).mapped_file_size_commit_log
+
+
+def stamps(root):
+    return {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+
+
+def assert_repaired(golden, known, intact=()):
+    """The whole round: plan, repair, undo."""
+    store = golden.path
+    left = whole(store, known, file_size(golden))
+    before, times = digest_tree(store), stamps(store)
+    plan = doctor.plan(store, config=golden.conf)
+    assert (digest_tree(store), stamps(store)) == (before, times)
+    assert plan.steps
+    report = doctor.repair(store, config=golden.conf, plan=plan)
+    assert report.left == []
+    assert doctor.plan(store, config=golden.conf).clean
+    assert doctor.verify(store, config=golden.conf).clean
+    assert_found(store, left)
+    lost = {(one.topic, one.queue_id, one.queue_offset) for one in report.plan.lost}
+    assert not lost & {(one.topic, one.queue_id, one.queue_offset) for one in left}
+    assert doctor.undo(store).changes > 0
+    assert digest_tree(store) == before
+    assert not (store / "doctor").exists()
+    return plan
+
+
+@pytest.mark.parametrize(("release", "damage"), EACH)
+def test_each_damage_is_repaired_and_the_repair_undone(golden_store, release, damage):
+    golden = golden_store(release, "basic")
+    known = known_messages(golden.path)
+    damage(golden.path)
+    assert_repaired(golden, known)
+
+
+def test_a_brokers_dumped_configuration_is_that_of_its_store(golden_store, tmp_path):
+    golden = golden_store("4.9.7", "basic")
+    conf = tmp_path / "dumped.conf"
+    conf.write_text((DUMPS / "4.9.7.txt").read_text("utf-8") + golden.conf.read_text("utf-8"))
+    known = known_messages(golden.path)
+    zeroed_region(golden.path)
+    assert_repaired(dataclasses.replace(golden, conf=conf), known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ALL, ids="-".join)
+def test_every_kind_of_store_is_repaired(golden_store, store):
+    golden = golden_store(*store)
+    if store[1] == "crashed":
+        rmqcore.open_store(golden.path, config=golden.conf).close()
+    assert doctor.plan(golden.path).clean
+    known = known_messages(golden.path)
+    zeroed_region(golden.path)
+    assert_repaired(golden, known)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_a_crash_of_rocketmq_has_left_is_repaired(golden_store, release):
+    golden = golden_store(release, "crashed")
+    plan = assert_repaired(golden, [])
+    assert [step.kind.value for step in plan.steps] == [
+        "cut-tail",
+        "rebuild-queues",
+        "rebuild-index",
+        "checkpoint",
+        "clear-abort",
+    ]
+
+
+def rounds(golden_store, seed, count):
+    for number in range(count):
+        rng = random.Random(seed + number)
+        golden = golden_store(rng.choice(RELEASES), "basic")
+        known = known_messages(golden.path)
+        done = some_damage(golden.path, rng)
+        if not doctor.plan(golden.path, config=golden.conf).clean:
+            try:
+                assert_repaired(golden, known)
+            except BaseException as error:
+                error.add_note(f"seed {seed + number}: {done}")
+                raise
+        golden.path.parent.rename(golden.path.parent.with_name(f"done-{number}"))
+
+
+def test_random_damages_are_repaired(golden_store, seed):
+    rounds(golden_store, seed, 2)
+
+
+@pytest.mark.slow
+def test_many_random_damages_are_repaired(golden_store, seed):
+    rounds(golden_store, seed, 100)
+
+
+def test_an_intact_store_is_left_alone(golden_store):
+    store = golden_store("5.5.0", "basic").path
+    before = digest_tree(store)
+    report = doctor.repair(store)
+    assert report.clean
+    assert report.journal is None
+    assert doctor.undo(store).changes == 0
+    assert digest_tree(store) == before
+
+
+@pytest.fixture
+def damaged(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    zeroed_region(golden.path)
+    return golden.path
+
+
+def by_nobody(work):
+    """What some work comes to in a process of a user who may change nothing."""
+    with multiprocessing.get_context("fork").Pool(1, initializer=become_nobody) as pool:
+        return pool.apply(work)
+
+
+def become_nobody():
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def plan_here():
+    with pytest.raises(PermissionError):
+        Path("stray").touch()
+    return len(doctor.plan(Path()).steps)
+
+
+def test_a_plan_is_made_of_a_directory_that_cannot_be_written(damaged, monkeypatch):
+    paths = [damaged, *damaged.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    # the directories above are closed to others
+    monkeypatch.chdir(damaged)
+    try:
+        assert by_nobody(plan_here) > 0
+    finally:
+        for path in paths:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_what_root_repairs_stays_its_owners(damaged):
+    log_files(damaged)[1].unlink()
+    for path in (damaged, *damaged.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    doctor.repair(damaged)
+    roots = {path for path in damaged.rglob("*") if path.stat().st_uid != NOBODY}
+    assert {path.relative_to(damaged).parts[0] for path in roots} == {"doctor"}
+
+
+def test_config_that_no_store_opens_with_is_taken_out(golden_store):
+    path = golden_store("5.5.0", "basic").path
+    config = path / "config"
+    config.mkdir(exist_ok=True)
+    (config / "topics.json").write_text("[1]")
+    (config / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{"0":"x"}}}')
+    (config / "delayOffset.json").write_text('{"offsetTable":{"1":-3,"2":0}}')
+    (config / "consumerLeases.log").write_bytes(b"\0\xff" * 20)
+    (config / "subscriptionGroup.json").symlink_to("missing")
+    before = digest_tree(path)
+    assert doctor.repair(path).clean
+    content = parse_java_json((config / "delayOffset.json").read_text())
+    assert content["offsetTable"] == {"2": 0}
+    rmqcore.open_store(shutil.copytree(path, path.with_name("copy"), symlinks=True)).close()
+    doctor.undo(path)
+    assert digest_tree(path) == before
+    assert (config / "subscriptionGroup.json").is_symlink()
+
+
+def test_what_a_last_file_held_that_is_missing_is_named(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    last = last_used(golden.path)
+    known = [one for one in known_messages(golden.path) if one.phy_offset >= int(last.name)]
+    last.unlink()
+    lost = doctor.plan(golden.path).lost
+    assert {(one.topic, one.queue_id, one.queue_offset) for one in lost} == {
+        (one.topic, one.queue_id, one.queue_offset) for one in known
+    }
+
+
+def test_what_is_lost_is_named_and_its_place_kept(damaged):
+    report = doctor.repair(damaged)
+    named = [one for one in report.plan.lost if not one.topic.startswith("%LMQ%")]
+    assert named
+    with rmqcore.open_store(damaged, mode="r") as store:
+        for one in named:
+            got = store.get_message(one.topic, one.queue_id, one.queue_offset, max_messages=1)
+            (stands,) = got.messages
+            assert stands.flag == LOST_FLAG
+            assert stands.properties in ({}, {LOST_PROPERTY: str(one.size)})
+            assert not stands.body.strip(b"\0")
+            assert (stands.queue_offset, stands.phy_offset) == (one.queue_offset, one.phy_offset)
+
+
+def test_a_plan_survives_json_and_is_refused_when_the_store_has_changed(damaged):
+    plan = doctor.RepairPlan.from_dict(doctor.plan(damaged).to_dict())
+    assert plan == doctor.plan(damaged)
+    (damaged / "config" / "topics.json").parent.mkdir(exist_ok=True)
+    (damaged / "config" / "topics.json").write_text("{}")
+    with pytest.raises(StoreError, match="not as it was"):
+        doctor.repair(damaged, plan=plan)
+    with pytest.raises(StoreError, match="no plan"):
+        doctor.RepairPlan.from_dict({})
+    assert not (damaged / "doctor").exists()
+
+
+def test_a_last_log_file_that_is_missing_in_front_of_an_empty_one(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    last = last_used(golden.path)
+    size = file_size(golden)
+    (last.parent / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
+    known = known_messages(golden.path)
+    last.unlink()
+    plan = assert_repaired(golden, known)
+    assert plan.steps[0].kind is doctor.StepKind.REMOVE_FILE
+
+
+def test_what_an_opening_does_after_a_repair_is_in_order(store_path):
+    sizes = {"mapped_file_size_commit_log": 1 << 14, "mapped_file_size_consume_queue": 320}
+    with rmqcore.open_store(store_path, config=sizes) as store:
+        for number in range(6):
+            store.put("T", b"before")
+            store.put("rmq_sys_state", b"%d" % number)
+            store.put("T", b"behind")
+    at = max(one.phy_offset for one in known_messages(store_path) if one.topic != "T")
+    overwrite(log_files(store_path)[0], at + 4, bytes(4))
+    assert doctor.repair(store_path).clean
+    rmqcore.open_store(store_path).close()
+    assert doctor.verify(store_path).clean
+    with rmqcore.open_store(store_path) as store:
+        # a number is given once, also that of a message that is lost
+        assert store.put("rmq_sys_state", b"next").queue_offset == 6
+
+
+def test_a_plan_of_other_places_changes_nothing(damaged, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    good = doctor.plan(damaged)
+    before = digest_tree(damaged)
+    cover = next(step for step in good.steps if step.kind is doctor.StepKind.COVER)
+    for wrong in (
+        dataclasses.replace(cover, kind=doctor.StepKind.REMOVE_FILE, path=victim),
+        dataclasses.replace(cover, kind=doctor.StepKind.DROP_CONFIG, path=Path("../victim")),
+        dataclasses.replace(cover, kind=doctor.StepKind.REMOVE_FILE, path=Path()),
+        dataclasses.replace(cover, kind=doctor.StepKind.REMOVE_FILE, path=Path("config/..")),
+        dataclasses.replace(cover, path=Path("config/topics.json")),
+        dataclasses.replace(cover, start=cover.start - (1 << 30)),
+        dataclasses.replace(cover, stop=cover.stop + (1 << 30)),
+    ):
+        with pytest.raises(StoreError, match="plan is damaged"):
+            doctor.repair(damaged, plan=dataclasses.replace(good, steps=[wrong]))
+    assert victim.read_bytes() == b"mine"
+    assert digest_tree(damaged) == before
+    assert doctor.repair(damaged / ".." / damaged.name, plan=good).clean
+
+
+def test_what_is_no_plan_is_refused():
+    for text in (b"{", b"[]", b"\xff", b'{"version":1,"path":3}'):
+        with pytest.raises(StoreError, match=r"no plan|plan is damaged"):
+            doctor.RepairPlan.from_json(text)
+
+
+def test_a_log_elsewhere_is_undone_without_being_told_where(damaged):
+    log = damaged.with_name("elsewhere")
+    (damaged / "commitlog").rename(log)
+    before = digest_tree(log)
+    doctor.repair(damaged, config={"storePathCommitLog": str(log)})
+    assert digest_tree(log) != before
+    doctor.undo(damaged)
+    assert digest_tree(log) == before
+
+
+def test_a_size_that_is_not_the_logs_is_refused(damaged):
+    for size in (1 << 30, 1 << 15):
+        with pytest.raises(ConfigError, match="the store's files have 65536 bytes"):
+            doctor.plan(damaged, config={"mappedFileSizeCommitLog": size})
+
+
+def test_the_size_of_a_single_log_file_that_was_cut_is_asked_for(golden_store):
+    golden = golden_store("5.5.0", "record-crc")
+    (log,) = log_files(golden.path)
+    os.truncate(log, 10_000)
+    with pytest.raises(ConfigError, match="as in -c mappedFileSizeCommitLog=65536"):
+        doctor.plan(golden.path)
+    assert doctor.repair(golden.path, config=golden.conf).clean
+
+
+def test_a_store_that_is_open_is_planned_but_not_repaired(tmp_path):
+    with rmqcore.open_store(tmp_path / "store") as store:
+        store.put("T", b"x")
+        store.flush()
+        plan = doctor.plan(store.path)
+        assert plan.live
+        assert plan.clean
+        with pytest.raises(StoreLockedError, match="another handle of this process"):
+            doctor.repair(store.path)
+
+
+def test_a_repair_without_a_plan_does_not_take_its_own_lock_for_a_writer(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+    known = known_messages(store_path)
+    shutil.rmtree(store_path / "consumequeue")
+    assert doctor.repair(store_path).clean
+    assert_found(store_path, known)
+
+
+def test_a_backup_of_offsets_that_takes_the_files_place_is_set_to_the_ends(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+    path = store_path / "config" / "consumerOffset.json"
+    path.with_name(path.name + ".bak").write_text('{"offsetTable":{"T@g":{0:99}}}')
+    for damage in (lambda: path.write_text("{"), path.unlink):
+        damage()
+        assert doctor.repair(store_path).clean
+        assert parse_java_json(path.read_text())["offsetTable"] == {"T@g": {"0": 1}}
+
+
+def test_timer_messages_that_are_put_next_do_not_count_as_delivered(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for _ in range(3):
+            store.put(TIMER_TOPIC, b"waits")
+    timer = TimerCheck(store_path / "config")
+    for progress in (TimerProgress(9, 12, 1000, 2), TimerProgress(1, 7, 1000, 2)):
+        timer.store(progress)
+        before = digest_tree(store_path)
+        plan = doctor.plan(store_path)
+        assert plan.steps[0].path == Path("config/timercheck")
+        assert doctor.repair(store_path, plan=plan).clean
+        assert timer.load() == TimerProgress(min(progress.first_pending, 3), 3, 1000, 2)
+        doctor.undo(store_path)
+        assert digest_tree(store_path) == before
+    timer.store(TimerProgress(1, 3, 1000, 2))
+    assert doctor.plan(store_path).clean
+
+
+def test_undo_does_not_take_back_what_was_put_since(damaged):
+    doctor.repair(damaged)
+    rmqcore.open_store(damaged).close()
+    with pytest.raises(StoreError, match="has changed since the repair"):
+        doctor.undo(damaged)
+
+
+def test_log_files_keep_the_time_by_which_retention_goes(damaged):
+    times = {path: path.stat().st_mtime_ns for path in log_files(damaged)}
+    doctor.repair(damaged)
+    assert {path: path.stat().st_mtime_ns for path in log_files(damaged)} == times
