@@ -1,0 +1,100 @@
+"""``rmqcore selftest``: what a store survives on this machine, tried out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.options import AsJson
+from rmqcore.cli.output import CONSOLE, print_json, print_table
+from rmqcore.cli.progress import Bars
+from rmqcore.doctor import selftest
+from rmqcore.doctor.selftest import SelfTestReport
+
+app = typer.Typer(
+    help="Damage stores of its own in every way, and see what is left; needs Linux.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+
+Seed = Annotated[int | None, typer.Option(min=0, help="gives the same random choices again")]
+Jobs = Annotated[int, typer.Option(min=1, help="processes that work side by side")]
+
+
+@app.command("crash", cls=StoreCommand, epilog=EXIT_CODES)
+def crash(
+    cuts: Annotated[int, typer.Option(min=0, help="power cuts, replayed")] = 1000,
+    kills: Annotated[int, typer.Option(min=0, help="writers killed with SIGKILL")] = 200,
+    mounted: Annotated[
+        int, typer.Option(min=0, help="cuts of each mounted file system; needs root")
+    ] = 12,
+    seed: Seed = None,
+    jobs: Jobs = 1,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="keep stores that broke a promise there")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cut the power of writers and kill others; nothing that was acknowledged may be lost.
+
+    Exit code 0 when every promise held, 1 when one did not.
+    """
+    with Bars() as bars:
+        report = selftest.crash(
+            cuts=cuts,
+            kills=kills,
+            mounted=mounted,
+            seed=seed,
+            jobs=jobs,
+            keep=keep,
+            progress=bars.show,
+        )
+    _print(report, as_json)
+
+
+@app.command("faults", cls=StoreCommand, epilog=EXIT_CODES)
+def faults(
+    most: Annotated[int, typer.Option("--max", min=1, help="cases of each kind")] = 200,
+    seed: Seed = None,
+    jobs: Jobs = 1,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="damage copies of this store, a few KB large")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let each system call fail once, flip each byte, cut each file at each length.
+
+    Exit code 0 when every promise held, 1 when one did not.
+    """
+    with Bars() as bars:
+        report = selftest.faults(most=most, seed=seed, jobs=jobs, store=store, progress=bars.show)
+    _print(report, as_json)
+
+
+def _print(report: SelfTestReport, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        columns = ("what", "cases", "acknowledged", "broken", "unprotected", "seconds")
+        print_table(
+            columns,
+            (
+                (
+                    *(row.name, row.cases, row.acknowledged, row.failures, row.unprotected),
+                    f"{row.elapsed_s:.1f}",
+                )
+                for row in report.rows
+                if not row.skipped
+            ),
+            right=columns[1:],
+        )
+        for row in report.rows:
+            lines = [f"not done: {row.name}: {row.skipped}"] if row.skipped else row.examples
+            for line in lines:
+                CONSOLE.print(line, markup=False, soft_wrap=True)
+        verdict = "every promise held" if report.clean else "a promise was BROKEN"
+        CONSOLE.print(f"{verdict}; --seed {report.seed} repeats it", markup=False)
+    raise typer.Exit(ExitCode.DONE if report.clean else ExitCode.FINDINGS)
