@@ -1,25 +1,21 @@
-"""A work queue that survives the end of its process: read on from where the last run stopped."""
+"""A work queue that survives the end of its process: what was not done comes again."""
 
 import sys
 import tempfile
 
 import rmqcore
 
-GROUP = "workers"
-
 
 def work(path: str) -> int:
-    """Put three tasks, take two of those that wait; how many still wait."""
+    """Put three tasks, do two of those that wait; how many still wait."""
     with rmqcore.open_store(path) as store:
         for number in range(3):
             store.put("Tasks", b"task %d" % number, keys=f"task-{number}")
-        start = store.consumer_offsets.get("Tasks", GROUP, 0) or 0
-        taken = store.get_message("Tasks", 0, start, max_messages=2)
-        for message in taken.messages:
-            print(f"doing {message.body.decode()} (queue offset {message.queue_offset})")
-        store.consumer_offsets.commit("Tasks", GROUP, 0, taken.next_queue_offset)
-        store.consumer_offsets.persist()
-        return taken.max_queue_offset - taken.next_queue_offset
+        with rmqcore.Consumer(store, "workers", {"Tasks": "*"}) as consumer:
+            for message in consumer.receive(max_messages=2):
+                print(f"doing {message.body.decode()} (queue offset {message.queue_offset})")
+                consumer.ack(message)
+            return sum(lag.ready for lag in consumer.lag())
 
 
 if __name__ == "__main__":

@@ -2,35 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import UserDict
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_group
 
-from rmqcore.cli import (
-    admin,
-    check,
-    offsets,
-    produce,
-    put,
-    query,
-    read,
-    rebuild,
-    serve,
-    stat,
-    transfer,
-)
-from rmqcore.cli.demo import command as demo
 from rmqcore.cli.failures import EXIT_CODES, Application, ExitCode, StoreCommand
 from rmqcore.version import __version__
+
+#: every command: its module below this room, and its function or its application there
+_COMMANDS = {
+    "demo": "demo.command:demo",
+    "serve": "serve:serve",
+    "broker": "serve:broker",
+    "namesrv": "serve:namesrv",
+    "produce": "produce:produce",
+    "consume": "produce:consume",
+    "put": "put:put",
+    "cat": "read:cat",
+    "tail": "read:tail",
+    "query": "query:query",
+    "stat": "stat:stat",
+    "offsets": "offsets:offsets",
+    "verify": "check:verify",
+    "dump": "check:dump",
+    "export": "transfer:export",
+    "import": "transfer:import_",
+    "rebuild": "rebuild:app",
+    "doctor": "doctor:app",
+    "selftest": "selftest:app",
+    "admin": "admin:app",
+    "ha": "ha:app",
+}
+if find_spec("cronsim"):
+    _COMMANDS["metaq"] = "metaq:app"
+if all(find_spec(name) for name in ("pyspark", "pyarrow", "pandas")):
+    _COMMANDS["spark"] = "spark:app"
+
+
+class _Commands(UserDict[str, Any]):
+    """Commands by name; a module is imported when its command is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        command = super().__getitem__(name)
+        if isinstance(command, str):
+            command = self.data[name] = _load(name, command)
+        return command
+
+
+def _load(name: str, place: str) -> Any:
+    """The command or the group of commands at ``module:attribute``."""
+    module, attribute = place.split(":")
+    target = getattr(import_module(f"rmqcore.cli.{module}"), attribute)
+    holder = typer.Typer()
+    if isinstance(target, typer.Typer):
+        holder.add_typer(target, name=name)
+    else:
+        holder.command(name, cls=StoreCommand, epilog=EXIT_CODES)(target)
+    return get_group(holder).commands[name]
+
+
+class _Rmqcore(Application):
+    """The command; what a user did not ask for is not imported."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands({**_COMMANDS, **self.commands})
+
 
 app = typer.Typer(
     name="rmqcore",
     help="Look into, write, check, repair and serve RocketMQ message stores. No JVM.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    cls=Application,
+    cls=_Rmqcore,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -40,24 +88,6 @@ _ANYTHING = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "help_option_names": [],
-}
-_COMMANDS: dict[str, Callable[..., Any]] = {
-    "demo": demo.demo,
-    "serve": serve.serve,
-    "broker": serve.broker,
-    "namesrv": serve.namesrv,
-    "produce": produce.produce,
-    "consume": produce.consume,
-    "put": put.put,
-    "cat": read.cat,
-    "tail": read.tail,
-    "query": query.query,
-    "stat": stat.stat,
-    "offsets": offsets.offsets,
-    "verify": check.verify,
-    "dump": check.dump,
-    "export": transfer.export,
-    "import": transfer.import_,
 }
 
 
@@ -76,16 +106,7 @@ def _rmqcore(
     """Options of the command itself."""
 
 
-for _name, _function in _COMMANDS.items():
-    app.command(_name, cls=StoreCommand, epilog=EXIT_CODES)(_function)
-
-app.add_typer(rebuild.app, name="rebuild")
-app.add_typer(admin.app, name="admin")
-if find_spec("cronsim"):
-    from rmqcore.cli.metaq import app as metaq
-
-    app.add_typer(metaq, name="metaq")
-else:
+if "metaq" not in _COMMANDS:
 
     @app.command(
         "metaq",
@@ -97,11 +118,7 @@ else:
         raise typer.Exit(ExitCode.USAGE)
 
 
-if all(find_spec(name) for name in ("pyspark", "pyarrow", "pandas")):
-    from rmqcore.cli.spark import app as spark
-
-    app.add_typer(spark, name="spark")
-else:
+if "spark" not in _COMMANDS:
 
     @app.command(
         "spark",

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from rmqcore.cli.failures import ExitCode
-from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured, parse_duration
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table
 from rmqcore.cli.progress import Bars
 from rmqcore.doctor import DumpField, DumpItem, Severity, VerifyReport
@@ -29,13 +29,23 @@ def verify(
     store: StorePath,
     jobs: Annotated[int, typer.Option(min=1, help="processes that read side by side")] = 1,
     crc: Annotated[bool, typer.Option("--crc/--no-crc", help="compare bodies with CRCs")] = True,
+    deep: Annotated[
+        bool, typer.Option(help="also each record's time, and unpack compressed bodies")
+    ] = False,
+    max_duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="end after this long, such as 30s or 10m")
+    ] = None,
+    start: Annotated[
+        int, typer.Option(min=0, metavar="OFFSET", help="begin at this physical offset")
+    ] = 0,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Check log, consume queues, index, checkpoint, and that they agree; changes nothing.
 
-    Exit code 0 when there is nothing but notes, 1 with errors or warnings.
+    Exit code 0 when there is nothing but notes, 1 with errors or warnings. With --max-duration or
+    --start only the log is looked at, as far as it comes.
     """
     with Bars() as bars:
         report = verify_store(
@@ -43,6 +53,9 @@ def verify(
             config=configured(config, settings),
             jobs=jobs,
             check_crc=crc,
+            deep=deep,
+            start_phy_offset=start,
+            max_duration_s=parse_duration(max_duration),
             progress=lambda phase, done, total: bars.show(f"check {phase}", done, total),
         )
     if as_json:
@@ -69,8 +82,11 @@ def print_report(report: VerifyReport) -> None:
             "took": f"{report.elapsed_s:.2f} s",
         }
     )
+    if not report.complete:
+        CONSOLE.print(f"the time was over: go on with --start {report.verified_to}")
     verdict = "[bold green]clean[/]" if report.clean else "[bold red]NOT clean[/]"
-    CONSOLE.print(f"verdict: {verdict}, {report.finding_count:,} findings")
+    so_far = "" if report.complete else f" up to physical offset {report.verified_to}"
+    CONSOLE.print(f"verdict: {verdict}{so_far}, {report.finding_count:,} findings")
 
 
 def dump(

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from rmqcore.errors import (
     ConfigWarning,
+    CorruptRecordError,
     CorruptStoreError,
     RmqCoreError,
     StoreError,
@@ -41,6 +42,16 @@ class ExitCode(IntEnum):
     PIPE_CLOSED = 141
 
 
+class FsckCode(IntEnum):
+    """What the exit code of the doctor's commands says: fsck's, for those who script it."""
+
+    CLEAN = 0
+    CORRECTED = 1
+    UNCORRECTED = 4
+    OPERATIONAL = 8
+    USAGE = 16
+
+
 #: typer's own copy of click has another base class than click
 _CLICK_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
@@ -49,6 +60,13 @@ EXIT_CODES = (
     "Exit codes: 0 done; 1 done, and there are findings (or nothing was found); 2 wrong usage or "
     "input; 3 the store, or a broker, refuses (missing, locked, read-only); 4 damaged data; 5 the "
     "system refuses (disk, permission, network); 130 interrupted; 141 the reader closed the pipe."
+)
+
+
+FSCK_CODES = (
+    "Exit codes are those of fsck: 0 nothing is wrong; 1 what was wrong is corrected; 4 errors are "
+    "left as they are (explain: not found; diff: not the same); 8 it could not be done (missing, "
+    "locked, disk, permission); 16 wrong usage; 130 interrupted."
 )
 
 
@@ -81,17 +99,26 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return ExitCode.SYSTEM if isinstance(error, OSError) else ExitCode.STORE
 
 
+def fsck_code_of(error: BaseException) -> FsckCode:
+    """The exit code that an error ends a command of the doctor with."""
+    code = exit_code_of(error)
+    if code is ExitCode.USAGE:
+        return FsckCode.USAGE
+    return FsckCode.UNCORRECTED if code is ExitCode.DAMAGED else FsckCode.OPERATIONAL
+
+
 def describe(error: BaseException) -> str:
     """One line that says what went wrong, with path and offset where there are any."""
     if isinstance(error, StoreNotFoundError) or not isinstance(error, OSError):
-        return " ".join(str(error).split())
+        said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        return " ".join(said.split())
     what = error.strerror or str(error)
     return f"{error.filename}: {what}" if error.filename else what
 
 
-def report(error: BaseException, *, as_json: bool) -> ExitCode:
+def report(error: BaseException, *, as_json: bool, code: IntEnum | None = None) -> IntEnum:
     """Write an error to standard error, as a line or as a JSON object; its exit code."""
-    code = exit_code_of(error)
+    code = exit_code_of(error) if code is None else code
     if not as_json:
         sys.stderr.write(f"rmqcore: error: {describe(error)}\n")
         return code
@@ -130,9 +157,16 @@ class Application(TyperGroup):
                     words, prog_name, complete_var, False, windows_expand_args, **extra
                 )
         except typer.Abort:
+            sys.stderr.write("rmqcore: interrupted\n")
             code = ExitCode.INTERRUPTED
         except _CLICK_ERROR as error:
             code = _report_usage(error, as_json="--json" in words)
+        except SystemExit as ended:
+            # what prints a help page ends the process so
+            if not isinstance(ended.__context__, BrokenPipeError):
+                raise
+            _forget_output()
+            code = ExitCode.PIPE_CLOSED
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
@@ -161,17 +195,20 @@ def _report_usage(error: Any, *, as_json: bool) -> int:
         return int(error.exit_code)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "rmqcore"
+    code = getattr(context and context.command, "usage_code", error.exit_code)
     said = " ".join(error.format_message().split())
     if as_json:
-        facts = {"error": type(error).__name__, "message": said, "exit_code": error.exit_code}
+        facts = {"error": type(error).__name__, "message": said, "exit_code": int(code)}
         sys.stderr.write(json.dumps(facts) + "\n")
     else:
         sys.stderr.write(f"rmqcore: error: {said} (see {path} --help)\n")
-    return int(error.exit_code)
+    return int(code)
 
 
 class StoreCommand(TyperCommand):
     """A command whose errors become one line on standard error and an exit code."""
+
+    code_of: Callable[[BaseException], IntEnum] = staticmethod(exit_code_of)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; never lets an expected error through as a traceback."""
@@ -185,11 +222,21 @@ class StoreCommand(TyperCommand):
             _forget_output()
             ctx.exit(ExitCode.PIPE_CLOSED)
         except (RmqCoreError, OSError) as error:
-            ctx.exit(report(error, as_json=bool(ctx.params.get("as_json"))))
+            if isinstance(error, CorruptRecordError) and "skip_damaged" in ctx.params:
+                error.add_note("--skip-damaged goes on behind it")
+            as_json = bool(ctx.params.get("as_json"))
+            ctx.exit(report(error, as_json=as_json, code=self.code_of(error)))
         except KeyboardInterrupt:
             sys.stderr.write("rmqcore: interrupted\n")
             ctx.exit(ExitCode.INTERRUPTED)
         return answer
+
+
+class DoctorCommand(StoreCommand):
+    """A command with fsck's exit codes."""
+
+    usage_code = FsckCode.USAGE
+    code_of = staticmethod(fsck_code_of)
 
 
 def warn(message: object, *_: object, as_json: bool, **__: object) -> None:

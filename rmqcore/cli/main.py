@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 _USAGE_ERROR = 2
+_INTERRUPTED = 130
 
 
 def run() -> None:
@@ -17,4 +18,9 @@ def run() -> None:
             f"rmqcore: the command line needs {' and '.join(missing)}: pip install 'rmqcore[cli]'\n"
         )
         sys.exit(_USAGE_ERROR)
-    import_module("rmqcore.cli.app").main()
+    try:
+        import_module("rmqcore.cli.app").main()
+    except KeyboardInterrupt:
+        # before a command began; none leaves one to be seen here
+        sys.stderr.write("rmqcore: interrupted\n")
+        sys.exit(_INTERRUPTED)

@@ -6,18 +6,27 @@ import difflib
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqcore import DefaultMessageStore, ReadOnlyMessageStore, StoreConfig, open_store
+from rmqcore import (
+    DefaultMessageStore,
+    MessageStore,
+    ReadOnlyMessageStore,
+    StoreConfig,
+    open_shared,
+    open_store,
+)
 from rmqcore.cli.failures import ExitCode, warn
-from rmqcore.cli.progress import Bars
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
 from rmqcore.errors import ArgumentError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable
-from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.files.store_dir import StoreDir
+
+if TYPE_CHECKING:
+    from rmqcore.cli.progress import Bars
 
 StorePath = Annotated[
     Path, typer.Argument(metavar="STORE", help="the store's directory (storePathRootDir)")
@@ -85,6 +94,15 @@ def open_for_writing(
     return opened
 
 
+def open_with_others(
+    store: Path, config: Path | None, settings: list[str] | None, bars: Bars
+) -> MessageStore:
+    """As `open_for_writing`, of a store that other processes may have open by `open_shared`."""
+    opened = open_shared(store, config=configured(config, settings), progress=bars.recovery)
+    bars.hide_recovery()
+    return opened
+
+
 def check_queue(
     store: ReadOnlyMessageStore, topic: str | None, queue: int | None, *, may_come: bool = False
 ) -> None:
@@ -113,7 +131,7 @@ def check_queue(
     }
     error = None
     if topic not in names:
-        error = ArgumentError("topic", topic, _one_of("topic", topic, sorted(names)))
+        error = ArgumentError("topic", topic, one_of("topic", topic, sorted(names)))
     elif queue is not None and queue not in numbers:
         rule = f"one of {', '.join(map(str, numbers))}" if numbers else "a topic with queues"
         error = ArgumentError("queue", queue, rule)
@@ -133,27 +151,7 @@ def check_queues_are_there(store: ReadOnlyMessageStore) -> None:
     store.queues()
 
 
-def check_topics(store: Path, topics: list[str] | None) -> None:
-    """Refuse topics of which a store has neither queues nor settings.
-
-    Raises:
-        ArgumentError: one is not there; names the nearest.
-    """
-    directory = StoreDir(store)
-    queues = {
-        *subdirectories(directory.consume_queue),
-        *subdirectories(directory.batch_consume_queue),
-    }
-    if not queues:
-        return  # lost: the log is asked
-    table = TopicConfigTable(directory.config, clock=wall_clock_ms)
-    names = queues | {config.topic_name for config in table}
-    for topic in topics or ():
-        if topic not in names:
-            raise ArgumentError("topic", topic, _one_of("topic", topic, sorted(names)))
-
-
-def _one_of(kind: str, wrong: str, names: list[str]) -> str:
+def one_of(kind: str, wrong: str, names: list[str]) -> str:
     """What would be accepted: the nearest name, or all when they are few."""
     near = difflib.get_close_matches(wrong, names, n=1)
     if near:
@@ -185,6 +183,20 @@ class DamageCount:
         if self.places:
             warn(f"damaged places that were passed over: {self.places}", as_json=self._as_json)
             raise typer.Exit(ExitCode.FINDINGS)
+
+
+def parse_duration(text: str | None) -> float | None:
+    """Seconds of a text like ``30s`` or ``10m``; None for None.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    if text is None:
+        return None
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no duration; write 30s, 10m or 2h")
+    return int(found[1]) * _UNIT_MS[found[2]] / 1000
 
 
 def parse_time(text: str | None) -> int | None:

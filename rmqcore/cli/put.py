@@ -16,9 +16,9 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from rmqcore import DefaultMessageStore, Durability, Message, PutMessageResult
+from rmqcore import Durability, Message, MessageStore, PutMessageResult
 from rmqcore.cli.failures import InputError
-from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_writing
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_with_others
 from rmqcore.cli.output import NOTES, print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.errors import MessageIllegalError, PutMessageError
@@ -175,21 +175,24 @@ def put(
 ) -> None:
     """Put messages into a topic; the store is created when it is missing.
 
+    Processes that have the store open by rmqcore.open_shared go on meanwhile.
+
     With --as jsonl a line is {"body": "...", "keys": [...], "tags": "...", "properties": {...},
     "queue_id": 0, ...}; body_base64 takes the place of body for bytes that are no text.
     """
     queue_ids = cycle([queue] if queue is not None else range(queues))
     source = Input(paths or [], kind, queue_ids, {"tags": tags, "keys": tuple(keys or ())})
     wanted = Durability(durability.value) if durability else None
-    with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
+    with Bars() as bars, open_with_others(store, config, settings, bars) as opened:
         began = time.monotonic()
         done = _put_all(opened, source, topic, wanted, bars)
+        opened.flush()
         elapsed = time.monotonic() - began
     _print_receipt(done | {"topic": topic, "elapsed_s": round(elapsed, 6)}, as_json)
 
 
 def _put_one(
-    store: DefaultMessageStore, message: Message, durability: Durability | None
+    store: MessageStore, message: Message, durability: Durability | None
 ) -> PutMessageResult:
     """Put one message; anything but success is an error."""
     receipt = store.put_message(message, durability=durability)
@@ -199,7 +202,7 @@ def _put_one(
 
 
 def _put_all(
-    store: DefaultMessageStore,
+    store: MessageStore,
     source: Input,
     topic: str,
     durability: Durability | None,
@@ -240,6 +243,6 @@ def _print_receipt(done: dict[str, Any], as_json: bool) -> None:
     if done["messages"]:
         text += (
             f" in {done['elapsed_s']:.2f} s, physical offsets {done['first_phy_offset']} to "
-            f"{done['last_phy_offset']}; closed, so all of it is on disk"
+            f"{done['last_phy_offset']}; flushed, so all of it is on disk"
         )
     typer.echo(text)

@@ -21,7 +21,7 @@ from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_s
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
-from rmqcore.remoting import AccessGate, Account, admin_of, load_accounts, run
+from rmqcore.remoting import AccessGate, Account, TlsMode, admin_of, load_accounts, load_tls, run
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
@@ -38,6 +38,10 @@ Auth = Annotated[
         help="serve only signed requests of the accounts in this file, JSON under the names of "
         "plain_acl.yml",
     ),
+]
+TlsConfig = Annotated[
+    Path | None,
+    typer.Option("--tls-config", help="serve TLS, too, as this tls.properties of RocketMQ says"),
 ]
 MetricsPort = Annotated[
     int | None,
@@ -71,6 +75,7 @@ def serve(
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
+    tls_config: TlsConfig = None,
     metrics_port: MetricsPort = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,9 +87,17 @@ def serve(
     began = time.monotonic()
     properties = _properties(config, settings)
     accounts = _accounts(auth, host, insecure=insecure, registers=True)
+    tls = load_tls(tls_config) if tls_config else None
+    if tls is not None and tls.mode is TlsMode.ENFORCING and tls.client is None:
+        rule = "true: nothing else than TLS is served, so the broker has to register with it"
+        raise ConfigError("tls.enable", False, rule, str(tls_config))
     kept = store / "config" / "namesrv" / "kvConfig.json"
     name_server = NameServer(
-        host, namesrv_port, NamesrvConfig(kv_config_path=str(kept)), gate=_gate(accounts)
+        host,
+        namesrv_port,
+        NamesrvConfig(kv_config_path=str(kept)),
+        tls=tls,
+        gate=_gate(accounts),
     )
 
     async def start() -> tuple[list[Server], dict[str, object]]:
@@ -92,7 +105,7 @@ def serve(
         own = f"{host}:{name_server.port}"
         others = str(properties.get("namesrvAddr") or "")
         properties["namesrvAddr"] = ";".join(filter(None, [own, others]))
-        broker = Broker(store, _placed(properties, host, port), accounts=accounts)
+        broker = Broker(store, _placed(properties, host, port), accounts=accounts, tls=tls)
         try:
             servers, facts = await _start_broker(broker, metrics_port)
         except BaseException:
@@ -115,6 +128,7 @@ def broker(
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
+    tls_config: TlsConfig = None,
     metrics_port: MetricsPort = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,9 +137,10 @@ def broker(
     properties = _properties(config, settings)
     listens_on = host or str(properties.get("brokerIP1") or "127.0.0.1")
     accounts = _accounts(auth, listens_on, insecure=insecure, registers=True)
+    tls = load_tls(tls_config) if tls_config else None
 
     async def start() -> tuple[list[Server], dict[str, object]]:
-        served = Broker(store, _placed(properties, listens_on, port), accounts=accounts)
+        served = Broker(store, _placed(properties, listens_on, port), accounts=accounts, tls=tls)
         return await _start_broker(served, metrics_port)
 
     run(_until_signal(start, store, began, as_json=as_json))
@@ -139,15 +154,17 @@ def namesrv(
     host: Host = "127.0.0.1",
     auth: Auth = None,
     insecure: Insecure = False,
+    tls_config: TlsConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve as a name server that RocketMQ's brokers register with."""
     began = time.monotonic()
     accounts = _accounts(auth, host, insecure=insecure, registers=False)
     loaded = NamesrvConfig.from_properties(parse_broker_conf(config) if config else {})
+    tls = load_tls(tls_config) if tls_config else None
 
     async def start() -> tuple[list[Server], dict[str, object]]:
-        served = NameServer(host, port, loaded, gate=_gate(accounts))
+        served = NameServer(host, port, loaded, tls=tls, gate=_gate(accounts))
         await served.start()
         return [served], {"namesrv": f"{host}:{served.port}"}
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rmqcore.adapters.queuelib_files import import_queues
+from rmqcore.adapters.task_queue_files import import_huey, import_kombu
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -16,15 +20,22 @@ from rmqcore.cli.options import (
     Settings,
     SkipDamaged,
     StorePath,
-    check_topics,
     configured,
+    one_of,
     open_for_writing,
 )
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.clock import wall_clock_ms
+from rmqcore.config import StoreConfig
+from rmqcore.errors import ArgumentError
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.scan.log_walk import LogWalk
+from rmqcore.scan.plan import plan
 from rmqcore.transfer.export import export_store
-from rmqcore.transfer.import_files import exported_files, import_files
+from rmqcore.transfer.import_files import ImportReport, exported_files, import_files
 from rmqcore.transfer.import_record import ImportRecord
 
 
@@ -35,6 +46,15 @@ class Format(StrEnum):
     PARQUET = "parquet"
     DELTA = "delta"
     ICEBERG = "iceberg"
+
+
+class Source(StrEnum):
+    """What an import reads."""
+
+    EXPORT = "export"
+    QUEUELIB = "queuelib"
+    KOMBU = "kombu"
+    HUEY = "huey"
 
 
 def export(
@@ -61,7 +81,7 @@ def export(
     """Write the messages of a store, cold or live, to files; _manifest.json says which."""
     loaded = configured(config, settings)
     if StoreDir(store, loaded.store_path_commit_log).exists():
-        check_topics(store, topics)
+        _check_topics(store, topics, loaded)
     with Bars() as bars:
         parts = export_store(
             store,
@@ -89,6 +109,16 @@ def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="the directory of an export, or one file of it")
     ],
+    kind: Annotated[
+        Source,
+        typer.Option("--from", help="queuelib, kombu, huey: SOURCE is its directory or file"),
+    ] = Source.EXPORT,
+    sqlite_fifo: Annotated[
+        bool, typer.Option("--sqlite-fifo", help="queuelib's SQLite queues are no stacks")
+    ] = False,
+    name: Annotated[
+        str, typer.Option("--name", help="of the huey whose directory SOURCE is")
+    ] = "huey",
     again: Annotated[
         bool, typer.Option("--again", help="also what has been imported into this store before")
     ] = False,
@@ -99,7 +129,34 @@ def import_(
     """Put exported messages into a store, with their topics, queues, keys and properties.
 
     Offsets and store times are the new store's. The store is created when it is missing.
+    With --from queuelib, kombu or huey, STORE is the directory of that adapter.
     """
+    if kind is Source.EXPORT:
+        report = _import_export(store, source, again, config, settings)
+    else:
+        with Bars() as bars:
+            imports: dict[Source, Callable[..., ImportReport]] = {
+                Source.QUEUELIB: partial(import_queues, sqlite_lifo=not sqlite_fifo),
+                Source.KOMBU: import_kombu,
+                Source.HUEY: partial(import_huey, name=name),
+            }
+            report = imports[kind](
+                store,
+                source,
+                again=again,
+                progress=lambda done, total: bars.show("import", done, total),
+            )
+    if as_json:
+        print_json(asdict(report))
+        return
+    typer.echo(
+        f"{report.messages:,} messages, {size_text(report.body_bytes)} out of {report.files} files"
+    )
+
+
+def _import_export(
+    store: Path, source: Path, again: bool, config: Path | None, settings: list[str] | None
+) -> ImportReport:
     paths = exported_files(source)
     with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
         record = ImportRecord(store)
@@ -109,9 +166,38 @@ def import_(
         )
         opened.flush()
         record.finish(digests)
-    if as_json:
-        print_json(asdict(report))
-        return
-    typer.echo(
-        f"{report.messages:,} messages, {size_text(report.body_bytes)} out of {report.files} files"
-    )
+    return report
+
+
+def _check_topics(store: Path, topics: list[str] | None, config: StoreConfig) -> None:
+    """Refuse topics of which a store has neither queues nor settings nor messages.
+
+    Raises:
+        ArgumentError: one is not there; names the nearest.
+    """
+    directory = StoreDir(store)
+    table = TopicConfigTable(directory.config, clock=wall_clock_ms)
+    queues = {
+        *subdirectories(directory.consume_queue),
+        *subdirectories(directory.batch_consume_queue),
+    }
+    wanted = set(topics or ())
+    names = {*queues, *(known.topic_name for known in table)}
+    if not queues and not wanted <= names:
+        # they are lost
+        names |= _topics_in_log(store, wanted - names, config)
+    for topic in sorted(wanted - names):
+        raise ArgumentError("topic", topic, one_of("topic", topic, sorted(names)))
+
+
+def _topics_in_log(store: Path, wanted: set[str], config: StoreConfig) -> set[str]:
+    """Topics that the records of the log name, until all that are wanted were met."""
+    batch = DispatchBatch(keys=False)
+    names: set[str] = set()
+    for split in plan(store, config=config):
+        for _ in LogWalk(split, on_damage=lambda _: None).run(batch.scan):
+            names |= {stretch.topic for stretch in batch.stretches()}
+            batch.clear()
+            if wanted <= names:
+                return names
+    return names

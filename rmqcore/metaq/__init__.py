@@ -4,7 +4,9 @@ A partition is a directory of segment files; an offset is a byte position in the
 is one partition, `MessageStoreManager` all of a broker's, `MetaServer` speaks the text protocol.
 `rmqcore.transfer.metaq` moves everything into a RocketMQ store. Guide: docs/metaq.md.
 
-Needs the extra ``[metaq]`` for its schedules.
+Needs the extra ``[metaq]`` for its schedules. Never opens a store of RocketMQ.
+
+Floor: beside, on errors, `status`, `version` and the native code's lowest rooms.
 """
 
 from rmqcore.metaq._segment_tail import Location

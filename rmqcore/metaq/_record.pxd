@@ -1,4 +1,4 @@
-# The MetaQ record: offsets, limits and the kernels that both leaves of this package share.
+# The MetaQ record: offsets, limits and the kernels that the native modules here share.
 # Layout: docs/metaq.md, "Record". Pointers are checked by the caller.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 

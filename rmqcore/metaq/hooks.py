@@ -1,4 +1,4 @@
-"""What a store asks of the outside world, so that tests can cut the power and kill the process."""
+"""Clock, flush and failpoints of a MetaQ store, which tests replace to cut the power or kill it."""
 
 from __future__ import annotations
 

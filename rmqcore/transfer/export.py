@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rmqcore._codec import check_record, decode_record
 from rmqcore.config import StoreConfig
-from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
 from rmqcore.files.store_dir import make_directory, sync_directory
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
@@ -177,7 +177,7 @@ def export(
 
     Raises:
         ConfigError: an unknown format.
-        CorruptRecordError: a damaged record; no file is left behind.
+        CorruptStoreError: a damaged record; the file holds the messages before it.
     """
     if file_format not in FORMATS:
         raise ConfigError("format", file_format, f"one of {', '.join(FORMATS)}")
@@ -185,28 +185,35 @@ def export(
     fresh = path.with_name(f".{path.name}.tmp")
     damaged: list[Damage] = []
     on_damage = damaged.append if skip_damaged else None
+    failure: CorruptStoreError | None = None
+    rows = 0
     try:
-        if file_format == "jsonl":
-            found = messages(split, topics=topics, uncommitted=uncommitted, on_damage=on_damage)
-            with fresh.open("wb") as stream:
-                rows = write_jsonl(stream, found)
-        else:
-            batches = read(
-                split,
-                columns,
-                topics=topics,
-                uncommitted=uncommitted,
-                verify_crc=True,
-                batch_rows=_ROW_GROUP_ROWS,
-                on_damage=on_damage,
-            )
-            rows = _write_parquet(fresh, batches, compression)
+        try:
+            if file_format == "jsonl":
+                found = messages(split, topics=topics, uncommitted=uncommitted, on_damage=on_damage)
+                with fresh.open("wb") as stream:
+                    rows = write_jsonl(stream, found)
+            else:
+                batches = read(
+                    split,
+                    columns,
+                    topics=topics,
+                    uncommitted=uncommitted,
+                    verify_crc=True,
+                    batch_rows=_ROW_GROUP_ROWS,
+                    on_damage=on_damage,
+                )
+                rows = _write_parquet(fresh, batches, compression)
+        except CorruptStoreError as error:
+            failure = error
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
         fresh.rename(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+    if failure is not None:
+        raise failure
     size = path.stat().st_size
     return ExportedPart(path.name, rows, size, split.start, split.end, len(damaged))
 
@@ -263,7 +270,7 @@ def export_store(
 
     Raises:
         ConfigError: an unknown format, or a URL for a directory.
-        CorruptRecordError: a damaged record; the files before it are written.
+        CorruptStoreError: a damaged record; the messages before it are written, no manifest is.
         RmqCoreError: the package that the format needs is not installed; nothing was written.
     """
     if file_format not in EXPORT_FORMATS:

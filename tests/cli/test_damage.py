@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 
 import pytest
 
 from rmqcore import CorruptStoreError, open_store
 from rmqcore.cli.failures import ExitCode
 from rmqcore.doctor import verify
+from rmqcore.transfer import export_store
 
 COUNT = 20
 DAMAGED = 9
@@ -70,6 +72,7 @@ def test_a_command_goes_on_and_counts(rmqcore, damaged, command):
     stopped = rmqcore(name, path, *rest)
     assert stopped.exit_code == ExitCode.DAMAGED
     assert stopped.stdout
+    assert "--skip-damaged" in stopped.stderr
     outcome = rmqcore(name, path, *rest, "--skip-damaged")
     assert outcome.exit_code == ExitCode.FINDINGS
     assert sorted(numbers(outcome.stdout.splitlines())) == GOOD
@@ -84,7 +87,12 @@ def test_a_command_goes_on_and_counts(rmqcore, damaged, command):
 def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
     path, _ = damaged
     words = ["export", path, tmp_path / "out", "--format", file_format]
-    assert rmqcore(*words).exit_code == ExitCode.DAMAGED
+    stopped = rmqcore(*words)
+    assert stopped.exit_code == ExitCode.DAMAGED
+    assert "--skip-damaged" in stopped.stderr
+    assert rmqcore("import", tmp_path / "before", tmp_path / "out").exit_code == 0
+    with open_store(tmp_path / "before", mode="r") as store:
+        assert numbers(m.body for m in store.messages()) == GOOD[:DAMAGED]
     outcome = rmqcore(*words, "--skip-damaged", "--json")
     assert outcome.exit_code == ExitCode.FINDINGS
     parts = outcome.json["parts"]
@@ -92,6 +100,27 @@ def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
     assert rmqcore("import", tmp_path / "new", tmp_path / "out").exit_code == 0
     with open_store(tmp_path / "new", mode="r") as store:
         assert sorted(numbers(m.body for m in store.messages())) == GOOD
+
+
+def test_an_export_without_queues_names_a_misspelt_topic(rmqcore, store, tmp_path):
+    (topic, *_), *_ = open_store(store, mode="r").queues()
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / "config")
+    wrong = rmqcore("export", store, tmp_path / "out", "--topic", f"{topic}x")
+    assert wrong.exit_code == ExitCode.USAGE
+    assert f"did you mean {topic}?" in wrong.stderr
+    right = rmqcore("export", store, tmp_path / "out", "--topic", topic, "--json")
+    assert right.exit_code == 0
+    assert right.json["parts"][0]["rows"] > 0
+
+
+def test_an_export_finds_a_topic_whose_queues_are_lost(store_path, tmp_path):
+    with open_store(store_path) as store:
+        for topic in ("Lost", "There"):
+            store.put(topic, b"x")
+    shutil.rmtree(store_path / "consumequeue/Lost")
+    parts = export_store(store_path, tmp_path / "out", file_format="jsonl", topics=["Lost"])
+    assert [part.rows for part in parts] == [1]
 
 
 def test_a_whole_store_is_not_said_to_be_damaged(rmqcore, store):
@@ -132,3 +161,62 @@ def test_an_export_to_a_url_is_refused(rmqcore, store, tmp_path, monkeypatch, ur
     assert outcome.exit_code == ExitCode.USAGE
     assert "no URL" in outcome.stderr
     assert set(tmp_path.iterdir()) == before
+
+
+def two_files(path):
+    """A closed store of one queue whose log has two files: the physical offset of each message."""
+    with open_store(path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number * 3000)
+        offsets = [message.phy_offset for message in store.messages()]
+    assert offsets[-3] > 1 << 16
+    return offsets
+
+
+def overwrite(path, offset, wrong):
+    with (path / "commitlog" / f"{offset - offset % 65536:020d}").open("r+b") as log:
+        log.seek(offset % 65536)
+        log.write(wrong)
+
+
+@pytest.mark.parametrize("wrong", [b"\x7f" * 8, bytes(100)], ids=["garbage", "zeros"])
+@pytest.mark.parametrize("lost", [(DAMAGED, COUNT - 1), (0, 1, COUNT - 2, COUNT - 1)])
+def test_a_damaged_end_hides_nothing_between_it_and_other_damage(store_path, lost, wrong):
+    offsets = two_files(store_path)
+    for number in lost:
+        overwrite(store_path, offsets[number], wrong)
+    wanted = [number for number in range(COUNT) if number not in lost]
+    with open_store(store_path, mode="r") as store:
+        for queue in ((), ("T",)):
+            found = store.messages(*queue, on_damage=lambda _: None)
+            assert numbers(message.body for message in found) == wanted
+    rows = [message["queue_offset"] for message in exported(store_path)]
+    assert rows == wanted
+
+
+def test_behind_what_a_kill_has_left_nothing_is_shown(store_path):
+    offsets = two_files(store_path)
+    for number in (DAMAGED, COUNT - 1):
+        overwrite(store_path, offsets[number], b"\x7f" * 8)
+    (store_path / "abort").touch()
+    with open_store(store_path, mode="r") as store:
+        assert store.max_phy_offset == offsets[DAMAGED]
+
+
+@pytest.mark.parametrize("wrong", [b"\x7f" * 8, bytes(100)], ids=["garbage", "zeros"])
+def test_an_export_has_the_last_file_though_it_begins_with_damage(store_path, wrong):
+    offsets = two_files(store_path)
+    first = next(number for number, offset in enumerate(offsets) if offset >= 65536)
+    overwrite(store_path, offsets[first], wrong)
+    with pytest.raises(CorruptStoreError):
+        export_store(store_path, store_path / "out", file_format="jsonl")
+    wanted = [number for number in range(COUNT) if number != first]
+    assert [message["queue_offset"] for message in exported(store_path)] == wanted
+
+
+def exported(path):
+    """The messages of an export that passes over damage."""
+    out = path / "export"
+    parts = export_store(path, out, file_format="jsonl", skip_damaged=True)
+    lines = [line for part in parts for line in (out / part.file).read_text().splitlines()]
+    return [json.loads(line) for line in lines]

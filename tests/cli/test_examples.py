@@ -40,13 +40,22 @@ def test_every_example_is_in_the_table():
 
 
 def test_the_example_of_the_readme_runs(tmp_path):
-    code, client, spark = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert "rmqcore.client" in client  # the next test runs it
+    code, jobs, client, spark = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert "Consumer" in jobs  # the next test runs it
+    assert "rmqcore.client" in client  # a test below runs it
     assert "spark" in spark  # tests/spark/test_docs.py runs that
     assert len(code.splitlines()) <= 20
     (said,) = re.findall(r"It prints:\n\n```text\n(.*?)```", README, re.DOTALL)
     assert run("-c", code, cwd=tmp_path) == said
     assert "b'order 3' is in queue 1 at 3" in run("-c", code, cwd=tmp_path)
+
+
+def test_the_consumer_of_the_readme_goes_on_where_it_was(tmp_path):
+    (code,) = re.findall(r"```python\n([^`]*?jobs.store.*?)```", README, re.DOTALL)
+    first = run("-W", "error", "-c", code, cwd=tmp_path)
+    assert first == "doing b'job 0' at 0\ndoing b'job 1' at 1\n1 left\n"
+    second = run("-W", "error", "-c", code, cwd=tmp_path)
+    assert second == "doing b'job 2' at 2\ndoing b'job 0' at 3\n2 left\n"
 
 
 def test_the_client_of_the_readme_exchanges_a_message(rocketmq_broker, tmp_path):  # noqa: F811

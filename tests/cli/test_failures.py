@@ -10,6 +10,7 @@ import pytest
 
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.main import run
 
 READING = ["cat", "tail", "stat", "verify", "dump"]
 
@@ -149,3 +150,14 @@ def test_every_command_takes_the_store_first_settings_and_json(rmqcore):
         assert f"{' '.join(words)} [OPTIONS] {{STORE}}" in text
         assert re.search("--config.*-c .*--json", text, re.DOTALL), words
         assert "Exit codes:" in text
+
+
+def test_ctrl_c_before_a_command_begins_ends_with_130_and_one_line(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rmqcore.cli.main.import_module", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "rmqcore: interrupted\n"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rmqcore import open_store
+from rmqcore import open_shared, open_store
 
 
 def stored(path):
@@ -122,3 +122,11 @@ def test_put_makes_a_store_of_the_configured_sizes(rmqcore, store_path, tmp_path
     sizes = {file.stat().st_size for file in (store_path / "commitlog").iterdir()}
     assert sizes == {65536}
     assert {file.stat().st_size for file in (store_path / "index").iterdir()} <= {40 + 400 + 8000}
+
+
+def test_put_goes_through_the_process_that_shares_the_store(rmqcore, store_path):
+    with open_shared(store_path) as owner:
+        outcome = rmqcore("put", store_path, "T", stdin="one\ntwo\n")
+        assert outcome.exit_code == 0
+        assert [message.body for message in owner.messages()] == [b"one", b"two"]
+        assert owner.put("T", b"three").queue_offset == 2

@@ -1,10 +1,13 @@
 """cat and tail: the right messages, in order, in each form."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import threading
+
+import pytest
 
 from rmqcore import open_store
 
@@ -91,6 +94,15 @@ def test_cat_into_a_pipe_that_closes_says_nothing(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(30) == 141
+
+
+@pytest.mark.parametrize("words", [["--help"], ["cat", "--help"]])
+def test_help_into_a_pipe_that_closes_says_nothing(words):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run([*COMMAND, *words], stdout=write_end, stderr=subprocess.PIPE, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_tail_prints_the_last_messages_of_the_log(rmqcore, store):

@@ -76,3 +76,15 @@ def test_a_store_whose_log_lies_elsewhere(rmqcore, tmp_path):
     refused = rmqcore("verify", store)
     assert refused.exit_code == 3
     assert "storePathCommitLog" in refused.stderr
+
+
+@pytest.mark.parametrize(("kind", "folder"), [("cq", "consumequeue"), ("index", "index")])
+def test_a_directory_that_is_a_link_stays_one(rmqcore, store, tmp_path, kind, folder):
+    elsewhere = tmp_path / "other-disk"
+    (store / folder).rename(elsewhere)
+    (store / folder).symlink_to(elsewhere)
+    before = sorted(path.name for path in store.iterdir())
+    assert rmqcore("rebuild", kind, store, "--json").json["identical"] is True
+    assert (store / folder).readlink() == elsewhere
+    assert sorted(path.name for path in store.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.glob("other-disk*")) == ["other-disk"]

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,12 @@ def test_a_port_that_is_taken_is_said_with_what_to_do(rmqcore, tmp_path):
         assert done.exit_code == 5
         assert f"('127.0.0.1', {taken.getsockname()[1]})" in done.stderr
         assert "give another port" in done.stderr
+
+
+def test_a_name_server_that_its_own_broker_cannot_reach_is_refused(rmqcore, tmp_path):
+    path = tmp_path / "tls.properties"
+    pem = Path(__file__).parents[1] / "remoting" / "localhost.pem"
+    path.write_text(f"tls.server.mode=enforcing\ntls.server.certPath={pem}\n", "utf-8")
+    done = rmqcore("serve", tmp_path / "store", "--tls-config", path)
+    assert done.exit_code == 2
+    assert "tls.enable" in done.stderr

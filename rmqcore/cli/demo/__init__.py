@@ -1,1 +1,6 @@
-"""``rmqcore demo``: real text through the whole engine, each byte compared."""
+"""``rmqcore demo``: real text through the whole engine, each byte compared.
+
+Never touches a store but those that it makes itself.
+
+Floor: F10.
+"""
