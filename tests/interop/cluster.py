@@ -20,7 +20,7 @@ from rmqcore.remoting import (
     RemotingError,
     RequestCode,
     ResponseCode,
-    ServerSettings,
+    Tls,
     TlsMode,
 )
 from rmqcore.testing import RunningBroker
@@ -46,12 +46,12 @@ def name_server(tls=False, gate=None, **settings):
 
     async def serve():
         config = NamesrvConfig(**settings)
-        served = ServerSettings()
+        served = None
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(PEM)
-            served = ServerSettings(tls=context, tls_mode=TlsMode.ENFORCING)
-        server = NameServer(port=0, config=config, settings=served, gate=gate)
+            served = Tls(TlsMode.ENFORCING, context)
+        server = NameServer(port=0, config=config, tls=served, gate=gate)
         await server.start()
         stopping = asyncio.Event()
         stop.append(lambda: loop.call_soon_threadsafe(stopping.set))

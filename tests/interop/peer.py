@@ -10,6 +10,7 @@ from pathlib import Path
 RUN = Path(__file__).parent / "java" / "run"
 #: One run opens and reads a store of a few hundred kilobytes; the first one also fetches the jars.
 TIMEOUT_S = 180
+GO_CLIENT = "github.com/apache/rocketmq-client-go/v2@v2.1.2"
 
 
 def missing() -> list[str]:
@@ -22,6 +23,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def go_program(source: str, home: Path) -> Path:
+    """Build a program that uses RocketMQ's Go client, which Go fetches; return where it lies."""
+    (home / "main.go").write_text(source, "utf-8")
+    for words in (
+        ["mod", "init", "program"],
+        ["get", GO_CLIENT],
+        ["mod", "tidy"],
+        ["build", "-o", "program", "."],
+    ):
+        subprocess.run(["go", *words], cwd=home, check=True, capture_output=True, timeout=TIMEOUT_S)
+    return home / "program"
 
 
 def dump(release: str, store: Path, conf: Path, keys: list[tuple[str, str]]) -> dict:

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from broker.serving import serving
 from namesrv.brokers import CLUSTER as CLUSTER_OF_COMMAND
 from namesrv.brokers import register_command
 
@@ -16,8 +17,9 @@ from interop.cluster import (
     name_server,
     until,
 )
-from interop.peer import missing
+from interop.peer import free_port, missing
 from interop.writers import BOTH
+from rmqcore.client.blocking import Consumer, Producer
 from rmqcore.remoting import (
     ClientSettings,
     RemotingClient,
@@ -120,6 +122,29 @@ def test_our_client_registers_a_broker_with_rocketmqs_name_server(tmp_path, rele
             assert broker["brokerAddrs"] == {"0": "127.0.0.1:10911"}
             assert (queues["readQueueNums"], queues["writeQueueNums"]) == (4, 5)
             until(lambda: route_of(asker(address), "TopicA") is None, "the broker goes", 30)
+
+
+@pytest.mark.parametrize("release", BOTH)
+def test_our_broker_serves_clients_of_rocketmqs_name_server(tmp_path, release):
+    with java_name_server(release, tmp_path / "namesrv") as address:
+        ask = asker(address)
+        until(lambda: answers(ask), "the name server answers")
+        # nobody listens at the second, which keeps the registration with the first up for no time
+        others = f"namesrvAddr={address};127.0.0.1:{free_port()}"
+        with serving(tmp_path / "store", "-c", others) as (process, facts):
+            addrs, _ = until(lambda: route_of(ask, "TBW102"), "our broker has registered", 10)
+            assert addrs == {"broker-a": {"0": facts["broker"]}}
+            with (
+                Producer(address) as producer,
+                Consumer(address, "CG", {"T": "*"}, start="first") as consumer,
+            ):
+                producer.send("T", b"through its route")
+                message = consumer.receive(10)
+                assert message is not None
+                assert bytes(message.body) == b"through its route"
+                consumer.ack(message)
+            process.terminate()
+            until(lambda: route_of(ask, "TBW102") is None, "our broker unregisters", 10)
 
 
 @pytest.mark.parametrize("release", BOTH)

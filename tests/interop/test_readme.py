@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from interop.cluster import TIMEOUT_S, java
-from interop.peer import missing
+from interop.peer import go_program, missing
 from rmqcore.testing import rocketmq_broker  # noqa: F401 - a fixture
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-GO_CLIENT = "github.com/apache/rocketmq-client-go/v2"
 
 pytestmark = pytest.mark.interop
 
@@ -72,16 +71,9 @@ def test_the_lines_of_java_send_and_consume(rocketmq_broker, tmp_path):  # noqa:
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="not on this machine: go")
 def test_the_lines_of_go_send_and_consume(rocketmq_broker, tmp_path):  # noqa: F811
-    (tmp_path / "main.go").write_text(GO % lines_of("go", rocketmq_broker), "utf-8")
-    for words in (
-        ["mod", "init", "lines"],
-        ["get", f"{GO_CLIENT}@v2.1.2"],
-        ["mod", "tidy"],
-        ["build", "-o", "lines", "."],
-    ):
-        subprocess.run(["go", *words], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    program = go_program(GO % lines_of("go", rocketmq_broker), tmp_path)
     done = subprocess.run(
-        [tmp_path / "lines"],
+        [program],
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,

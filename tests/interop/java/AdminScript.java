@@ -6,6 +6,7 @@ public class AdminScript {
   public static void main(String[] args) throws Exception {
     for (String line : Files.readAllLines(Path.of(args[0]))) {
       System.out.println("COMMAND " + line);
+      System.err.println("COMMAND " + line);
       MQAdminStartup.main0(line.split(" "), null);
     }
     System.exit(0);
