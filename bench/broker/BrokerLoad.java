@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
@@ -28,7 +29,19 @@ public class BrokerLoad {
 
     interface Work { long run() throws Exception; }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+            System.out.flush();
+            Runtime.getRuntime().halt(0);
+        } catch (Throwable failure) {
+            // threads of the client would keep the process
+            failure.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    static void run(String[] args) throws Exception {
         pid = args[1];
         double scale = Double.parseDouble(args[2]);
         producer = new DefaultMQProducer("BrokerLoadProducer");
@@ -44,8 +57,6 @@ public class BrokerLoad {
         measure("batch", () -> batch((int) (16_000 * scale)));
         measure("consume", () -> consume(args[0]));
         endToEnd(args[0], (int) (20 * RATE * scale));
-        System.out.flush();
-        Runtime.getRuntime().halt(0);
     }
 
     static void measure(String phase, Work work) throws Exception {
@@ -64,7 +75,12 @@ public class BrokerLoad {
         return Long.parseLong(fields[11]) + Long.parseLong(fields[12]);
     }
 
-    static void send(String topic) throws Exception { producer.send(new Message(topic, new byte[BODY])); }
+    static void send(String topic) throws Exception { taken(producer.send(new Message(topic, new byte[BODY]))); }
+
+    /** A SYNC_MASTER stores, and says that its slave was late. */
+    static void taken(SendResult result) {
+        if (result.getSendStatus() != SendStatus.SEND_OK) throw new IllegalStateException(result.toString());
+    }
 
     static long sync(int count) throws Exception {
         AtomicInteger failed = new AtomicInteger();
@@ -88,7 +104,10 @@ public class BrokerLoad {
         for (int i = 0; i < count; i++) {
             free.acquire();
             producer.send(new Message(TOPIC, new byte[BODY]), new SendCallback() {
-                public void onSuccess(SendResult result) { free.release(); }
+                public void onSuccess(SendResult result) {
+                    if (result.getSendStatus() != SendStatus.SEND_OK) failed.incrementAndGet();
+                    free.release();
+                }
                 public void onException(Throwable error) { failed.incrementAndGet(); free.release(); }
             });
         }
@@ -100,7 +119,7 @@ public class BrokerLoad {
         for (int i = 0; i < count; i++) {
             List<Message> messages = new ArrayList<>(BATCH);
             for (int j = 0; j < BATCH; j++) messages.add(new Message(TOPIC, new byte[BODY]));
-            producer.send(messages);
+            taken(producer.send(messages));
         }
         return (long) count * BATCH;
     }
@@ -151,7 +170,7 @@ public class BrokerLoad {
             while (System.nanoTime() < due) Thread.sleep(0, 100_000);
             byte[] body = new byte[BODY];
             ByteBuffer.wrap(body).putLong(System.nanoTime());
-            producer.send(new Message(PACED, body));
+            taken(producer.send(new Message(PACED, body)));
         }
         if (!left.await(30, TimeUnit.SECONDS)) throw new IllegalStateException(left.getCount() + " messages did not come");
         Arrays.sort(nanos);

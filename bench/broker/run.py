@@ -1,8 +1,9 @@
 """Measure the broker beside Apache RocketMQ's: `make bench-broker`; `--quick` takes two minutes.
 
 One side after the other, in turns: a name server and a broker of its own on an empty store, then
-the same Java client with the same load. Figures of a side are the median of its turns, a ratio is
-that of the medians. `--write` puts the table into docs/benchmarks.md.
+the same Java client with the same load, then a native one (load.c) that leaves the machine to the
+broker. Figures of a side are the median of its turns, a ratio is that of the medians. `--write`
+puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ BEGIN, END = (
     "<!-- end of the broker's figures -->",
 )
 SIDES = ("java", "rmqcore")
+LOADS = ("java", "native")
 LOAD_TIMEOUT_S = 600
 MILLION = 1_000_000
 #: row: (unit, whether more is better, the least ratio of ours to Java's)
-ROWS = {
+ROWS: dict[str, tuple[str, bool, float | None]] = {
     "sync, 8 threads": ("messages/s", True, 1.0),
     "async, 1024 outstanding": ("messages/s", True, 1.0),
     "batches of 32": ("messages/s", True, 1.0),
@@ -55,6 +57,14 @@ ROWS = {
     "processor, million batched + consumed": ("s", False, 0.5),
     "memory of its own": ("MiB", False, 0.125),
     "start": ("ms", False, 0.1),
+    "native load: sync, 8 connections": ("messages/s", True, 2.0),
+    "native load: async, 1024 outstanding": ("messages/s", True, 2.0),
+    "native load: batches of 32, 8 connections": ("messages/s", True, 2.0),
+    "native load: pull, 4 queues": ("messages/s", True, 2.0),
+    "native load: processor, million sync + pulled": ("s", False, 0.5),
+    "native load: processor, million async + pulled": ("s", False, 0.5),
+    "native load: processor, million batched + pulled": ("s", False, 0.5),
+    "native load: its own processor, million async + pulled": ("s", False, None),
 }
 
 
@@ -63,23 +73,27 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one turn of a smaller load")
     parser.add_argument("--turns", type=int, default=3, help="turns of each side")
     parser.add_argument("--side", choices=SIDES, help="one side only")
+    parser.add_argument("--load", choices=LOADS, help="one load only")
     parser.add_argument("--json", action="store_true", help="everything measured, as JSON")
     parser.add_argument("--write", action="store_true", help="the table into docs/benchmarks.md")
     parser.add_argument("--flush", default="ASYNC_FLUSH", choices=("ASYNC_FLUSH", "SYNC_FLUSH"))
     arguments = parser.parse_args()
-    missing = [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
+    missing = [name for name in ("java", "javac", "mvn", "cc") if shutil.which(name) is None]
     if missing:
         sys.exit(f"not here: {', '.join(missing)}")
     sides = (arguments.side,) if arguments.side else SIDES
     scale, turns = (0.25, 1) if arguments.quick else (1.0, arguments.turns)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
-        classes = compile_load(Path(folder))
+        loads = {
+            name: COMPILERS[name](Path(folder))
+            for name in ((arguments.load,) if arguments.load else LOADS)
+        }
         for turn in range(turns):
             for side in sides:
                 home = Path(folder) / f"{side}-{turn}"
                 print(f"turn {turn + 1} of {turns}: {side}", file=sys.stderr, flush=True)
-                found[side].append(measure(side, home, classes, scale, arguments.flush))
+                found[side].append(measure(side, home, loads, scale, arguments.flush))
                 shutil.rmtree(home)
     if arguments.json:
         print(json.dumps({"machine": machine(), "flush": arguments.flush, "turns": found}))
@@ -113,30 +127,68 @@ def compile_load(folder: Path) -> Path:
     return classes
 
 
-def measure(side: str, home: Path, classes: Path, scale: float, flush: str) -> dict[str, float]:
+def compile_native_load(folder: Path) -> Path:
+    """Compile the native load; returns the program."""
+    program = folder / "load"
+    source = Path(__file__).parent / "load.c"
+    subprocess.run(["cc", "-O2", "-o", program, source], check=True)
+    return program
+
+
+#: what makes each load ready in a folder
+COMPILERS = {"java": compile_load, "native": compile_native_load}
+
+
+def measure(
+    side: str, home: Path, loads: dict[str, Path], scale: float, flush: str
+) -> dict[str, float]:
     """One turn of one side: what it did, by row."""
     home.mkdir()
     start = start_java if side == "java" else start_ours
     with contextlib.ExitStack() as stack:
-        process, address, ready_s = start(stack, home, flush)
-        command = [
-            *("java", "-Xms1g", "-Xmx1g", f"-Duser.home={home}"),
-            *("-Drocketmq.client.logUseSlf4j=true", "-cp", f"{classes}:{library()}/*"),
-            *("BrokerLoad", address, str(process.pid), str(scale)),
-        ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S, check=False
-        )
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        phases = {entry["phase"]: entry for entry in map(json.loads, lines)}
-        if done.returncode or "end to end" not in phases:
-            sys.exit(f"{side}: the load did not end well\n{done.stdout}{done.stderr[-3000:]}")
-        memory = own_memory(process.pid)
-    return rows(phases, memory, ready_s)
+        process, names, address, ready_s = start(stack, home, flush)
+        found = {"start": ready_s * 1000}
+        if "java" in loads:
+            phases = run_load(side, names, process.pid, home, loads["java"], scale)
+            found |= rows(phases, own_memory(process.pid))
+        if "native" in loads:
+            found |= native_rows(
+                run_native_load(side, address, process.pid, loads["native"], scale)
+            )
+    return found
 
 
-def rows(phases: dict[str, dict], memory: float, ready_s: float) -> dict[str, float]:
-    """The figures of a turn by the names of `ROWS`."""
+def run_load(
+    side: str, address: str, pid: int, home: Path, classes: Path, scale: float, heap: str = "1g"
+) -> dict[str, dict]:
+    """Put the Java client's load on a broker; what it measured, by phase."""
+    command = [
+        *("java", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"),
+        *("-Drocketmq.client.logUseSlf4j=true", "-cp", f"{classes}:{library()}/*"),
+        *("BrokerLoad", address, str(pid), str(scale)),
+    ]
+    return phases_of(side, command, "end to end")
+
+
+def run_native_load(side: str, address: str, pid: int, load: Path, scale: float) -> dict[str, dict]:
+    """Put the native load on a broker; what it measured, by phase."""
+    return phases_of(side, [str(load), address, str(pid), str(scale)], "pull")
+
+
+def phases_of(side: str, command: list[str], last: str) -> dict[str, dict]:
+    """Run a load to its end; what it measured, by phase."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    phases = {entry["phase"]: entry for entry in map(json.loads, lines)}
+    if done.returncode or last not in phases:
+        sys.exit(f"{side}: the load did not end well\n{done.stdout}{done.stderr[-3000:]}")
+    return phases
+
+
+def rows(phases: dict[str, dict], memory: float) -> dict[str, float]:
+    """The Java load's figures of a turn by the names of `ROWS`."""
     rate = {
         name: phases[name]["messages"] / phases[name]["seconds"]
         for name in phases
@@ -156,8 +208,25 @@ def rows(phases: dict[str, dict], memory: float, ready_s: float) -> dict[str, fl
         "processor, million async + consumed": (each["async"] + each["consume"]) * MILLION,
         "processor, million batched + consumed": (each["batch"] + each["consume"]) * MILLION,
         "memory of its own": memory,
-        "start": ready_s * 1000,
     }
+
+
+def native_rows(phases: dict[str, dict]) -> dict[str, float]:
+    """The native load's figures of a turn by the names of `ROWS`."""
+    rate = {name: phases[name]["messages"] / phases[name]["seconds"] for name in phases}
+    each = {name: phases[name]["cpu_seconds"] / phases[name]["messages"] for name in phases}
+    own = {name: phases[name]["own_cpu_seconds"] / phases[name]["messages"] for name in phases}
+    found = {
+        "sync, 8 connections": rate["sync"],
+        "async, 1024 outstanding": rate["async"],
+        "batches of 32, 8 connections": rate["batch"],
+        "pull, 4 queues": rate["pull"],
+        "processor, million sync + pulled": (each["sync"] + each["pull"]) * MILLION,
+        "processor, million async + pulled": (each["async"] + each["pull"]) * MILLION,
+        "processor, million batched + pulled": (each["batch"] + each["pull"]) * MILLION,
+        "its own processor, million async + pulled": (own["async"] + own["pull"]) * MILLION,
+    }
+    return {f"native load: {name}": value for name, value in found.items()}
 
 
 def own_memory(pid: int) -> float:
@@ -182,6 +251,9 @@ def properties(home: Path, port: int, address: str, flush: str) -> dict[str, obj
         "storePathRootDir": home / "store",
         "storePathCommitLog": home / "store" / "commitlog",
         "flushDiskType": flush,
+        # what waits on a busy machine: RocketMQ would refuse it after 200 ms, and end the run
+        "waitTimeMillsInSendQueue": 10_000,
+        "osPageCacheBusyTimeOutMills": 10_000,
     }
 
 
@@ -207,7 +279,8 @@ def start_java(stack: contextlib.ExitStack, home: Path, flush: str):
     command, environment = java(RELEASE, home, main, "-c", conf, heap="1g")
     began = time.monotonic()
     process = stack.enter_context(running(command, environment, home))
-    return process, address, until_answered(address, routed=True) - began
+    ready_s = until_answered(address, routed=True) - began
+    return process, address, f"127.0.0.1:{port}", ready_s
 
 
 def start_ours(stack: contextlib.ExitStack, home: Path, flush: str):
@@ -223,7 +296,8 @@ def start_ours(stack: contextlib.ExitStack, home: Path, flush: str):
     command = [sys.executable, "-m", "rmqcore", "broker", home / "store", "--config", conf]
     began = time.monotonic()
     process = stack.enter_context(running(command, environment, home))
-    return process, address, until_answered(address, routed=True) - began
+    ready_s = until_answered(address, routed=True) - began
+    return process, address, f"127.0.0.1:{port}", ready_s
 
 
 def until_answered(address: str, *, routed: bool = False) -> float:
@@ -278,17 +352,21 @@ def table(found: dict[str, list[dict[str, float]]]) -> str:
         "| | unit | RocketMQ | rmqcore | ratio | wanted | |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
+    measured = next(iter(found.values()))[0]
     for name, (unit, more, wanted) in ROWS.items():
+        if name not in measured:
+            continue
         middle = {
             side: statistics.median(turn[name] for turn in each) for side, each in found.items()
         }
         ratio = middle["rmqcore"] / middle["java"] if len(middle) == len(SIDES) else None
-        verdict = ""
-        if ratio is not None:
+        verdict = bound = ""
+        if wanted is not None:
+            bound = f"{'≥' if more else '≤'} {wanted:g}"
+        if ratio is not None and wanted is not None:
             verdict = "reached" if (ratio >= wanted if more else ratio <= wanted) else "**below**"
         texts = [number(middle.get(side)) for side in SIDES]
         shown = "" if ratio is None else f"{ratio:.2f}"
-        bound = f"{'≥' if more else '≤'} {wanted:g}"
         lines.append(f"| {name} | {unit} | {' | '.join(texts)} | {shown} | {bound} | {verdict} |")
     return "\n".join(lines) + "\n"
 

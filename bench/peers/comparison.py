@@ -6,6 +6,7 @@ the same bytes, the same number of index entries.
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import threading
@@ -423,7 +424,7 @@ class Comparison:
 
         def work(side: str, worker: Worker) -> dict:
             path = worker.directory / name
-            shutil.copytree(sources[side], path, copy_function=_copy_sparse)
+            shutil.copytree(sources[side], path, copy_function=_copy)
             answer = worker.ask("open", dir=path, log=self._sizes.log, flush="ASYNC", warm=0)
             found = worker.ask("verify", topic="T", body=BODY)
             entries = index_entries(path)
@@ -539,8 +540,11 @@ def _watched(worker: Worker, command: str, **arguments: object) -> tuple[dict, i
         thread.join()
 
 
-def _copy_sparse(source: str, target: str) -> None:
-    """Copy a file without the zeros at its end; they stay a hole."""
+def _copy(source: str, target: str) -> None:
+    """Copy a file of a store: zeros are not written, and are reserved where the source has them so.
+
+    rmqcore reserves its files whole, and would have to reserve a sparse copy anew at opening.
+    """
     step = 1 << 20
     with Path(source).open("rb") as read, Path(target).open("wb") as write:
         while data := read.read(step):
@@ -548,4 +552,7 @@ def _copy_sparse(source: str, target: str) -> None:
                 write.seek(len(data), 1)
             else:
                 write.write(data)
-        write.truncate(write.tell())
+        size = write.tell()
+        write.truncate(size)
+        if size and os.fstat(read.fileno()).st_blocks * 512 >= size:
+            os.posix_fallocate(write.fileno(), 0, size)

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from backends import Backend
 from growth import Cost, Opening
 from limits import Limits
 from neighbours import Neighbour
@@ -30,6 +31,7 @@ class Report:
     rows: dict[str, Row]
     latencies: list[tuple[str, str, dict]]
     neighbours: list[Neighbour]
+    backends: list[Backend]
     costs: list[Cost]
     openings: list[Opening]
 
@@ -40,6 +42,8 @@ class Report:
             parts.append(_latency(self.latencies))
         if self.neighbours:
             parts.append(_python(self.neighbours))
+        if self.backends:
+            parts.append(backend_table(self.backends))
         if self.costs:
             parts.append(_growth(self.costs, self.openings))
         return "\n".join(parts)
@@ -82,6 +86,13 @@ class Report:
             "python": {
                 one.name: {"rate": round(one.rate), "ratio": round(one.ratio, 1)}
                 for one in self.neighbours
+            },
+            "backends": {
+                f"{one.program} {one.name}": {
+                    "rate": round(one.rate),
+                    "ratio": round(one.ratio, 1),
+                }
+                for one in self.backends
             },
         }
 
@@ -131,6 +142,23 @@ def _python(found: list[Neighbour]) -> str:
         for one in sorted(found, key=lambda one: -one.rate)
     ]
     head = "Python peer|a put is in|survives kill -9|puts a second|rmqcore, same durability: times"
+    return _table(head, lines)
+
+
+def backend_table(found: list[Backend]) -> str:
+    """The queues of other programs, each beside ours at its durability."""
+    lines = [
+        [
+            f"{one.program} {one.name}",
+            one.durability,
+            f"{one.rate:,.0f}",
+            one.ours[0],
+            f"{one.our_rate:,.0f}",
+            f"{one.ratio:,.1f}",
+        ]
+        for one in found
+    ]
+    head = "backend|survives|in and out, a second|ours|in and out, a second|times"
     return _table(head, lines)
 
 

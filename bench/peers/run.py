@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import backends
 import comparison
 import limits
 import neighbours
@@ -55,7 +56,7 @@ def _measure(directory: Path, options: argparse.Namespace, say: Callable[[str], 
     quick = options.quick
     run = comparison.Comparison(directory, comparison.QUICK if quick else comparison.FULL, say)
     rows = run.run(options.only)
-    peers, costs, openings = [], [], []
+    peers, queues, costs, openings = [], [], [], []
     if not options.only:
         pairs, part = (1, 10) if quick else (3, 1)
         try:
@@ -63,11 +64,15 @@ def _measure(directory: Path, options: argparse.Namespace, say: Callable[[str], 
         except Refusal as reason:
             run.refused["neighbours"] = str(reason)
         try:
+            queues = backends.measure(directory, say, pairs=pairs, part=part)
+        except Refusal as reason:
+            run.refused["backends"] = str(reason)
+        try:
             costs, openings = Growth(directory, say, quick=quick).run()
         except Refusal as reason:
             run.refused["growth"] = str(reason)
     machine["load after the run"] = limits.machine()["load before the run"]
-    found = report.Report(machine, run.limits, rows, run.latencies, peers, costs, openings)
+    found = report.Report(machine, run.limits, rows, run.latencies, peers, queues, costs, openings)
     return found, run.refused
 
 

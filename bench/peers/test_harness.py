@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import backends
 import comparison
 import limits
 import neighbours
@@ -57,6 +59,20 @@ def test_sides_that_did_different_work_are_refused():
         comparison.Comparison._same_work("query", {"hits": 2}, {"hits": 1})
 
 
+def test_a_copy_is_reserved_where_the_store_was(tmp_path):
+    data, size = b"x" * 4096, 8 << 20
+    for name in ("reserved", "sparse"):
+        with (tmp_path / name).open("wb") as file:
+            file.write(data)
+            file.truncate(size)
+            if name == "reserved":
+                os.posix_fallocate(file.fileno(), 0, size)
+        comparison._copy(str(tmp_path / name), str(tmp_path / f"copy of {name}"))
+        assert (tmp_path / f"copy of {name}").read_bytes() == data + bytes(size - len(data))
+    blocks = [(tmp_path / f"copy of {name}").stat().st_blocks for name in ("reserved", "sparse")]
+    assert blocks[0] * 512 >= size > blocks[1] * 512
+
+
 def test_a_short_disk_is_refused(tmp_path, monkeypatch):
     usage = run.shutil.disk_usage(tmp_path)._replace(free=1 << 30)
     monkeypatch.setattr(run.shutil, "disk_usage", lambda _: usage)
@@ -103,6 +119,7 @@ def test_a_part_that_is_refused_costs_no_other_its_figures(tmp_path, monkeypatch
     monkeypatch.setattr(comparison.limits, "measure", lambda _: limits.Limits(1e9, 1e9))
     monkeypatch.setattr(run, "_check", lambda *_, **__: None)
     monkeypatch.setattr(run.neighbours, "measure", lambda *_, **__: [])
+    monkeypatch.setattr(run.backends, "measure", lambda *_, **__: [])
     monkeypatch.setattr(run.Growth, "run", lambda self: ([], []))
     monkeypatch.setattr(report.Report, "write", lambda self: pytest.fail("written"))
     monkeypatch.setattr(sys, "argv", ["run.py", "--directory", str(tmp_path)])
@@ -120,8 +137,20 @@ def test_a_row_below_its_target_says_so():
     rows["query"].pairs = [(1e6, 4e6)]
     rows["memory"].pairs = [(200.0, 20.0)]
     measured = {name: row for name, row in rows.items() if row.pairs}
-    found = report.Report({}, limits.Limits(1e9, 1e9), measured, [], [], [], [])
+    found = report.Report({}, limits.Limits(1e9, 1e9), measured, [], [], [], [], [])
     tables = found.tables()
     assert "| 5.50 | 5.00 | 7.00 | 6 (aim 12) | **below** |" in tables
     assert "| 4.00 | 4.00 | 4.00 | 3 (aim 6) | reached |" in tables
     assert rows["memory"].ratio == 10
+
+
+def test_a_backend_gives_what_it_was_given_and_its_rate(tmp_path):
+    rate = backends._rate("FifoQueue", tmp_path, 50)
+    assert rate > 0
+    one = backends.Backend("queuelib", "FifoDiskQueue", "memory", 50, ("FifoQueue", 50))
+    one.rates += [(100.0, 300.0), (100.0, 500.0), (100.0, 400.0)]
+    assert (one.rate, one.our_rate, one.ratio) == (100.0, 400.0, 4.0)
+    assert "| queuelib FifoDiskQueue | memory | 100 | FifoQueue | 400 | 4.0 |" in (
+        report.backend_table([one])
+    )
+    assert not any(tmp_path.iterdir())
