@@ -12,8 +12,10 @@ HEADERS := $(sort $(shell find rmqcore -name '*.h'))
 NATIVE := $(CYTHON) $(HEADERS) setup.py
 STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
+# tests wait for the disk and for other processes half of their time
+SIDE_BY_SIDE := -n 3 --dist loadgroup
 
-.PHONY: help setup build run test lint types stubs asan bench bench-smoke bench-peers bench-broker bench-counts bench-spark test-spark-all test-debian wheel test-interop clean
+.PHONY: help setup build run test test-long lint types stubs asan bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark test-spark-all test-debian wheel test-interop test-ha test-sharing test-sizes test-adapters clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -44,7 +46,10 @@ run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, ve
 # ---- checks ---------------------------------------------------------------------------------------
 
 test: build $(VENV)/spark lint types stubs ## lint, types, stubs, the tests and one round of each benchmark
-	@$(BIN)/pytest tests bench --benchmark-disable
+	@$(BIN)/pytest tests bench --benchmark-disable $(SIDE_BY_SIDE)
+
+test-long: build $(VENV)/spark ## the tests that take longest, marked long
+	@$(BIN)/pytest tests -m long $(SIDE_BY_SIDE)
 
 lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
 	@$(BIN)/ruff check .
@@ -69,9 +74,13 @@ bench-smoke: build ## each benchmark once, without figures
 bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues; ARGS=--quick takes three minutes
 	@scripts/bootstrap $(VENV) arrow,bench,peers
 	@$(PY) bench/peers/run.py $(ARGS)
+	@$(PY) bench/task_queues.py
 
-bench-broker: build ## our broker beside Apache RocketMQ's under one Java client; needs Java and Maven; ARGS=--quick takes two minutes
+bench-broker: build ## our broker beside Apache RocketMQ's under a Java client and a native load; needs Java and Maven; ARGS=--quick takes two minutes
 	@$(PY) bench/broker/run.py $(ARGS)
+
+bench-ha: build ## master and slave beside Apache RocketMQ's, and catch-up beside a copy; needs Java and Maven; ARGS=--quick takes four minutes
+	@$(PY) bench/ha/run.py $(ARGS)
 
 bench-counts: build ## instructions of five kernels against their baselines; needs valgrind
 	@$(PY) bench/counts.py $(ARGS)
@@ -87,8 +96,23 @@ asan: $(VENV)/built ## unit, property and fuzz tests under the address and undef
 wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, run the unit tests there
 	@scripts/lane wheel $(PY)
 
+test-doctor: build ## each damage that the doctor repairs, on every kind of store, and a kill at each step
+	@$(BIN)/pytest tests/doctor -m "slow or not slow" --no-skip
+
+test-ha: build ## master and slave under partitions, kills and power cuts, 20 seeds; with root between network namespaces, too
+	@$(BIN)/pytest tests/ha -m "slow or not slow"
+
+test-sharing: build ## several processes on one store, whose owner is killed a hundred times under load
+	@$(BIN)/pytest tests/sharing -m "slow or not slow" --no-skip
+
+test-sizes: build ## a broker with 10,000 topics, 1,000 connections, 1 GiB of traffic, ten kills; with root a hundred power cuts, too
+	@$(BIN)/pytest tests/broker/test_sizes.py tests/broker/test_power_cuts.py -m slow
+
 test-interop: build ## Apache RocketMQ on our stores, its clients with our broker; needs Java, Maven and Go
 	@$(BIN)/pytest tests/interop -m interop --no-skip
+
+test-adapters: build ## the adapters under the suites of Scrapy, CoilMQ and the others, which it fetches; ARGS=-kname
+	@scripts/adapters_lane $(PY) $(ARGS)
 
 test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3 and 4.2, and those of batches on 4.0
 	@scripts/spark_lane $(PY) 4.3 tests/spark

@@ -98,3 +98,11 @@ def golden_store(tmp_path):
         return unpack(release, name, tmp_path / f"golden-{release}-{name}")
 
     return fresh
+
+
+def pytest_collection_modifyitems(items):
+    """Keep a file in one process of pytest-xdist, and the tests of Spark in one session."""
+    for item in items:
+        folder = item.path.parent
+        together = folder if folder.name == "spark" else item.path
+        item.add_marker(pytest.mark.xdist_group(str(together)))

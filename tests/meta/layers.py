@@ -11,7 +11,7 @@ from pathlib import Path
 
 PACKAGE = "rmqcore"
 
-#: Lowest first. A row may be used by every row below it here; rows of one floor are its landings.
+#: Lowest first. A row may be used by every row below it here, also where both are of one floor.
 ROWS = (
     ("F0", "errors status version clock"),
     ("F0", "arguments"),
@@ -29,13 +29,17 @@ ROWS = (
     ("F4", "derived/"),
     ("F4", "services/"),
     ("F5", "recovery/"),
+    ("F5", "store.consume/"),
     ("F6", "store/"),
     ("F6", "scan/"),
+    ("F7", "store.sharing/"),
     ("F7", "__init__"),
     ("F7", "rebuild/"),
     ("F7", "transfer/"),
     ("F8", "doctor/"),
-    ("F8", "spark/ broker/ ha/"),
+    ("F8", "doctor.selftest/"),
+    ("F8", "ha/"),
+    ("F8", "spark/ broker/"),
     ("F9", "adapters/"),
     ("F9", "testing"),
     ("F10", "cli/"),
@@ -43,7 +47,7 @@ ROWS = (
 )
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
-    "metaq/": {"errors", "status", "version", "_codec", "native.base", "native.format"},
+    "metaq/": {"errors", "status", "version", "native.base", "native.format"},
     "remoting/": {"errors", "java"},
     "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file"},
     "client/": {
@@ -80,7 +84,16 @@ OPTIONAL = {
     "zstandard",
 }
 #: Also: what is too heavy for a process that puts, gets and queries, and does without it.
-HEAVY = {"asyncio", "difflib", "numpy", "shutil"}
+HEAVY = {
+    "asyncio",
+    "difflib",
+    "numpy",
+    "rmqcore.adapters.huey",
+    "rmqcore.store.consume.lease_request",
+    "rmqcore.store.consume.leases",
+    "rmqcore.store.sharing.shared_store",
+    "shutil",
+}
 
 CYTHON_IMPORT = re.compile(
     r"^(?P<indent>[ \t]*)(?:from[ \t]+(?P<source>[\w.]+)[ \t]+c?import[ \t]+"
@@ -242,6 +255,30 @@ class Layers:
                 )
         return found
 
+    def silent(self) -> list[str]:
+        """Return the rooms whose first lines do not say what they never do, and their floor."""
+        found = []
+        for path in sorted((self.root / PACKAGE).glob("*/**/__init__.py")):
+            lines = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            missing = [
+                what
+                for what, pattern in (("'never'", r"(?i)\bnever\b"), ("'Floor:'", r"(?m)^Floor: "))
+                if not re.search(pattern, lines)
+            ]
+            if missing:
+                found.append(f"{path.relative_to(self.root)}: no {' and no '.join(missing)}")
+        return found
+
+    def unneeded(self) -> list[str]:
+        """Return what rooms beside the floors may import and do not."""
+        used: dict[str, set[str]] = {room: set() for room in self.beside}
+        for _, module, _, target in self.edges():
+            if (room := self.room_of(module)) in used:
+                used[room] |= {target, (self.room_of(target) or "").rstrip("/")}
+        return sorted(
+            f"{room} imports no {name}" for room in used for name in self.beside[room] - used[room]
+        )
+
     def circles(self) -> list[str]:
         """Return one path through each circle of imports."""
         graph: dict[str, set[str]] = {module: set() for module in self.modules}
@@ -284,6 +321,23 @@ SUFFIXES = {
 def read_imports(path: Path) -> list[Import]:
     """Find the imports of one file by its kind."""
     return SUFFIXES[path.suffix](path.read_text("utf-8"))
+
+
+def table_of(text: str) -> tuple[list[tuple[str, str]], dict[str, set[str]], list[str]]:
+    """Read the rows and the rooms beside them from docs/architecture.md; and all empty cells."""
+    rows, beside, empty = [], {}, []
+    for line in text.partition("## The native boundary")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
+        first, second = (
+            re.findall(r"`([^`]+)`", cell.replace("/", ".").replace(".`", "/`"))
+            for cell in (*cells, "", "")[:2]
+        )
+        if first and second:
+            beside[first[0]] = {name.rstrip("/") for name in second}
+        elif second:
+            rows.append((cells[0], " ".join(second)))
+        empty += [line for cell in cells if not cell]
+    return rows, beside, empty
 
 
 def inner(name: str) -> str | None:

@@ -8,7 +8,7 @@ def test_archives_agree_with_their_sums():
 
 
 def test_every_store_of_both_releases_is_packed(golden_store):
-    assert len(packed_stores()) == 19
+    assert len(packed_stores()) == 21
     for release, name in packed_stores():
         golden = golden_store(release, name)
         assert golden.manifest["store"] == name

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from meta.layers import Layers
+from meta.layers import BESIDE, Layers, table_of
+from meta.layers import ROWS as ROOMS
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +20,21 @@ def test_every_file_has_a_floor(layers):
 
 def test_docstrings_name_the_floor_of_the_table(layers):
     assert not layers.misstated()
+
+
+def test_every_room_says_what_it_never_does_and_its_floor(layers):
+    assert not layers.silent()
+
+
+def test_the_page_has_the_same_rooms_and_no_empty_cell():
+    rows, beside, empty = table_of((ROOT / "docs/architecture.md").read_text("utf-8"))
+    assert rows == list(ROOMS)
+    assert beside == BESIDE
+    assert not empty
+
+
+def test_rooms_beside_import_all_that_they_may(layers):
+    assert not layers.unneeded()
 
 
 def test_imports_go_down(layers):
@@ -132,3 +148,28 @@ def test_a_file_without_a_floor_is_found(package):
 def test_a_misstated_floor_is_found(package):
     built = package(**{"_leaf.pyx": '"""A leaf.\n\nFloor: F7; imports nothing.\n"""\n'})
     assert built.misstated() == ["rmqcore/_leaf.pyx: says F7, is F1"]
+
+
+def test_a_room_that_does_not_say_what_it_never_does_is_found(package):
+    told = '"""A room. Never opens a file.\n\nFloor: F3.\n"""\n'
+    built = package(**{"scan/__init__.py": told, "files/__init__.py": '"""A room."""\n'})
+    assert built.silent() == ["rmqcore/files/__init__.py: no 'never' and no 'Floor:'"]
+
+
+def test_a_permission_that_nobody_needs_is_found(package):
+    assert package(**{"metaq/log.py": "import json\n"}).unneeded() == ["metaq/ imports no errors"]
+
+
+def test_a_table_of_the_page_is_read():
+    page = (
+        "| floor | room | never |\n|---|---|---|\n| F1 | `a` `b/c/` | |\n\n"
+        "| room | may import |\n|---|---|\n| `d/` | `a` `b/c` |\n## The native boundary\n"
+    )
+    rows, beside, empty = table_of(page)
+    assert (rows, beside) == ([("F1", "a b.c/")], {"d/": {"a", "b.c"}})
+    assert empty == ["| F1 | `a` `b/c/` | |"]
+
+
+def test_the_package_opens_on_what_one_can_look_over():
+    shown = [p for p in (ROOT / "rmqcore").iterdir() if not p.name.endswith((".so", ".c", "__"))]
+    assert len(shown) <= 35

@@ -6,6 +6,7 @@ import pytest
 
 import rmqcore
 from rmqcore import DefaultMessageStore, MessageStore
+from rmqcore.store.sharing.shared_store import SharedMessageStore
 
 PROMISED = [
     name
@@ -20,9 +21,10 @@ def arguments(function):
     return [(each.name, each.kind, each.default) for each in parameters]
 
 
+@pytest.mark.parametrize("kind", [DefaultMessageStore, SharedMessageStore])
 @pytest.mark.parametrize("name", PROMISED)
-def test_the_store_has_what_the_protocol_promises(name):
-    promised, given = getattr(MessageStore, name), getattr(DefaultMessageStore, name)
+def test_the_store_has_what_the_protocol_promises(kind, name):
+    promised, given = getattr(MessageStore, name), getattr(kind, name)
     if isinstance(promised, property):
         assert isinstance(given, property)
         return

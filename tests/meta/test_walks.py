@@ -1,5 +1,6 @@
 """Each step that docs/architecture.md walks is where it says, and the walks go one way."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ def test_the_page_walks_a_body_a_key_and_a_setting():
         "`key`",
         "`flush_disk_type`",
     ]
+
+
+def test_where_is_answers_ten_questions_each_with_a_place():
+    section = TEXT.partition("## Where is\n")[2].partition("\n## ")[0]
+    answers = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
+    assert answers[::2] == [str(number) for number in range(1, 11)]
+    assert [answer for answer in answers[1::2] if not places(answer)] == []
 
 
 @pytest.mark.parametrize("steps", walks(TEXT).values(), ids=walks(TEXT))
