@@ -418,7 +418,7 @@ static void measure(const struct phase *phase)
     double seconds = (clock_ns(CLOCK_MONOTONIC) - began) / 1e9;
     double cpu = (double)(broker_ticks() - ticks) / (double)sysconf(_SC_CLK_TCK);
     printf("{\"phase\":\"%s\",\"messages\":%" PRId64 ",\"seconds\":%.4f,\"cpu_seconds\":%.2f,"
-           "\"own_cpu_seconds\":%.3f}\n",
+           "\"own_cpu_seconds\":%.6f}\n",
         phase->name, check_offsets(phase), seconds, cpu, (own_ns() - own) / 1e9);
 }
 

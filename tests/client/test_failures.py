@@ -63,7 +63,8 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run):
                 await broker.stop()
                 with pytest.raises((OSError, NoRouteError)):
                     await producer.send("T", b"lost")
-                broker = await started(tmp_path / "s", namesrv, broker.config.listen_port)
+                ports = broker.config.listen_port, broker.config.ha_listen_port
+                broker = await started(tmp_path / "s", namesrv, ports[0], haListenPort=ports[1])
                 await producer.send("T", b"after", queue_id=0)
                 (message,) = await receive(consumer, 1)
                 async with Admin(namesrv) as admin:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shlex
-import socket
 import ssl
 import subprocess
 import threading
@@ -126,14 +125,7 @@ def mqadmin(release, home, address, *commands, options=()):
 
 def broker_ports():
     """A port whose neighbours are free, too: a broker also listens on two less and one more."""
-    for _ in range(100):
-        port = free_port()
-        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
-            for other in (port - 2, port, port + 1):
-                probe = probes.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", other))
-            return port
-    raise AssertionError("no three free ports")
+    return free_port(beside=(-2, 1))
 
 
 @contextlib.contextmanager

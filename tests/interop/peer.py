@@ -1,15 +1,20 @@
 """Apache RocketMQ's own store classes, asked what they read from a directory."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 RUN = Path(__file__).parent / "java" / "run"
 #: One run opens and reads a store of a few hundred kilobytes; the first one also fetches the jars.
 TIMEOUT_S = 180
+#: first and last port of outgoing connections
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 GO_CLIENT = "github.com/apache/rocketmq-client-go/v2@v2.1.2"
 
 
@@ -18,11 +23,24 @@ def missing() -> list[str]:
     return [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
 
 
-def free_port() -> int:
-    """Return a TCP port that nobody listens on: Java's store always opens its replication port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(beside: Sequence[int] = ()) -> int:
+    """Return a TCP port that nobody listens on.
+
+    The system gives none of these to an outgoing connection, so nobody but another test takes it
+    between this call and its use.
+
+    Args:
+        beside: how far off ports are that have to be free, too.
+    """
+    first_outgoing = int(PORT_RANGE.read_text("ascii").split()[0])
+    for _ in range(100):
+        port = random.SystemRandom().randrange(10_000, first_outgoing - 10)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for distance in (0, *beside):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port + distance))
+            return port
+    raise AssertionError("no free port")
 
 
 def go_program(source: str, home: Path) -> Path:
