@@ -274,7 +274,7 @@ class MessagePuts(MessagePutter):
         Raises:
             ConfigError: it cannot be had here.
         """
-        if durability == Durability.REPLICATED:
+        if durability is not None and durability == Durability.REPLICATED:
             if self._replicas is None:
                 raise ConfigError(
                     "durability", durability, "not without slaves: no HAService runs on this store"
@@ -298,7 +298,18 @@ class MessagePuts(MessagePutter):
         begun = None
         if slaves is not None:
             begun = slaves.begin_async(receipt.phy_offset + receipt.store_size)
-        receipt = await self._on_disk_async(receipt) if disk else self._not_waited_for(receipt)
+        if not disk:
+            receipt = self._not_waited_for(receipt)
+        else:
+            end, failure = receipt.phy_offset + receipt.store_size, ""
+            try:
+                done = await self._group_commit.wait_async(end, self._flush_policy.timeout_ms)
+            except OSError as error:
+                done, failure = False, str(error)
+            if done:
+                receipt = receipt.with_flush(receipt.status, Durability.DISK)
+            else:
+                receipt = self._not_on_disk(receipt, failure)
         return receipt if begun is None else self._after_slaves(receipt, await begun)
 
     def _settled(self, receipt: PutMessageResult) -> PutMessageResult:
@@ -383,17 +394,6 @@ class MessagePuts(MessagePutter):
         call = partial(self._append_batch, messages, **settings)
         receipt = await running_loop().run_in_executor(None, call)
         return await self._waited_for_async(receipt, waits) if receipt.ok else receipt
-
-    async def _on_disk_async(self, receipt: PutMessageResult) -> PutMessageResult:
-        """As `_on_disk`, without blocking the event loop."""
-        end = receipt.phy_offset + receipt.store_size
-        try:
-            done = await self._group_commit.wait_async(end, self._flush_policy.timeout_ms)
-        except OSError as error:
-            return self._not_on_disk(receipt, str(error))
-        if not done:
-            return self._not_on_disk(receipt, "")
-        return receipt.with_flush(PutMessageStatus.PUT_OK, Durability.DISK)
 
 
 def _check_names(settings: Mapping[str, object], known: type) -> None:
