@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rmqcore.broker.access import is_secret
-from rmqcore.broker.bodies import java_body, read_object
+from rmqcore.broker.bodies import java_body
 from rmqcore.broker.clients import Client, Consumers
 from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
@@ -32,6 +32,7 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.errors import RemotingClosedError
+from rmqcore.remoting.json_body import read_object
 from rmqcore.store.protocol import MessageStore
 
 _CLIENT_TIMEOUT_MS: Final = 10_000

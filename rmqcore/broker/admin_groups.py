@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rmqcore.broker.bodies import QueueKey, java_body, objects_in, queue_key, read_object
+from rmqcore.broker.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.clients import Client, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.settings import BrokerConfig
@@ -23,6 +23,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.store.protocol import MessageStore
 
 

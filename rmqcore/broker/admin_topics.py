@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rmqcore.broker.bodies import QueueKey, java_body, objects_in, queue_key, read_object
+from rmqcore.broker.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
@@ -25,6 +25,7 @@ from rmqcore.remoting import (
     ResponseCode,
     success,
 )
+from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.store.protocol import MessageStore
 
 _PLAIN: Final = "SimpleCQ"

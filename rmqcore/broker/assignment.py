@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rmqcore.broker.bodies import java_body, objects_in, read_object
+from rmqcore.broker.bodies import java_body
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.pop_hold import ANY_QUEUE
@@ -33,6 +33,7 @@ from rmqcore.remoting import (
     ResponseCode,
     success,
 )
+from rmqcore.remoting.json_body import objects_in, read_object
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rmqcore.broker.bodies import java_body, objects_in, read_object
+from rmqcore.broker.bodies import java_body
 from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.subscription import Subscription
@@ -23,6 +23,7 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.errors import RemotingClosedError
+from rmqcore.remoting.json_body import objects_in, read_object
 
 _LOCKED_FOR_S: Final = 60.0
 

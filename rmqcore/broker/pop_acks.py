@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from rmqcore.broker.bodies import objects_in, read_object
 from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import ANY_QUEUE, PopHold
@@ -42,6 +41,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)

@@ -14,15 +14,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from rmqcore.java.json import parse_java_json
 from rmqcore.remoting.accounts import Account, Permission
 from rmqcore.remoting.acl import ACCESS_KEY, signature_is_right
 from rmqcore.remoting.codes import RequestCode, ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.connection import Connection
 from rmqcore.remoting.errors import RequestRefusedError
+from rmqcore.remoting.json_body import objects_in, read_object
 
 PUB, SUB = Permission.PUB, Permission.SUB
 
@@ -190,29 +190,29 @@ def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Ne
 
 
 def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
-    for entry in _objects(_body(request), "consumerDataSet"):
+    for entry in objects_in(read_object(request), "consumerDataSet"):
         group = _named(entry.get("groupName"))
         yield Need(SUB, group=group)
-        for wanted in _objects(entry, "subscriptionDataSet"):
+        for wanted in objects_in(entry, "subscriptionDataSet"):
             yield from _of_topic(_named(wanted.get("topic")), SUB, group)
 
 
 def _lock(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
-    body = _body(request)
+    body = read_object(request)
     yield Need(SUB, group=_named(body.get("consumerGroup")))
-    for queue in _objects(body, "mqSet"):
+    for queue in objects_in(body, "mqSet"):
         yield from _of_topic(_named(queue.get("topic")), SUB)
 
 
 def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
-    body = _body(request)
+    body = read_object(request)
     group = _named(body.get("consumerGroup"))
     yield Need(SUB, group=group)
     yield from _of_topic(_named(body.get("topic")), SUB, group)
 
 
 def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
-    body = _body(request)
+    body = read_object(request)
     group, wanted = _named(body.get("group")), body.get("subscriptionData")
     yield Need(SUB, group=group)
     if isinstance(wanted, dict):
@@ -220,25 +220,10 @@ def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
 
 
 def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
-    for ack in _objects(_body(request), "acks"):
+    for ack in objects_in(read_object(request), "acks"):
         group = _named(ack.get("c"))
         yield Need(SUB, group=group)
         yield from _of_topic(_named(ack.get("t")), SUB, group)
-
-
-def _body(request: RemotingCommand) -> Mapping[str, Any]:
-    try:
-        value = parse_java_json(bytes(request.body).decode()) if request.body else {}
-    except (UnicodeDecodeError, ValueError) as error:
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "the body is no JSON") from error
-    if not isinstance(value, dict):
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "the body is no JSON object")
-    return value
-
-
-def _objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    entries = body.get(name) or []
-    return [each for each in entries if isinstance(each, dict)] if type(entries) is list else []
 
 
 #: What every request needs that may pass at all, at brokers and name servers.
