@@ -26,6 +26,7 @@ from rmqcore.remoting._json_header cimport (
 )
 
 from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import RequestCode
 from rmqcore.store.wire_puts import WireMessage
 
@@ -54,8 +55,8 @@ cdef enum:
 
 cdef int SEND = int(RequestCode.SEND_MESSAGE_V2)
 cdef int SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
-# HOSTS_V6 and TRANSACTION_MASK of `SysFlag`: what a plain send has not got
-cdef int64_t NOT_PLAIN = 16 | 32 | 12
+# what a plain send has not got
+cdef int64_t NOT_PLAIN = SysFlag.HOSTS_V6 | SysFlag.TRANSACTION_MASK
 
 
 cdef struct Part:

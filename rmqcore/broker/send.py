@@ -23,7 +23,7 @@ from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import HALF_TOPIC, Topics
 from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, TRANSACTION, Traffic
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.files.config_tables import TopicConfig
+from rmqcore.files.config_tables import TOPIC_NAME_MAX, TopicConfig
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, MessageExt, PutMessageResult
 from rmqcore.native.format._numbers import SysFlag
@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_ENDS: Final = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 _KNOWS_RECONSUME_MAX: Final = 121
-_TOPIC_SIZE_MAX: Final = 127
 
 _CODES: Final = {
     PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, None),
@@ -493,7 +492,7 @@ def _check_batch(topic: str) -> None:
     Raises:
         RequestRefusedError: a retry topic, or a name that is too long; answers with code 13.
     """
-    if len(topic) > _TOPIC_SIZE_MAX or topic.startswith(RETRY_PREFIX):
+    if len(topic) > TOPIC_NAME_MAX or topic.startswith(RETRY_PREFIX):
         remark = "batch request does not support retry groups and names above 127 characters"
         raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
 

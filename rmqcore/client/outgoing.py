@@ -21,8 +21,6 @@ from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import RequestCode
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
-#: compression type 3 (zlib) in bits 8 to 10 of the system flags
-_ZLIB = 0x300
 _ZLIB_LEVEL = 5
 _NEW_TOPIC_QUEUES = "4"
 #: properties that belong to RocketMQ; a caller gives them by the argument of their own
@@ -117,7 +115,8 @@ def outgoing(
             raise MessageIllegalError(f"property {name} is RocketMQ's own: {_OWN[name]}")
     plain, sys_flag = _checked(body), 0
     if compress_above is not None and len(plain) >= compress_above:
-        plain, sys_flag = zlib.compress(plain, _ZLIB_LEVEL), SysFlag.COMPRESSED | _ZLIB
+        plain = zlib.compress(plain, _ZLIB_LEVEL)
+        sys_flag = SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB
     return Outgoing(topic, plain, {**(properties or {}), **own}, unique_id, sys_flag=sys_flag)
 
 

@@ -17,7 +17,7 @@ from rmqcore.files.log_walker import record_heads
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.java.json import parse_java_json
 from rmqcore.native.format._message import MessageExt
-from rmqcore.native.format._next_record import RECORD_HEAD_SIZE
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, CHECKPOINT_SIZE, UNIT_SIZE
 
 KINDS = (
@@ -32,7 +32,6 @@ KINDS = (
 _LOOK = 1 << 20
 _HEX_MAX = 64
 _NUMBERED = re.compile(r"\d{20}")
-_TOTAL_SIZE = LAYOUT["blank"]["total_size"]
 _EXT_UNIT_SIZE = sum(size for _, size in LAYOUT["consume_queue_ext_unit"].values())
 _ENTRIES_A_SLOT = 4
 
@@ -192,7 +191,7 @@ def _log(source: _Source, at: int) -> Iterator[DumpItem]:
             yield DumpItem("zeros", at, stop - at)
             at = stop
             continue
-        item = _record(source, at, _number("total_size", head, *_TOTAL_SIZE, at).value)
+        item = _record(source, at, head_says(head)[0])
         if item is None:
             stop = next(record_heads(source.file, at + 1), source.size)
             raw = source.read(at, _HEX_MAX)

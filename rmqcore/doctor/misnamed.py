@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqcore._codec import BLANK_SIZE, check_record, decode_record
+from rmqcore._codec import check_record, decode_record
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.mapped_file_queue import offset_to_file_name
-
-_SIZE_FIELD = 4
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 
 
 def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
@@ -34,9 +33,9 @@ def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
 def _said_by(path: Path, size: int) -> int | None:
     """Where a file's first record says that it lies; None when it is not whole."""
     with path.open("rb") as stream:
-        head = stream.read(_SIZE_FIELD)
-        length = int.from_bytes(head, "big")
-        if not BLANK_SIZE < length <= size:
+        head = stream.read(RECORD_HEAD_SIZE)
+        length, _ = head_says(head)
+        if not RECORD_HEAD_SIZE < length <= size:
             return None
         record = head + stream.read(length - len(head))
     try:

@@ -12,7 +12,7 @@ from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.log_walker import GoodRecord, find_good_record, first_record
 from rmqcore.native.format._message import status_text
-from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
+from rmqcore.native.format._next_record import ScanStatus, lacks_size_only
 from rmqcore.recovery.report import Ending
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 _LOOK = 1 << 20
-_SIZE_WORD = 4
 
 
 class Judge:
@@ -141,16 +140,9 @@ class Judge:
         """True for a record that lacks nothing but its size word, and that no queue knows."""
         offset = file.file_from_offset + at
         size = following.phy_offset - offset
-        if offset < self._known_end or size > file.size - at or size < RECORD_HEAD_SIZE:
+        if offset < self._known_end or size > file.size - at:
             return False
-        record = bytes(file.read(at, size))
-        if record[:_SIZE_WORD] != bytes(_SIZE_WORD):
-            return False
-        whole = size.to_bytes(_SIZE_WORD, "big") + record[_SIZE_WORD:]
-        status, _, _ = next_record(
-            whole, 0, size, base_offset=offset, file_end=offset + size, verify_crc=True
-        )
-        return status is ScanStatus.OK
+        return lacks_size_only(file.read(at, size), base_offset=offset)
 
     def _behind(self, file: MappedFile) -> list[MappedFile]:
         files = self._log.files

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
+from rmqcore.files.store_dir import QUEUE_ID_MAX
 from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.native.format._receipt import PutMessageResult
@@ -30,7 +31,6 @@ _REAL_QUEUE_ID: Final = "REAL_QID"
 _TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
-_QUEUE_ID_MAX: Final = 2**31 - 1
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -129,7 +129,7 @@ def unpark(parked: MessageExt) -> Message:
         properties.pop(name, None)
     topic = properties.get(_REAL_TOPIC)
     queue_id = properties.get(_REAL_QUEUE_ID, "")
-    known = queue_id.isdecimal() and len(queue_id) < 11 and int(queue_id) <= _QUEUE_ID_MAX
+    known = queue_id.isdecimal() and len(queue_id) < 11 and int(queue_id) <= QUEUE_ID_MAX
     if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not known:
         raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
     return Message(

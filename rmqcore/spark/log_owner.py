@@ -17,17 +17,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from rmqcore._codec import LAYOUT, decode_batch, encode_batch
+from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import PutMessageError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
 from rmqcore.message import Message, MessageExt
+from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 from rmqcore.spark.staging import Frame, StagedFile
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 
-_OWN_OFFSET_AT, _OWN_OFFSET_SIZE = LAYOUT["record_head"]["phy_offset"]
 _STALE_S = 7 * 24 * 3600
 _APPENDING, _DONE = "appending", "done"
 #: how the names of series begin; an anonymous one is never asked for again
@@ -267,8 +267,9 @@ def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
     first = phy_offset - phy_offset % size
     directory = StoreDir(store.path, store.config.store_path_commit_log)
     with (directory.commit_log / f"{first:020d}").open("rb") as file:
-        file.seek(phy_offset - first + _OWN_OFFSET_AT)
-        return file.read(_OWN_OFFSET_SIZE) == phy_offset.to_bytes(_OWN_OFFSET_SIZE, "big")
+        file.seek(phy_offset - first)
+        _, own_offset = head_says(file.read(RECORD_HEAD_SIZE))
+    return own_offset == phy_offset
 
 
 def _finish(store: DefaultMessageStore, ledger: Ledger) -> None:

@@ -18,14 +18,13 @@ from rmqcore._codec import encode_batch, encode_record
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.store_dir import make_directory, sync_directory
 from rmqcore.message import Message
+from rmqcore.native.format._numbers import BATCH_ITEM_SIZE_MIN, PROPERTIES_SIZE_MAX
 
 # topic bytes, queue id, system flag, Unix ms of birth, times consumed, messages, body bytes
 _HEAD = struct.Struct("<HiiqiIQ")
 _FRAME_SIZE = 128 << 10
-_FRAME_OVERHEAD = 22
 #: bytes of a record beyond its entry in a batch, at most: IPv6 hosts, a long topic; and a blank
 _RECORD_OVERHEAD_MAX = 1024
-_PROPERTIES_SIZE_MAX = 32767
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,8 @@ class StageWriter:
             encode_record(named, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
             queue = self._queues[key] = _Queue()
         envelope = (message.sys_flag, message.born_timestamp_ms, message.reconsume_times)
-        size = _FRAME_OVERHEAD + len(message.body)
-        if size + _PROPERTIES_SIZE_MAX > self._message_size_max:
+        size = BATCH_ITEM_SIZE_MIN + len(message.body)
+        if size + PROPERTIES_SIZE_MAX > self._message_size_max:
             self._check_size(message)
         if queue.messages and (queue.envelope != envelope or queue.size + size > self._frame_size):
             self._write(key, queue)

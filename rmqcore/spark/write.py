@@ -47,7 +47,7 @@ WRITTEN = (
     "reconsume_times",
 )
 #: bits of the system flag that speak of the body: compressed, several tags, which compression
-_BODY_FLAGS = 0x703
+_BODY_FLAGS = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK
 _INNER_BATCH = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 _TEXT_TYPES = {"body": ("binary", "string")}
 

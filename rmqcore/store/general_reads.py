@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.consume_queue import FILLER
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.native.read._fast_reads import FastReads
 from rmqcore.native.read._get_result import GetMessageResult
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 END_OF_TIME_MS = 2**63 - 1
 #: more messages, or bytes, than any store has
 _ALL = 1 << 48
-_HEAD = struct.Struct(">qi")
 _LIGHT_QUEUE = "%LMQ%"
 _FILTER_UNITS = 800
 _READ_AHEAD = 1 << 20
@@ -208,7 +208,7 @@ class GeneralReads:
         number, count, gone = 0, len(units) // UNIT_SIZE, False
         whole = self._log.queue.writable
         while number < count:
-            phy_offset, _ = _HEAD.unpack_from(units, number * UNIT_SIZE)
+            phy_offset, _ = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
             view = self._log.view(phy_offset, 0 if whole else self._span(units, number))
             before, why = number, _ELSEWHERE
             if view is not None:
@@ -238,13 +238,13 @@ class GeneralReads:
     def _span(units: bytes, number: int) -> int:
         """Bytes of the log from one unit's record to the last unit's end, within reason."""
         size: int
-        first, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
-        last, last_size = _HEAD.unpack_from(units, len(units) - UNIT_SIZE)
+        first, size = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
+        last, last_size = UNIT_HEAD.unpack_from(units, len(units) - UNIT_SIZE)
         span = last + last_size - first
         return span if size <= span <= _READ_AHEAD else size
 
     def _check_unit(self, queue: StoredQueue, units: bytes, number: int) -> None:
-        phy_offset, size = _HEAD.unpack_from(units, number * UNIT_SIZE)
+        phy_offset, size = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
         record = self._log.record_head(phy_offset)
         if record is None:
             file = self._log.queue.find(phy_offset)

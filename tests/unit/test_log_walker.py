@@ -25,7 +25,13 @@ from rmqcore.files.log_walker import (
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
+from rmqcore.native.format._next_record import (
+    RECORD_HEAD_SIZE,
+    ScanStatus,
+    head_says,
+    lacks_size_only,
+    next_record,
+)
 
 BASE = 1 << 20
 
@@ -268,3 +274,31 @@ def test_a_good_record_is_found_across_the_pieces_of_a_search(tmp_path):
         assert list(record_heads(file, 0)) == [place]
         assert find_good_record([file]).phy_offset == BASE + place
         file.close()
+
+
+# ---- a record's first bytes
+
+
+def one_record(body=b"body"):
+    return encode_record(Record(topic="T", body=body, phy_offset=BASE))
+
+
+def test_a_head_says_its_size_and_its_place_as_far_as_there_are_bytes():
+    record = one_record()
+    assert head_says(record) == head_says(record[:36]) == (len(record), BASE)
+    assert head_says(record[:35]) == head_says(record[:4]) == (len(record), -1)
+    assert head_says(record[:3]) == head_says(b"") == (-1, -1)
+
+
+def test_a_record_lacks_its_size_only_when_nothing_else_is_wrong():
+    record = one_record()
+    unpublished = bytes(4) + record[4:]
+    assert lacks_size_only(unpublished, base_offset=BASE)
+    assert unpublished[:4] == bytes(4)
+    assert not lacks_size_only(record, base_offset=BASE)
+    assert not lacks_size_only(unpublished, base_offset=BASE + 1)
+    for wrong in (unpublished[:-1], unpublished + b"\0", unpublished[:RECORD_HEAD_SIZE], b""):
+        assert not lacks_size_only(wrong, base_offset=BASE)
+    flipped = bytearray(unpublished)
+    flipped[record.index(b"body")] ^= 1
+    assert not lacks_size_only(flipped, base_offset=BASE)

@@ -93,6 +93,10 @@ cdef enum SysFlag:
     STORE_HOST_V6 = 0x20
     NEED_UNWRAP = 0x40
     INNER_BATCH = 0x80
+    COMPRESSION_MASK = 0x700
+    COMPRESSION_LZ4 = 0x100
+    COMPRESSION_ZSTD = 0x200
+    COMPRESSION_ZLIB = 0x300
 
 # What a kernel answers: 0 or more is good, negatives name the failure.
 cdef enum Status:

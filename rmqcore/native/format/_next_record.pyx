@@ -6,13 +6,16 @@
 
 from enum import IntEnum
 
-from libc.stdint cimport int32_t, int64_t
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr
 
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format cimport _layout
-from rmqcore.native.format._bytes cimport load_i32, load_i64
-from rmqcore.native.format._layout cimport MAGIC_AT, MAGIC_V1, MAGIC_V2, PHY_OFFSET_AT
+from rmqcore.native.format._bytes cimport load_i32, load_i64, store_i32
+from rmqcore.native.format._layout cimport (
+    MAGIC_AT, MAGIC_V1, MAGIC_V2, PHY_OFFSET_AT, TOTAL_SIZE_AT,
+)
 from rmqcore.native.format._record cimport (
     CHECK_BODY, CHECK_PROPERTY, RecordHead, bytes_t, next_record as look, rmq_crc32_init,
 )
@@ -77,6 +80,37 @@ def next_record(
     if status < 0 or status == _layout.EMPTY:
         return ScanStatus(status), 0, 0
     return ScanStatus(status), head.total_size, head.store_timestamp
+
+
+def head_says(buffer) -> tuple:
+    """(size, physical offset) of a record as its first bytes say; none of it is checked.
+
+    Args:
+        buffer: bytes from the record's first one on; what they are too few for is -1.
+    """
+    cdef BufferHold hold = BufferHold(buffer, None, 0)
+    cdef bytes_t at = <bytes_t>hold.view.buf
+    return (
+        load_i32(at + TOTAL_SIZE_AT) if hold.view.len >= TOTAL_SIZE_AT + 4 else -1,
+        load_i64(at + PHY_OFFSET_AT) if hold.view.len >= PHY_OFFSET_AT + 8 else -1,
+    )
+
+
+def lacks_size_only(buffer, *, int64_t base_offset) -> bool:
+    """True for a record that would be good, and take the whole buffer, but for its size word: zero.
+
+    Args:
+        buffer: bytes of the commit log.
+        base_offset: physical offset of the buffer's first byte.
+    """
+    cdef bytearray whole = bytearray(buffer)
+    cdef uint8_t* at = <uint8_t*>PyByteArray_AS_STRING(whole)
+    cdef int32_t size = <int32_t>len(whole)
+    cdef RecordHead head
+    if size < RECORD_HEAD_SIZE or load_i32(at + TOTAL_SIZE_AT) != 0:
+        return False
+    store_i32(at + TOTAL_SIZE_AT, size)
+    return look(at, size, base_offset, base_offset + size, CHECK_BODY, &head) == _layout.OK
 
 
 def find_head(buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> int:

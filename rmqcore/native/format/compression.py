@@ -7,12 +7,10 @@ from importlib import import_module
 from types import ModuleType
 
 from rmqcore.errors import RmqCoreError
+from rmqcore.native.format._numbers import SysFlag
 
-_TYPE_MASK = 0x700
-#: Bits 8 to 10 of the system flag; producers older than these bits know zlib only.
-_ZLIB = (0x000, 0x300)
-_LZ4 = 0x100
-_ZSTD = 0x200
+#: producers older than the bits that name a compression know zlib only
+_ZLIB = (0, SysFlag.COMPRESSION_ZLIB)
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:
@@ -31,12 +29,12 @@ def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:
     """
     if max_size < 1:
         raise ValueError(f"max_size={max_size}: expected 1 byte or more")
-    kind = sys_flag & _TYPE_MASK
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
     if kind in _ZLIB:
         return _from_zlib(body, max_size)
-    if kind == _LZ4:
+    if kind == SysFlag.COMPRESSION_LZ4:
         return _from_lz4(body, max_size)
-    if kind == _ZSTD:
+    if kind == SysFlag.COMPRESSION_ZSTD:
         return _from_zstd(body, max_size)
     raise ValueError(f"its compression type {kind:#x} is unknown")
 
