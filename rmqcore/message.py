@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rmqcore._codec import decode_message_id, encode_message_id
@@ -23,6 +24,7 @@ __all__ = [
     "QueueLag",
     "ReceivedMessage",
     "Sql",
+    "copy_to",
     "decode_message_id",
     "encode_message_id",
     "tags_of",
@@ -32,6 +34,8 @@ RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 #: property with the Unix time in milliseconds from which on a message is of no use
 EXPIRES_MS: Final = "EXPIRES_MS"
+#: what a copy has of the message itself, wherever it is put
+_KEPT: Final = ("flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times")
 
 
 class Sql(str):
@@ -48,6 +52,31 @@ def tags_of(expression: str) -> frozenset[str]:
     text = expression.strip()
     words = () if text == "*" else (word.strip() for word in text.split("||"))
     return frozenset(filter(None, words))
+
+
+def copy_to(
+    topic: str,
+    queue_id: int,
+    message: Message | MessageExt,
+    properties: Mapping[str, str] | None,
+    **settings: Any,
+) -> Message:
+    """What is put to have the same message in another place; the message is left as it is.
+
+    The copy has the message's body and flags, the time and the host of its birth, and its tries.
+    Of how it was stored it has nothing.
+
+    Args:
+        topic: where it is put.
+        queue_id: queue of that topic.
+        message: what was put, or what a read gave.
+        properties: all that the copy gets; a stored message has its tags and keys among them.
+        settings: further arguments of `Message`, or others in place of what is kept.
+    """
+    kept = {name: getattr(message, name) for name in _KEPT}
+    return Message(
+        topic, message.body, queue_id=queue_id, properties=properties, **(kept | settings)
+    )
 
 
 class ReceivedMessage:

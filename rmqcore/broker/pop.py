@@ -36,8 +36,7 @@ from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError
-from rmqcore.message import GetMessageResult, Message, MessageExt
-from rmqcore.native.format._numbers import SysFlag
+from rmqcore.message import GetMessageResult, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -461,18 +460,8 @@ def _as_of(
         stored.queue_id,
         stored.queue_offset,
     )
-    message = Message(
-        topic,
-        stored.body,
-        queue_id=stored.queue_id,
-        properties={**stored.properties, "POP_CK": str(receipt)},
-        flag=stored.flag,
-        sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
-        born_timestamp_ms=stored.born_timestamp_ms,
-        born_host=stored.born_host,
-        store_host=stored.store_host,
-        reconsume_times=stored.reconsume_times,
-    )
+    properties = {**stored.properties, "POP_CK": str(receipt)}
+    message = copy_to(topic, stored.queue_id, stored, properties, store_host=stored.store_host)
     return encode_record(
         message,
         queue_offset=stored.queue_offset,

@@ -29,8 +29,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.message import Message, MessageExt
-from rmqcore.native.format._numbers import SysFlag
+from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -277,13 +276,11 @@ class PopAcks:
         properties = {k: v for k, v in stored.properties.items() if k not in _DROPPED}
         properties["ORIGIN_GROUP"] = group
         properties.setdefault("1ST_POP_TIME", str(checkpoint.pop_time_ms))
-        return Message(
+        return copy_to(
             name,
-            stored.body,
-            properties=properties,
-            flag=stored.flag,
-            sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
-            born_timestamp_ms=stored.born_timestamp_ms,
+            0,
+            stored,
+            properties,
             born_host=self._config().address,
             reconsume_times=stored.reconsume_times + (not checkpoint.suspended),
             wait_store_msg_ok=False,

@@ -23,14 +23,13 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
-from rmqcore.message import GetMessageResult, Message, MessageExt
+from rmqcore.message import GetMessageResult, Message, MessageExt, copy_to
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)
 
 _SECOND_MS: Final = 1000
-_HOST_FLAGS: Final = 0x30
 _REQUESTS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _SLOT: Final = "TIMER_OUT_MS"
 _RECALLS: Final = "TIMER_DEL_UNIQKEY"
@@ -345,32 +344,16 @@ def _delivered(record: MessageExt, now_ms: int) -> Message:
         raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
     properties["TIMER_ENQUEUE_MS"] = str(record.store_timestamp_ms // _SECOND_MS * _SECOND_MS)
     properties["TIMER_DEQUEUE_MS"] = str(now_ms)
-    return Message(
-        topic,
-        record.body,
-        queue_id=int(queue_id),
-        properties=properties,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~_HOST_FLAGS,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        reconsume_times=record.reconsume_times,
-        wait_store_msg_ok=False,
-    )
+    return copy_to(topic, int(queue_id), record, properties, wait_store_msg_ok=False)
 
 
 def _rewritten(message: Message, topic: str, queue_id: int, properties: dict[str, str]) -> Message:
-    return Message(
+    return copy_to(
         topic,
-        message.body,
-        queue_id=queue_id,
-        properties=properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=message.born_host,
+        queue_id,
+        message,
+        properties,
         store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
         wait_store_msg_ok=message.wait_store_msg_ok,
     )
 

@@ -23,7 +23,8 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.message import Message, MessageExt
+from rmqcore.message import Message, MessageExt, copy_to
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -39,10 +40,6 @@ from rmqcore.store.protocol import MessageStore
 logger = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-_COMMIT: Final = 8
-_ROLLBACK: Final = 12
-_HOST_FLAGS: Final = 0x30
-_TRANSACTION_MASK: Final = 0xC
 _BATCH: Final = 128
 _HOUR_MS: Final = 3_600_000
 
@@ -95,14 +92,22 @@ class Transactions:
         kept["REAL_QID"] = str(message.queue_id)
         if "UNIQ_KEY" in kept:
             kept["__transactionId__"] = kept["UNIQ_KEY"]
-        return _copy(message, HALF_TOPIC, 0, kept, message.sys_flag & ~_TRANSACTION_MASK)
+        return copy_to(
+            HALF_TOPIC,
+            0,
+            message,
+            kept,
+            sys_flag=message.sys_flag & ~SysFlag.TRANSACTION_MASK,
+            store_host=message.store_host,
+            wait_store_msg_ok=message.wait_store_msg_ok,
+        )
 
     # ---- request 37: a producer decides
 
     async def end(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """37: a producer decides."""
         decision = request.number("commitOrRollback")
-        if decision not in (_COMMIT, _ROLLBACK):
+        if decision not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
             return success()
         phy_offset = request.number("commitLogOffset")
         queue_offset = request.number("tranStateTableOffset")
@@ -120,7 +125,7 @@ class Transactions:
             return success()
         self._ended.add(half.queue_offset)
         try:
-            if decision == _COMMIT:
+            if decision == SysFlag.TRANSACTION_COMMIT:
                 await self._commit(half)
             await self._note(half.queue_offset)
         except (MessageIllegalError, StoreError) as error:
@@ -140,16 +145,12 @@ class Transactions:
     async def _commit(self, half: MessageExt) -> None:
         """Store the message for its consumers; its properties stay as they are."""
         topic, queue_id = _real_place(half)
-        message = Message(
+        message = copy_to(
             topic,
-            half.body,
-            queue_id=queue_id,
-            properties=half.properties,
-            flag=half.flag,
-            sys_flag=half.sys_flag & ~_HOST_FLAGS & ~_TRANSACTION_MASK | _COMMIT,
-            born_timestamp_ms=half.born_timestamp_ms,
-            born_host=half.born_host,
-            reconsume_times=half.reconsume_times,
+            queue_id,
+            half,
+            half.properties,
+            sys_flag=half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT,
             prepared_transaction_offset=half.phy_offset,
             wait_store_msg_ok=False,
         )
@@ -265,7 +266,7 @@ class Transactions:
         topic, queue_id = _real_place(half)
         unique_key = half.unique_key or ""
         record = encode_record(
-            _copy_stored(half, topic, queue_id, half.properties),
+            copy_to(topic, queue_id, half, half.properties, store_host=half.store_host),
             queue_offset=half.queue_offset,
             phy_offset=half.phy_offset,
             store_timestamp_ms=half.store_timestamp_ms,
@@ -284,7 +285,14 @@ class Transactions:
     async def _give_up(self, half: MessageExt) -> None:
         """Keep a message that nobody decides where an operator finds it."""
         self._topics.for_group(CHECK_MAX_TIME_TOPIC)
-        copy = _copy_stored(half, CHECK_MAX_TIME_TOPIC, 0, half.properties)
+        copy = copy_to(
+            CHECK_MAX_TIME_TOPIC,
+            0,
+            half,
+            half.properties,
+            store_host=half.store_host,
+            wait_store_msg_ok=False,
+        )
         receipt = await self._store.put_message_async(copy)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
@@ -301,39 +309,3 @@ def _real_place(half: MessageExt) -> tuple[str, int]:
     properties = half.properties
     queue_id = properties.get("REAL_QID", "0")
     return properties.get("REAL_TOPIC", ""), int(queue_id) if queue_id.isdigit() else 0
-
-
-def _copy(
-    message: Message, topic: str, queue_id: int, properties: dict[str, str], sys_flag: int
-) -> Message:
-    return Message(
-        topic,
-        message.body,
-        queue_id=queue_id,
-        properties=properties,
-        flag=message.flag,
-        sys_flag=sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=message.born_host,
-        store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
-        wait_store_msg_ok=message.wait_store_msg_ok,
-    )
-
-
-def _copy_stored(
-    stored: MessageExt, topic: str, queue_id: int, properties: dict[str, str]
-) -> Message:
-    return Message(
-        topic,
-        stored.body,
-        queue_id=queue_id,
-        properties=properties,
-        flag=stored.flag,
-        sys_flag=stored.sys_flag & ~_HOST_FLAGS,
-        born_timestamp_ms=stored.born_timestamp_ms,
-        born_host=stored.born_host,
-        store_host=stored.store_host,
-        reconsume_times=stored.reconsume_times,
-        wait_store_msg_ok=False,
-    )

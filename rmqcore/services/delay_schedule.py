@@ -16,9 +16,8 @@ from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.store_dir import QUEUE_ID_MAX
-from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.services.service import ServiceThread
 from rmqcore.status import PutMessageStatus
 
@@ -95,19 +94,14 @@ def park(message: Message, level: int, levels_ms: Sequence[int]) -> Message:
     properties[_DELAY] = str(level)
     properties[_REAL_TOPIC] = message.topic
     properties[_REAL_QUEUE_ID] = str(message.queue_id)
-    return Message(
+    return copy_to(
         SCHEDULE_TOPIC,
-        message.body,
-        queue_id=queue_id_of_level(level),
+        queue_id_of_level(level),
+        message,
+        properties,
         tags=message.tags,
         keys=message.keys,
-        properties=properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=message.born_host,
         store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
         wait_store_msg_ok=message.wait_store_msg_ok,
     )
@@ -132,17 +126,12 @@ def unpark(parked: MessageExt) -> Message:
     known = queue_id.isdecimal() and len(queue_id) < 11 and int(queue_id) <= QUEUE_ID_MAX
     if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not known:
         raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
-    return Message(
+    return copy_to(
         topic,
-        parked.body,
-        queue_id=int(queue_id),
-        properties=properties,
-        flag=parked.flag,
-        sys_flag=parked.sys_flag,
-        born_timestamp_ms=parked.born_timestamp_ms,
-        born_host=parked.born_host,
+        int(queue_id),
+        parked,
+        properties,
         store_host=parked.store_host,
-        reconsume_times=parked.reconsume_times,
         wait_store_msg_ok=False,
     )
 

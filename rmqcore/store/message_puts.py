@@ -19,10 +19,9 @@ from rmqcore.errors import (
     StoreNotWritableError,
 )
 from rmqcore.files.commit_log_writer import CommitLogWriter
+from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
 from rmqcore.native.base._lock import ReentrantLock
-from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
 from rmqcore.services.delay_schedule import park, requested_delay_level
@@ -404,16 +403,11 @@ def _check_names(settings: Mapping[str, object], known: type) -> None:
 
 def as_message(stored: MessageExt) -> Message:
     """What would have to be put to store a copy of a stored message."""
-    return Message(
+    return copy_to(
         stored.topic,
-        stored.body,
-        queue_id=stored.queue_id,
-        properties=stored.properties,
-        flag=stored.flag,
-        sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
-        born_timestamp_ms=stored.born_timestamp_ms,
-        born_host=stored.born_host,
-        reconsume_times=stored.reconsume_times,
+        stored.queue_id,
+        stored,
+        stored.properties,
         prepared_transaction_offset=stored.prepared_transaction_offset,
     )
 

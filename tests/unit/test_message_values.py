@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from rmqcore import Message, open_store
+from rmqcore.message import copy_to
 
 FULL = {
     "topic": "T",
@@ -117,3 +118,28 @@ class TestReceipt:
             if not name.startswith("_") and not callable(getattr(receipt, name))
         }
         assert receipt.to_dict().keys() == named - {"ok"}
+
+
+class TestCopies:
+    KEPT = ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times")
+
+    def test_a_copy_has_the_place_it_is_given_and_the_rest_of_what_was_put(self):
+        message = Message(**FULL)
+        copied = copy_to("U", 7, message, {"TAGS": "b"}).to_dict()
+        kept = {name: FULL[name] for name in self.KEPT}
+        place = {"topic": "U", "queue_id": 7, "properties": {"TAGS": "b"}}
+        assert copied == Message("U").to_dict() | kept | place
+        assert message.to_dict() == FULL
+
+    def test_what_is_named_goes_before_what_is_kept(self):
+        copied = copy_to("U", 0, Message(**FULL), None, reconsume_times=9, tags="b")
+        assert (copied.reconsume_times, copied.tags, copied.flag) == (9, "b", 1)
+
+    def test_a_copy_of_a_stored_message_between_other_hosts_is_stored_as_such(self, store):
+        store.put("T", b"body", born_host="[2001:db8::1]:1", reconsume_times=2, flag=3)
+        (stored,) = store.get_message("T", 0, 0)
+        store.put_message(copy_to("U", 0, stored, stored.properties, born_host="10.0.0.1:9"))
+        (again,) = store.get_message("U", 0, 0)
+        assert (again.body, again.born_host) == (b"body", "10.0.0.1:9")
+        assert (again.reconsume_times, again.flag) == (2, 3)
+        assert again.born_timestamp_ms == stored.born_timestamp_ms

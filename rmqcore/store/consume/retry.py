@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqcore.message import Message, MessageExt
-from rmqcore.native.format._numbers import SysFlag
+from rmqcore.message import Message, MessageExt, copy_to
 
 _FIRST_LEVEL: Final = 3
 
@@ -42,15 +41,11 @@ def sent_again(
     properties["WAIT"] = "true" if wait else "false"
     properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
     properties["DELAY"] = str(delay_level)
-    return Message(
+    return copy_to(
         topic,
-        stored.body,
-        queue_id=queue_id,
-        properties=properties,
-        flag=stored.flag,
-        sys_flag=stored.sys_flag & ~SysFlag.HOSTS_V6,
-        born_timestamp_ms=stored.born_timestamp_ms,
-        born_host=stored.born_host,
+        queue_id,
+        stored,
+        properties,
         reconsume_times=reconsume_times,
         wait_store_msg_ok=wait,
     )
