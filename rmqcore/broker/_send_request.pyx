@@ -21,7 +21,7 @@ cdef enum:
     VALUE_END = 2       # behind its value
     MAX_DIGITS = 18
 
-#: a name, as request 10 has it and as 310 has it
+#: names of a header field: in request 10 (SEND_MESSAGE), in request 310 (SEND_MESSAGE_V2)
 cdef tuple GROUP = ("producerGroup", "a")
 cdef tuple TOPIC = ("topic", "b")
 cdef tuple DEFAULT_TOPIC = ("defaultTopic", "c")

@@ -11,7 +11,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.store.protocol import MessageStore
 
-#: in parts of RocketMQ's names, and of those of its plug-ins
+#: words in the names of settings that stay secret, RocketMQ's own and its plug-ins'
 _SECRET: Final = re.compile(
     "secret|passw|credential|access_?key|token|authentication_?user|private_?key", re.IGNORECASE
 )

@@ -180,7 +180,7 @@ class PullMessages:
             if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
                 wait(pull)
             elif arrived and _looked_at_all(answer):
-                # what has come is not for this consumer: it waits behind it
+                # the filter takes none of what has come: wait for what comes behind it
                 wait(pull._replace(queue_offset=int(answer.ext_fields["nextBeginOffset"])))
             else:
                 connection.answer(request, answer)

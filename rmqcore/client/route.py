@@ -15,7 +15,7 @@ from rmqcore.java.json import parse_java_json
 READ = 4
 WRITE = 2
 MASTER_ID = 0
-#: queues of a broker that are believed
+#: more queues of one topic in a broker are taken for an error in the answer
 _QUEUES_MAX = 65_536
 
 

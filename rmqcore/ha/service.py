@@ -115,7 +115,7 @@ class HAService:
         if self._tasks:
             await asyncio.wait(self._tasks)
         for connection in self.connections:
-            # taken, and not served any more
+            # accepted, but its service never began
             connection.close()
         self.connections = []
         if self._listening is not None:
@@ -218,7 +218,7 @@ class HAService:
             "slaveAckOffset": connection.ack_offset,
             "transferFromWhere": connection.next_offset,
             "transferredByteInSecond": connection.flow.in_last_second,
-            # ours besides
+            # RocketMQ has no such field
             "lagMs": self._lag_ms(connection.ack_offset, behind),
         }
         if connection.problem is not None:

@@ -107,7 +107,7 @@ class Consumer:
         """End the loops over it; what was handed out and not settled comes again at once."""
         if not self._closed:
             self._closed = True
-            # a store that has been closed has taken it back
+            # closing the store has released all leases
             with suppress(StoreClosedError):
                 self.store.release_leases(self.holder)
 

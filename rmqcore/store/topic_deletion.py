@@ -109,7 +109,7 @@ class TopicDeletion:
         self._see_new()
         if not any(queue.topic == topic for queue in self.consume_queues):
             return False
-        # what has no room for this has changed nothing yet
+        # written first: a disk that is full refuses it before anything is changed
         self._deleted.delete(topic, self._tail.max_offset)
         with self._reput.stopped() as dispatch_below:
             try:

@@ -104,7 +104,7 @@ class LeaseTable:
         self._numbered: dict[int, LeaseQueue] = {}
         self._next_number = 1
         self._known: set[tuple[str, int]] = set()
-        #: by (group, topics, by priority): queues that take turns, those that come first first
+        #: by (group, topics, by priority): queues that take turns, in groups by rank
         self._routes: dict[tuple[str, tuple[str, ...], bool], list[list[LeaseQueue]]] = {}
         self._turns: dict[str, int] = {}
         #: by call, the oldest first

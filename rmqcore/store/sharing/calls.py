@@ -22,7 +22,7 @@ from rmqcore.store.sharing.values import pack, unpack
 #: request codes of this room; RocketMQ has none beyond 5,000, and 16 bits hold them
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
-#: of what is said; an owner refuses a client of another
+#: version of these calls; an owner refuses a client with another version
 VERSION: Final = 1
 
 
@@ -116,7 +116,7 @@ CALLS: Final[dict[str, Call]] = {
 }
 #: a connection's own call: which queues have got messages since it asked before
 ARRIVALS: Final = "arrivals"
-#: of a request that nobody waits for any more: its number is the header field ``opaque``
+#: ends a request whose caller waits no more; the header field ``opaque`` has that one's number
 CANCEL: Final = 9102
 #: properties of a store, asked for by their names
 PROPERTIES: Final = ("config", "min_phy_offset", "max_phy_offset", "waits")

@@ -61,10 +61,10 @@ class Waiter:
 
     def __init__(self, wake: Callable[[], object], *, reads: bool) -> None:
         self.answer: RemotingCommand | None = None
-        #: of the request
+        #: number of the request
         self.opaque = 0
         self.wake = wake
-        #: whether it can read for all
+        #: whether its thread can read the socket, for all who wait
         self.reads = reads
 
 
@@ -308,7 +308,7 @@ class Channel:
             except FrameError:
                 pass
             except BaseException as error:
-                # what a signal handler raises may cost bytes that were received
+                # a signal handler that raises here may leave a frame read in part
                 if not is_refusal(error):
                     self._lose()
                     raise

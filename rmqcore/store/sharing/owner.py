@@ -47,7 +47,7 @@ _log = logging.getLogger("rmqcore")
 #: of records that one answer holds; a get that asks for more is answered with less
 _ANSWER_SIZE_MAX: Final = 32 << 20
 _STOP_S: Final = 5.0
-#: a put that asks for it is not answered at once
+#: durabilities for which a put has to wait
 _WAITED_FOR: Final = ("disk", "replicated")
 #: what a connection's attributes hold: who it is, and in whose names it has leased messages
 _CLIENT: Final = "client"

@@ -270,7 +270,7 @@ _PACKERS: Final[dict[type, Callable[[Any, list[Buffer]], Any]]] = {
     Sql: lambda value, _: ["s", str.__str__(value)],
     StoreConfig: _config,
 }
-#: for what is only a kind of it
+#: for instances of subclasses: the first base that fits
 _BASES: Final[tuple[tuple[type, Callable[[Any, list[Buffer]], Any]], ...]] = (
     (str, lambda value, _: str.__str__(value)),
     (Path, lambda value, _: ["p", str(value)]),
