@@ -47,12 +47,13 @@ def test_every_setting_has_its_row_with_a_sentence():
     assert [name for name in SETTINGS if len(rows.get(name, "")) < 10] == []
 
 
-def test_the_map_of_the_tests_names_files_that_exist():
+def test_the_map_of_the_tests_names_every_file_and_no_other():
     page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+/(?:test_\w+\.py)?)`", page))
     assert not [name for name in sorted(named) if not (ROOT / "tests" / name).exists()]
-    folders = {f"{path.parent.name}/" for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders <= named
+    files = sorted((ROOT / "tests").glob("*/test_*.py"))
+    assert {f"{path.parent.name}/" for path in files} <= named
+    assert [path for path in files if f"{path.parent.name}/{path.name}" not in named] == []
 
 
 def test_a_table_is_read():
