@@ -24,10 +24,10 @@ def test_the_page_walks_a_body_a_key_and_a_setting():
     ]
 
 
-def test_where_is_answers_ten_questions_each_with_a_place():
+def test_where_is_answers_eleven_questions_each_with_a_place():
     section = TEXT.partition("## Where is\n")[2].partition("\n## ")[0]
     answers = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
-    assert answers[::2] == [str(number) for number in range(1, 11)]
+    assert answers[::2] == [str(number) for number in range(1, 12)]
     assert [answer for answer in answers[1::2] if not places(answer)] == []
 
 
