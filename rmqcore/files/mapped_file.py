@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakSet
 
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
-from rmqcore.native.base._mapped import MappedRegion, reserve, sync_data, zero_range
+from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, sync_data, zero_range
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -39,19 +39,6 @@ def holds_nothing(path: Path) -> bool:
             if data.strip(b"\0"):
                 return False
     return True
-
-
-class _Handle:
-    """An open file descriptor that closes when its last reference goes."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
 
 
 def _descriptors_allowed() -> int:
@@ -211,14 +198,14 @@ class MappedFile:
         self.flushed_position = 0
         self.write_buffer: MappedRegion | None = None
         self._open_files = open_files
-        self._handle: _Handle | None = None
+        self._handle: Descriptor | None = None
         self._region: MappedRegion | None = None
         self._reserved = 0
 
     # ---- opening and closing
 
     @property
-    def handle(self) -> _Handle:
+    def handle(self) -> Descriptor:
         """The open descriptor; hold the object while its ``fd`` is used."""
         handle = self._handle
         if handle is None:
@@ -231,10 +218,10 @@ class MappedFile:
             self._open_files.used(self, "_handle")
         return handle
 
-    def _open(self, path: Path, flags: int) -> _Handle:
+    def _open(self, path: Path, flags: int) -> Descriptor:
         while True:
             try:
-                return _Handle(path, flags)
+                return Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o644))
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
@@ -282,7 +269,7 @@ class MappedFile:
         self._handle = handle
         self._open_files.opened(self, "_handle")
 
-    def _create_nameless(self, *, whole: bool) -> _Handle | None:
+    def _create_nameless(self, *, whole: bool) -> Descriptor | None:
         """Give the file its name when it has its length, so that a kill leaves no shorter one.
 
         Returns:
@@ -304,7 +291,7 @@ class MappedFile:
             os.close(descriptors)
         return handle
 
-    def _create_named(self, *, whole: bool) -> _Handle:
+    def _create_named(self, *, whole: bool) -> Descriptor:
         handle = self._open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             self._set_length(handle.fd, whole=whole)

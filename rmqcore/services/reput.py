@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import (
@@ -182,14 +183,13 @@ class ReputMessageService(ServiceThread):
             )
         return view
 
-    def _sleep(self, seconds: float) -> None:
+    def _rest(self, seconds: float) -> Callable[[], object]:
         if seconds <= _BUSY_INTERVAL_MAX_S:
             # while there is work no put wakes the thread: that would cost more than it gains
-            time.sleep(seconds)
-        elif self._tail is not None and seconds == _IDLE_INTERVAL_S:
-            self._tail.wait_for_put(self.offset, seconds)
-        else:
-            super()._sleep(seconds)
+            return partial(time.sleep, seconds)
+        if self._tail is not None and seconds == _IDLE_INTERVAL_S:
+            return partial(self._tail.wait_for_put, self.offset, seconds)
+        return super()._rest(seconds)
 
     def stop(self, timeout_s: float = 30.0) -> bool:
         """As `ServiceThread.stop`."""

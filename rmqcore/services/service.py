@@ -6,8 +6,10 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 _log = logging.getLogger("rmqcore")
 RETRY_INTERVAL_S = 1.0
@@ -20,6 +22,8 @@ class ServiceThread:
       says so, a round that fails with OSError is repeated a second later, until so many rounds
       in a row have failed.
     - `wakeup` begins the next round at once; several wake-ups before it count as one.
+    - Between two rounds the thread keeps nothing of what the service works for: a store that its
+      user has let go can be collected.
 
     Args:
         name: of the thread.
@@ -41,6 +45,8 @@ class ServiceThread:
         # not an Event: its lock would deadlock a signal handler that interrupts a use of it
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
+        #: rounds in a row that have failed
+        self._failed = 0
         self._thread: threading.Thread | None = None
 
     def run_once(self) -> None:
@@ -51,7 +57,9 @@ class ServiceThread:
         """Begin; a service that has been started is left alone."""
         if not self.running:
             self._stopping = False
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            self._thread = threading.Thread(
+                target=_run, args=(weakref.ref(self),), name=self.name, daemon=True
+            )
             self._thread.start()
 
     def wakeup(self) -> None:
@@ -78,27 +86,29 @@ class ServiceThread:
         """True while rounds are being run."""
         return self._thread is not None and self._thread.is_alive()
 
-    def _run(self) -> None:
-        failed = 0
-        while not self._stopping:
-            try:
-                self.run_once()
-                failed = 0
-            except BaseException as error:  # noqa: BLE001 - handed on, never swallowed
-                failed += 1
-                if not isinstance(error, OSError) or failed >= self.tries:
-                    _log.exception("%s ended", self.name)
-                    self._on_error(error)
-                    return
-                _log.warning("%s tries again (%d of %d): %s", self.name, failed, self.tries, error)
-                self._pause(RETRY_INTERVAL_S)
-                continue
-            self._sleep(self.interval_s)
+    def one_round(self) -> Callable[[], object] | None:
+        """Run a round; what waits for the next one, or None when there is none."""
+        if self._stopping:
+            return None
+        try:
+            self.run_once()
+            self._failed = 0
+        except BaseException as error:  # noqa: BLE001 - handed on, never swallowed
+            self._failed += 1
+            if not isinstance(error, OSError) or self._failed >= self.tries:
+                _log.exception("%s ended", self.name)
+                self._on_error(error)
+                return None
+            _log.warning(
+                "%s tries again (%d of %d): %s", self.name, self._failed, self.tries, error
+            )
+            self._pause(RETRY_INTERVAL_S)
+            return self._rest(0.0)
+        return self._rest(self.interval_s)
 
-    def _sleep(self, seconds: float) -> None:
-        """Wait for the next round, so long or until woken."""
-        with suppress(queue.Empty):
-            self._wake.get(timeout=seconds)
+    def _rest(self, seconds: float) -> Callable[[], object]:
+        """What waits for the next round, so long or until woken; it must not keep the service."""
+        return partial(_wait_for, self._wake, seconds)
 
     def _pause(self, seconds: float) -> None:
         """Wait the whole time although `wakeup` is called; end early only when it is stopped."""
@@ -106,6 +116,18 @@ class ServiceThread:
         while not self._stopping and (left := end - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 self._wake.get(timeout=left)
+
+
+def _run(service: weakref.ref[ServiceThread]) -> None:
+    """The rounds of a service, until it is stopped or gone."""
+    while (kept := service()) is not None and (wait := kept.one_round()) is not None:
+        del kept
+        wait()
+
+
+def _wait_for(wake: queue.SimpleQueue[None], seconds: float) -> None:
+    with suppress(queue.Empty):
+        wake.get(timeout=seconds)
 
 
 def stop_running(services: Iterable[ServiceThread]) -> None:

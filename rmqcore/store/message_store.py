@@ -61,7 +61,7 @@ from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.key_values import KeyValues
 from rmqcore.store.leasing import Leasing
 from rmqcore.store.live_settings import LiveSettings
-from rmqcore.store.open_stores import OPEN_STORES
+from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
 from rmqcore.store.replication import Replication
 from rmqcore.store.retention_of_store import retention_of
 from rmqcore.store.topic_deletion import TopicDeletion
@@ -86,6 +86,8 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
     Source: RocketMQ store/DefaultMessageStore.java.
     """
 
+    _closed = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -97,7 +99,6 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
         config.check_for_writing()
         KeyValues.__init__(self)
         self.path = Path(path)
-        self._closed = False
         #: nothing has to be recovered, as long as opening has not succeeded
         self._was_clean = False
         self._forked = False
@@ -109,6 +110,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._directory.create()
         self._directory.lock()
+        self._closed = False
         try:
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
@@ -584,6 +586,10 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
                 self._directory.clear_running()
         finally:
             self._directory.unlock()
+
+    def __del__(self) -> None:
+        if not (self._closed or self._forked):
+            close_forgotten(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.log.min_offset} to {self.log.max_offset}"

@@ -1,4 +1,4 @@
-"""The stores open for writing: closed when the interpreter exits, disabled in a forked child."""
+"""The stores open for writing: those that nobody closes are closed; disabled in a forked child."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ _log = logging.getLogger("rmqcore")
 OPEN_STORES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
+def close_forgotten(store: Any) -> None:
+    """Warn of a store that nobody has closed, and close it."""
+    try:
+        try:
+            warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
+        finally:
+            store.close()
+    except OSError:
+        _log.exception("%s: could not be closed in order", store.path)
+
+
 def _close_open_stores() -> None:
     for store in list(OPEN_STORES):
-        try:
-            try:
-                warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
-            finally:
-                store.close()
-        except OSError:
-            _log.exception("%s: could not be closed in order", store.path)
+        close_forgotten(store)
 
 
 def _forget_parents_stores() -> None:

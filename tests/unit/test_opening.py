@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import struct
 import subprocess
 import sys
+import time
 from functools import partial
 
 import pytest
@@ -13,11 +16,13 @@ import pytest
 from rmqcore import (
     CorruptCheckpointError,
     CorruptStoreError,
+    StoreLockedError,
     StoreNotFoundError,
     doctor,
     open_store,
 )
 from rmqcore.doctor import verify
+from rmqcore.native.base._mapped import Descriptor
 
 
 def test_create_false_opens_no_new_store(tmp_path):
@@ -66,6 +71,47 @@ def test_a_store_that_nobody_closed_warns_and_is_closed(tmp_path, filters):
         [sys.executable, "-c", f"{code}.ok", tmp_path / "s"], capture_output=True, check=False
     )
     assert (quiet.returncode, quiet.stderr) == (0, b"")
+
+
+def put_and_forget(path, how):
+    """Open a store, put, and let go of it until it is closed; the threads of its services."""
+    store = open_store(path, flush_disk_type=how, deliver_delayed=True)
+    threads = [service._thread for service in store._services]
+    for number in range(20):
+        assert store.put("T", b"x", queue_id=number, keys="k").ok
+    del store
+    end = time.monotonic() + 30
+    # a service that is at work keeps the store until it has done
+    while (path / "abort").exists():
+        assert time.monotonic() < end
+        gc.collect()
+    return threads
+
+
+@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_store_that_nobody_has_any_more_is_closed(tmp_path, how):
+    path = tmp_path / "s"
+    with pytest.warns(ResourceWarning, match=r"^DefaultMessageStore\(.*was not closed$"):
+        threads = put_and_forget(path, how)
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    with open_store(path) as again:
+        assert again.recovery_report.clean_shutdown
+        assert again.recovery_report.findings == []
+        assert len(again.queues()) == 20
+
+
+def test_a_store_that_was_refused_has_nothing_to_close(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        with pytest.raises(StoreLockedError):
+            open_store(tmp_path / "s")
+        gc.collect()
+        assert store.put("T", b"x").ok
+
+
+def test_the_collector_closes_no_descriptor_before_its_store(tmp_path):
+    assert not gc.is_tracked(Descriptor(os.open(tmp_path, os.O_RDONLY)))
 
 
 def test_an_impossible_checkpoint_says_what_to_do_and_that_works(tmp_path):

@@ -28,6 +28,9 @@ cdef extern from "<sys/mman.h>" nogil:
     int MADV_NORMAL, MADV_RANDOM, MADV_WILLNEED, MADV_DONTNEED, MADV_HUGEPAGE
     void* MAP_FAILED
 
+cdef extern from "<unistd.h>" nogil:
+    int close_fd "close"(int fd)
+
 cdef extern from *:
     """
     #include <errno.h>
@@ -353,6 +356,27 @@ cdef class MappedRegion:
             failed = madvise(self.base + at, self.size - at, number)
         held.release()
         return failed == 0
+
+
+@cython.final
+cdef class Descriptor:
+    """An open file descriptor that closes when its last reference goes.
+
+    The garbage collector, which sees no references in it, never closes it before that: a store
+    that nobody has closed still writes to its files while it is collected.
+
+    Args:
+        fd: the number, which nobody else closes.
+    """
+
+    cdef readonly int fd
+
+    def __cinit__(self, int fd):
+        self.fd = fd
+
+    def __dealloc__(self):
+        with nogil:
+            close_fd(self.fd)
 
 
 cdef object supported(int failed):
