@@ -8,8 +8,11 @@ from typing import NoReturn
 
 from rmqcore.errors import ArgumentError
 
+#: larger than any number that means something, and small enough for a float
+UNBOUNDED = 1 << 200
 
-def whole_number(name: str, value: object, least: int, most: int) -> int:
+
+def whole_number(name: str, value: object, least: int = -UNBOUNDED, most: int = UNBOUNDED) -> int:
     """An integer argument as an int; ``numpy.int64`` and its like are accepted.
 
     Args:
@@ -26,8 +29,14 @@ def whole_number(name: str, value: object, least: int, most: int) -> int:
     except TypeError:
         raise ArgumentError(name, value, "a whole number") from None
     if not least <= number <= most:
-        raise ArgumentError(name, value, f"a whole number from {least} to {most}")
+        raise ArgumentError(name, value, _range(least, most))
     return number
+
+
+def _range(least: int, most: int) -> str:
+    if most < UNBOUNDED:
+        return f"a whole number from {least} to {most}"
+    return "a whole number of fewer digits" if least == -UNBOUNDED else f"{least} or more"
 
 
 def text(name: str, value: object) -> str:

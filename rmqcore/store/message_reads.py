@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from rmqcore.native.read._key_query import QueryMessageResult
 
 _MAX_BYTES = 128 << 20
-#: no offset and no time is larger
-_LARGE = 1 << 200
 _BATCH = 256
 OnDamage = Callable[[CorruptStoreError], None]
 
@@ -135,13 +133,13 @@ class MessageReads:
             if result is not None:
                 return result
         topic, queue_id = _queue(topic, queue_id)
-        whole_number("queue_offset", queue_offset, -_LARGE, _LARGE)
-        whole_number("max_messages", max_messages, 1, _LARGE)
-        whole_number("max_bytes", max_bytes, -_LARGE, _LARGE)
+        whole_number("queue_offset", queue_offset)
+        whole_number("max_messages", max_messages, 1)
+        whole_number("max_bytes", max_bytes)
         if tags is not None:
             tags = text("tags", tags)
         if max_scanned is not None:
-            whole_number("max_scanned", max_scanned, 1, _LARGE)
+            whole_number("max_scanned", max_scanned, 1)
         self._see_queue(topic, queue_id)
         return self._reader.get_message(
             topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
@@ -210,9 +208,9 @@ class MessageReads:
             if result is not None:
                 return result
         topic, key = text("topic", topic), text("key", key)
-        whole_number("begin_ms", begin_ms, -_LARGE, _LARGE)
-        whole_number("end_ms", 0 if end_ms is None else end_ms, -_LARGE, _LARGE)
-        whole_number("max_messages", max_messages, 1, _LARGE)
+        whole_number("begin_ms", begin_ms)
+        whole_number("end_ms", 0 if end_ms is None else end_ms)
+        whole_number("max_messages", max_messages, 1)
         self._see_log()
         return self._reader.query_message(topic, key, max_messages, begin_ms, end_ms, page, explain)
 
@@ -239,7 +237,7 @@ class MessageReads:
         Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
         """
         topic, queue_id = _queue(topic, queue_id)
-        whole_number("timestamp_ms", timestamp_ms, -_LARGE, _LARGE)
+        whole_number("timestamp_ms", timestamp_ms)
         if boundary not in ("lower", "upper"):
             raise ArgumentError("boundary", boundary, '"lower" or "upper"')
         self._see_queue(topic, queue_id)
@@ -251,7 +249,7 @@ class MessageReads:
         Raises:
             CorruptRecordError: one begins there, but its bytes contradict each other.
         """
-        whole_number("phy_offset", phy_offset, -_LARGE, _LARGE)
+        whole_number("phy_offset", phy_offset)
         self._see_log()
         return self._reader.message_at(phy_offset)
 
@@ -301,7 +299,7 @@ class MessageReads:
         """
         for name, bound in (("queue_id", queue_id), ("start", start), ("stop", stop)):
             if bound is not None:
-                whole_number(name, bound, -_LARGE, _LARGE)
+                whole_number(name, bound)
         if topic is None:
             return self._log_messages(start, stop, on_damage)
         return self._topic_messages(text("topic", topic), queue_id, start, stop, on_damage)

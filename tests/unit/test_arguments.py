@@ -59,6 +59,22 @@ def test_what_is_a_number_without_being_an_int_counts(store):
     assert store.message_at(0).flag == 1
 
 
+def test_a_range_is_told_as_far_as_it_goes(store):
+    for call, rule in (
+        (
+            lambda: store.get_message("T", 0, 0, max_messages=0),
+            "max_messages=0: expected 1 or more",
+        ),
+        (
+            lambda: store.get_message("T", 1 << 40, 0),
+            "expected a whole number from -2147483648 to ",
+        ),
+        (lambda: store.message_at(10**70), "expected a whole number of fewer digits"),
+    ):
+        with pytest.raises(ArgumentError, match=rule):
+            call()
+
+
 def test_what_is_no_message_is_named(store):
     with pytest.raises(ArgumentError, match=r"^message=\('T', b'x'\): expected a Message"):
         store.put_message(("T", b"x"))
