@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from rmqcore.client.assignment import Assignment, Start
 from rmqcore.client.errors import ClientClosedError
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
+from rmqcore.client.names import GROUP_MAX, TOPIC_MAX, check_name
 from rmqcore.client.subscription import Subscription
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ArgumentError
@@ -32,8 +32,6 @@ Mode = Literal["clustering", "broadcasting"]
 #: pause before a message that failed is tried again where a queue is consumed in order
 _ORDERLY_PAUSE_S = 1.0
 _RECONSUME_MAX = 16
-#: a name that brokers accept: that of its retry topic is not longer than a topic's
-_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
 #: seconds of the delay levels of ``messageDelayLevel``, the first of number 1
 _LEVELS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)))
 _LEVELS_S += (20 * 60, 30 * 60, 3600, 7200)
@@ -323,10 +321,11 @@ def _place(message: ReceivedMessage) -> Place:
 
 
 def _check(group: object, subscriptions: object, start: object, mode: object) -> None:
-    if not isinstance(group, str) or not _GROUP.fullmatch(group):
-        raise ArgumentError("group", group, "1 to 120 letters, digits, %, |, _ and -")
+    check_name("group", group, GROUP_MAX)
     if not isinstance(subscriptions, Mapping) or not subscriptions:
         raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
+    for topic in subscriptions:
+        check_name("topic", topic, TOPIC_MAX)
     if start not in ("first", "last") and (type(start) is not int or start < 0):
         raise ArgumentError("start", start, "'first', 'last' or a Unix time in milliseconds")
     if mode not in ("clustering", "broadcasting"):

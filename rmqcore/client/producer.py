@@ -16,6 +16,7 @@ from typing import Self, TypeAlias
 from rmqcore._codec import decode_message_id
 from rmqcore.client.errors import BadAnswerError, NoRouteError
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance, Deadline, refusal
+from rmqcore.client.names import PRODUCERS_MAX, check_name
 from rmqcore.client.outgoing import Outgoing, batch_of, outgoing, reply_to
 from rmqcore.client.received import decode_messages
 from rmqcore.client.replies import Replies
@@ -94,8 +95,9 @@ class Producer:
             tls: trust for TLS; None connects without.
 
         Raises:
-            ArgumentError: an address is not host:port.
+            ArgumentError: an address is not host:port, or the group no name that brokers accept.
         """
+        check_name("group", group, PRODUCERS_MAX)
         self.group = group
         self._retries = retries
         self._compress_above = compress_above

@@ -293,6 +293,18 @@ def test_a_consumer_of_a_group_with_no_groups_name_is_refused(group):
         Consumer("127.0.0.1:9876", group, {"T": "*"})
 
 
+@pytest.mark.parametrize("topic", ["", "a topic", "t/1", "t" * 128, 5])
+def test_a_consumer_of_a_topic_that_no_broker_can_have_is_refused(topic):
+    with pytest.raises(ArgumentError, match=r"^topic="):
+        Consumer("127.0.0.1:9876", "g", {"T": "*", topic: "*"})
+
+
+@pytest.mark.parametrize("group", ["", "a group", "gr\u00fcn", "g" * 256, None, 5])
+def test_a_producer_of_a_group_with_no_groups_name_is_refused(group):
+    with pytest.raises(ArgumentError, match=r"^group="):
+        Producer("127.0.0.1:9876", group=group)
+
+
 @pytest.mark.parametrize("group", ["g", "%RETRY%g|_-", "g" * 120])
 def test_a_group_may_have_each_name_that_brokers_accept(group):
     assert Consumer("127.0.0.1:9876", group, {"T": "*"}).group == group

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rmqcore.client import Consumer, NoRouteError, Producer, SendStatus
+from rmqcore.client import Admin, Consumer, NoRouteError, Producer, SendStatus
 from rmqcore.errors import MessageIllegalError
 from rmqcore.message import Message, decode_message_id
 from rmqcore.remoting import RemotingConnectError, RequestRefusedError
@@ -91,6 +91,9 @@ def test_start_says_where_a_new_group_begins(rocketmq_broker, rocketmq_topic, ru
     namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
 
     async def scenario():
+        async with Admin(namesrv) as admin:
+            # a queue that the name server tells of after the consumer's start is read whole
+            await admin.create_topic(rocketmq_topic)
         async with Producer(namesrv) as producer:
             await producer.send(rocketmq_topic, b"old", queue_id=0)
             await asyncio.sleep(0.02)

@@ -1,0 +1,34 @@
+"""Names that brokers accept: what has another is refused before anybody waits for it.
+
+Floor: beside; imports only `errors`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rmqcore.errors import ArgumentError
+
+#: characters of the longest topic
+TOPIC_MAX: Final = 127
+#: a group's, whose retry topic is no longer than a topic's
+GROUP_MAX: Final = TOPIC_MAX - len("%RETRY%")
+#: a producers' group, which has no topic
+PRODUCERS_MAX: Final = 255
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_name(argument: str, name: object, most: int) -> None:
+    """Refuse what is no name.
+
+    Args:
+        argument: what the caller gave it as.
+        name: of a topic or a group.
+        most: characters that it may have.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > most:
+        raise ArgumentError(argument, name, f"1 to {most} letters, digits, %, |, _ and -")
