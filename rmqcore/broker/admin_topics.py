@@ -190,7 +190,7 @@ class AdminTopics:
                     "consumeTimeStamp": last,
                     "delayTime": max(0, newest - last) if (consumed or 0) < most else 0,
                     "maxTimeStamp": newest,
-                    "messageQueue": self._key(name, queue_id),
+                    "messageQueue": dict(self._key(name, queue_id)),
                     "minTimeStamp": oldest,
                 }
             )

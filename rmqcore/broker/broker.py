@@ -314,7 +314,7 @@ class Broker:
             of.offsets,
             of.transactions,
             QueryMessages(store),
-            RuntimeInfo(store, config, of.timer.runtime_info),
+            RuntimeInfo(store, config, (of.timer.runtime_info, of.rates.days.runtime_info)),
             AdminTopics(store, config, of.topics, of.consumers, of.rates, self._tell_topics),
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),

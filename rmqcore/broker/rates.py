@@ -5,6 +5,7 @@ Source: RocketMQ common/stats/StatsItem.java, store/stats/BrokerStatsManager.jav
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -76,8 +77,51 @@ class _History:
         return told
 
 
+class DayTotals:
+    """Messages that came and went since the start, as they stood at the last two midnights.
+
+    Args:
+        traffic: the counters.
+        today: the day that it is, where the broker runs.
+
+    Source: RocketMQ store/stats/BrokerStats.java.
+    """
+
+    def __init__(
+        self, traffic: Traffic, today: Callable[[], datetime.date] = datetime.date.today
+    ) -> None:
+        self._traffic = traffic
+        self._today = today
+        self._day = today()
+        self._yesterday_morning = self._today_morning = (0, 0)
+
+    def sample(self) -> None:
+        """Note what was reached when a new day has begun."""
+        if self._today() != self._day:
+            self._day = self._today()
+            self._yesterday_morning, self._today_morning = self._today_morning, self._now()
+
+    def runtime_info(self) -> dict[str, str]:
+        """RocketMQ's names and values of them."""
+        self.sample()
+        told = {
+            "YesterdayMorning": self._yesterday_morning,
+            "TodayMorning": self._today_morning,
+            "TodayNow": self._now(),
+        }
+        puts = {f"msgPutTotal{when}": str(put) for when, (put, _) in told.items()}
+        return puts | {f"msgGetTotal{when}": str(got) for when, (_, got) in told.items()}
+
+    def _now(self) -> tuple[int, int]:
+        put = sum(counts.messages for counts in self._traffic.stored.values())
+        return put, sum(counts.messages for counts in self._traffic.fetched.values())
+
+
 class Rates:
     """The rates of one broker.
+
+    Attributes:
+        days: what came and went by day.
 
     Args:
         traffic: the counters.
@@ -85,6 +129,7 @@ class Rates:
     """
 
     def __init__(self, traffic: Traffic, clock: Callable[[], float] = time.monotonic) -> None:
+        self.days = DayTotals(traffic)
         self._traffic = traffic
         self._clock = clock
         self._histories: dict[tuple[str, str], _History] = {}
@@ -93,6 +138,7 @@ class Rates:
 
     def sample(self) -> None:
         """Note what the counters have reached; to be called every `SAMPLE_S`."""
+        self.days.sample()
         now_s = self._clock()
         self._number += 1
         for key, counts in self._counters():

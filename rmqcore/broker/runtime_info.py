@@ -6,11 +6,11 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java, prepareRuntimeInfo.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from rmqcore.broker.bodies import java_body
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -18,8 +18,25 @@ from rmqcore.remoting import (
     RequestCode,
     success,
 )
+from rmqcore.remoting.codes import VERSION
 from rmqcore.store.protocol import MessageStore
 from rmqcore.version import __version__
+
+_POOLS: Final = ("send", "pull", "litePull", "query", "ack")
+#: what there is none of here, and what is not measured; monitors that read numbers fail without
+_OF_OTHERS: Final = {
+    **{f"{pool}ThreadPoolQueueSize": "0" for pool in _POOLS},
+    **{f"{pool}ThreadPoolQueueCapacity": "0" for pool in _POOLS},
+    **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in _POOLS},
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "0",
+    "getMessageEntireTimeMax": "0",
+    "pageCacheLockTimeMills": "0",
+    "remainTransientStoreBufferNumbs": "0",
+    "startAcceptSendRequestTimeStamp": "0",
+    "timerDequeueTps": "0.0",
+    "timerEnqueueTps": "0.0",
+}
 
 
 class RuntimeInfo:
@@ -29,12 +46,16 @@ class RuntimeInfo:
         self,
         store: MessageStore,
         config: Callable[[], BrokerConfig],
-        more: Callable[[], Mapping[str, str]],
+        more: Sequence[Callable[[], Mapping[str, str]]],
     ) -> None:
+        """Tell of a store, its broker, and what others add.
+
+        Args:
+            more: each gives further names and values.
+        """
         self._more = more
         self._store = store
         self._config = config
-        self._started_ms = wall_clock_ms()
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -50,39 +71,22 @@ class RuntimeInfo:
         disk = shutil.disk_usage(store.path)
         ratio = f"{disk.used / disk.total:.4f}"
         info = dict(store.stats())
-        info.update(self._more())
+        for facts in self._more:
+            info.update(facts())
+        oldest = store.message_at(store.min_phy_offset)
         info.update(
             {
                 "brokerVersionDesc": f"rmqcore {__version__}",
-                "brokerVersion": __version__,
+                "brokerVersion": str(VERSION),
                 "brokerActive": "true",
-                "bootTimestamp": str(self._started_ms),
-                "runtime": str(wall_clock_ms() - self._started_ms),
                 "clusterName": config.broker_cluster_name,
                 "brokerName": config.broker_name,
                 "commitLogDiskRatio": ratio,
                 "consumeQueueDiskRatio": ratio,
                 "commitLogDirCapacity": f"Total : {disk.total} B, Free : {disk.free} B.",
+                "earliestMessageTimeStamp": str(oldest.store_timestamp_ms if oldest else -1),
+                # the name of 4.9 and before
+                "getTransferedTps": info["getTransferredTps"],
             }
         )
-        for name in ("putTps", "getTransferedTps", "getTransferredTps"):
-            info.setdefault(name, "0 0 0")
-        for name in (
-            "sendThreadPoolQueueSize",
-            "pullThreadPoolQueueSize",
-            "queryThreadPoolQueueSize",
-            "sendThreadPoolQueueHeadWaitTimeMills",
-            "pullThreadPoolQueueHeadWaitTimeMills",
-            "queryThreadPoolQueueHeadWaitTimeMills",
-            "pageCacheLockTimeMills",
-            "msgPutTotalYesterdayMorning",
-            "msgPutTotalTodayMorning",
-            "msgPutTotalTodayNow",
-            "msgGetTotalYesterdayMorning",
-            "msgGetTotalTodayMorning",
-            "msgGetTotalTodayNow",
-        ):
-            info.setdefault(name, "0")
-        info.setdefault("timerEnqueueTps", "0.0")
-        info.setdefault("timerDequeueTps", "0.0")
-        return info
+        return _OF_OTHERS | info

@@ -1,12 +1,37 @@
 """What an administrator asks and changes, over the wire."""
 
 import json
+import re
 
 from broker.conftest import records
 
 from rmqcore.config import StoreConfig, parse_broker_conf
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
+
+#: what a monitor reads as numbers from RocketMQ's broker 5.5, and fails at when it is missing
+RUNTIME_NUMBERS = {
+    *(f"{p}ThreadPoolQueueSize" for p in ("send", "pull", "litePull", "query", "ack")),
+    *(f"{p}ThreadPoolQueueCapacity" for p in ("send", "pull", "litePull", "query", "ack")),
+    *(f"{p}ThreadPoolQueueHeadWaitTimeMills" for p in ("send", "pull", "query", "ack")),
+    *("bootTimestamp", "brokerVersion", "commitLogMaxOffset", "commitLogMinOffset"),
+    *("dispatchBehindBytes", "dispatchMaxBuffer", "earliestMessageTimeStamp"),
+    *("EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity"),
+    *("getMessageEntireTimeMax", "msgGetTotalTodayMorning", "msgGetTotalTodayNow"),
+    *("msgGetTotalYesterdayMorning", "msgPutTotalTodayMorning", "msgPutTotalTodayNow"),
+    *("msgPutTotalYesterdayMorning", "pageCacheLockTimeMills", "putMessageEntireTimeMax"),
+    *("putMessageFailedTimes", "putMessageSizeTotal", "putMessageTimesTotal"),
+    *("remainHowManyDataToFlush", "remainTransientStoreBufferNumbs"),
+    *("startAcceptSendRequestTimeStamp", "timerCongestNum", "timerOffsetBehind"),
+    "timerReadBehind",
+}
+#: the others
+RUNTIME_NAMES = RUNTIME_NUMBERS | {
+    *("brokerActive", "brokerVersionDesc", "commitLogDirCapacity", "commitLogDiskRatio"),
+    *("consumeQueueDiskRatio", "getFoundTps", "getMissTps", "getTotalTps", "getTransferredTps"),
+    *("putLatency99", "putLatency999", "putMessageAverageSize", "putMessageDistributeTime"),
+    *("putTps", "runtime", "timerDequeueTps", "timerEnqueueTps"),
+}
 
 
 async def create(peer, topic, queues=2):
@@ -59,6 +84,40 @@ def test_statistics_of_a_topic_are_keyed_by_queues(with_broker):
         table = parse_java_json(stats.body.decode())["offsetTable"]
         offsets = {json.loads(key)["queueId"]: entry["maxOffset"] for key, entry in table.items()}
         assert offsets == {0: 0, 1: 1}
+
+    with_broker(scenario)
+
+
+def test_the_times_of_a_topic_name_its_queues(with_broker):
+    async def scenario(_, peer):
+        await create(peer, "T")
+        await peer.send("T", b"x", queue_id=1)
+        asked = {"topic": "T", "group": "CG"}
+        answer = await peer.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, asked)
+        spans = json.loads(answer.body)["consumeTimeSpanSet"]
+        queues = [{"brokerName": "broker-a", "queueId": n, "topic": "T"} for n in range(2)]
+        assert [span["messageQueue"] for span in spans] == queues
+        assert spans[0]["maxTimeStamp"] == -1
+        assert spans[1]["minTimeStamp"] == spans[1]["maxTimeStamp"] > 0
+
+    with_broker(scenario)
+
+
+def test_runtime_information_has_the_names_of_rocketmqs_broker(with_broker):
+    async def told(peer):
+        answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return json.loads(answer.body)["table"]
+
+    async def scenario(_, peer):
+        assert (await told(peer))["earliestMessageTimeStamp"] == "-1"
+        await peer.send("T", b"x")
+        await peer.pull("T")
+        info = await told(peer)
+        assert RUNTIME_NAMES - info.keys() == set()
+        assert all(re.fullmatch(r"-?\d+", info[name]) for name in RUNTIME_NUMBERS)
+        assert info["msgPutTotalTodayNow"] == info["msgGetTotalTodayNow"] == "1"
+        assert int(info["earliestMessageTimeStamp"]) >= int(info["bootTimestamp"])
+        assert re.fullmatch(r"\[ 0 days, 0 hours, 0 minutes, \d+ seconds ]", info["runtime"])
 
     with_broker(scenario)
 

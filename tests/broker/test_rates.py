@@ -1,10 +1,11 @@
 """Rates of the last minute, hour and day: by a clock of the test, and as tools ask for them."""
 
+import datetime
 import json
 
 import pytest
 
-from rmqcore.broker.rates import SAMPLE_S, Rates
+from rmqcore.broker.rates import SAMPLE_S, DayTotals, Rates
 from rmqcore.broker.traffic import DELAY, NORMAL, Traffic
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -26,6 +27,21 @@ class Run:
 
     def sums(self, name="TOPIC_PUT_NUMS", key="T"):
         return [span["sum"] for span in self.rates.of(name, key).values()]
+
+
+def test_totals_stand_as_at_the_last_two_midnights():
+    run, day = Run(), [datetime.date(2026, 1, 1)]
+    days = DayTotals(run.traffic, lambda: day[0])
+    put = ("msgPutTotalYesterdayMorning", "msgPutTotalTodayMorning", "msgPutTotalTodayNow")
+    told = []
+    for messages in (3, 4, 5):
+        run.traffic.add_stored("T", NORMAL, messages, 100)
+        run.traffic.add_fetched("T", "G", 1, 100)
+        told.append([days.runtime_info()[name] for name in put])
+        day[0] += datetime.timedelta(days=1)
+        days.sample()
+    assert told == [["0", "0", "3"], ["0", "3", "7"], ["3", "7", "12"]]
+    assert days.runtime_info()["msgGetTotalTodayMorning"] == "3"
 
 
 def test_each_span_reaches_back_so_far():
