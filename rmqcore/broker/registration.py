@@ -27,13 +27,15 @@ logger = logging.getLogger(__name__)
 _PERIOD_MS_LEAST: Final = 10_000
 _PERIOD_MS_MOST: Final = 60_000
 _FIRST_AGAIN_S: Final = 10.0
-#: who has changed a topic does not wait longer for a name server that does not answer
-_TOPICS_TIMEOUT_MS: Final = 1000
+#: who starts, or has changed a topic, does not wait longer for a name server that does not answer
+_PATIENCE_MS: Final = 1000
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class Registration:
-    """Registers with every name server in parallel: at the start, after changes, and again.
+    """Registers with every name server by itself: at the start, after changes, and again.
+
+    One that hangs keeps no other from hearing of a change.
 
     Attributes:
         master_address: of a slave, where its master is served; empty as long as no name server
@@ -55,47 +57,37 @@ class Registration:
         self._config = config
         self._topics = topics
         self._client = client
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        #: by name server: set when it has still to hear of a change
+        self._changed: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._refused: dict[str, str] = {}
         self.master_address = self.master_ha_address = ""
 
     async def start(self) -> None:
-        """Register everywhere, and go on doing so until `stop`."""
-        await self.register_all()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Go on registering until `stop`; returns when all have answered, or soon after."""
+        loop = asyncio.get_running_loop()
+        self._changed = {address: asyncio.Event() for address in self._config().name_servers}
+        first = [loop.create_task(self._register(address)) for address in self._changed]
+        self._tasks = [
+            loop.create_task(self._run(address, once))
+            for address, once in zip(self._changed, first, strict=True)
+        ]
+        if first:
+            await asyncio.wait(first, timeout=_PATIENCE_MS / 1000)
 
     def topics_changed(self) -> None:
         """Register anew, soon."""
-        self._changed.set()
+        for changed in self._changed.values():
+            changed.set()
 
     async def stop(self) -> None:
         """Take the broker's name out of every name server."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
         await self._tell_all(RequestCode.UNREGISTER_BROKER, b"", timeout_ms=3000)
-
-    async def register_all(self) -> int:
-        """Register with all name servers at once; waits for each as long as settings say.
-
-        Returns:
-            how many have taken it.
-        """
-        self._changed.clear()
-        config = self._config()
-        answers = await self._tell_all(
-            RequestCode.REGISTER_BROKER,
-            await asyncio.to_thread(self._body, config, self._topics),
-            timeout_ms=config.register_broker_timeout_mills,
-        )
-        taken = [answer for answer in answers if answer is not None]
-        for answer in taken:
-            self.master_address = answer.ext_fields.get("masterAddr") or self.master_address
-            ha_address = answer.ext_fields.get("haServerAddr")
-            self.master_ha_address = ha_address or self.master_ha_address
-        return len(taken)
 
     async def register_topics(self, topics: Sequence[TopicConfig]) -> None:
         """Tell all name servers of some topics at once; the others stay as they know them.
@@ -103,25 +95,35 @@ class Registration:
         Source: BrokerController, registerIncrementBrokerData.
         """
         body = self._body(self._config(), topics)
-        await self._tell_all(RequestCode.REGISTER_BROKER, body, timeout_ms=_TOPICS_TIMEOUT_MS)
+        await self._tell_all(RequestCode.REGISTER_BROKER, body, timeout_ms=_PATIENCE_MS)
 
-    async def _run(self) -> None:
+    async def _run(self, address: str, first: asyncio.Task[None]) -> None:
+        await first
         wait_s = _FIRST_AGAIN_S
         while True:
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._changed.wait()
+                    await self._changed[address].wait()
             except TimeoutError:
                 period_ms = self._config().register_name_server_period
                 wait_s = max(_PERIOD_MS_LEAST, min(_PERIOD_MS_MOST, period_ms)) / 1000
-            await self.register_all()
+            await self._register(address)
 
-    async def _tell_all(
-        self, code: RequestCode, body: bytes, *, timeout_ms: float
-    ) -> list[RemotingCommand | None]:
+    async def _register(self, address: str) -> None:
+        """Register with one name server; waits for it as long as settings say."""
+        self._changed[address].clear()
         config = self._config()
-        return await asyncio.gather(
-            *(self._tell(address, code, body, timeout_ms) for address in config.name_servers)
+        body = await asyncio.to_thread(self._body, config, self._topics)
+        timeout_ms = config.register_broker_timeout_mills
+        answer = await self._tell(address, RequestCode.REGISTER_BROKER, body, timeout_ms)
+        if answer is not None:
+            fields = answer.ext_fields
+            self.master_address = fields.get("masterAddr") or self.master_address
+            self.master_ha_address = fields.get("haServerAddr") or self.master_ha_address
+
+    async def _tell_all(self, code: RequestCode, body: bytes, *, timeout_ms: float) -> None:
+        await asyncio.gather(
+            *(self._tell(address, code, body, timeout_ms) for address in self._changed)
         )
 
     async def _tell(

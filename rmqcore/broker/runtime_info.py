@@ -40,7 +40,11 @@ _OF_OTHERS: Final = {
 
 
 class RuntimeInfo:
-    """Request 28."""
+    """Request 28.
+
+    Args:
+        more: each gives further names and values.
+    """
 
     def __init__(
         self,
@@ -48,11 +52,6 @@ class RuntimeInfo:
         config: Callable[[], BrokerConfig],
         more: Sequence[Callable[[], Mapping[str, str]]],
     ) -> None:
-        """Tell of a store, its broker, and what others add.
-
-        Args:
-            more: each gives further names and values.
-        """
         self._more = more
         self._store = store
         self._config = config

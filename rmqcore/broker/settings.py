@@ -105,8 +105,6 @@ class BrokerConfig:
     register_name_server_period: int = setting(30_000, "registerNameServerPeriod", least=1)
     #: milliseconds that a registration may take.
     register_broker_timeout_mills: int = setting(24_000, "registerBrokerTimeoutMills", least=1)
-    #: whether registrations are compressed.
-    compressed_register: bool = setting(False, "compressedRegister")
     #: milliseconds that a send may wait for the log before others are refused.
     os_page_cache_busy_time_out_mills: int = setting(
         1000, "osPageCacheBusyTimeOutMills", least=1, dynamic=True

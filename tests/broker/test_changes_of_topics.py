@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import socket
 import time
+
+from broker.conftest import SMALL, Peer
 
 from rmqcore.broker import Broker
 from rmqcore.namesrv import NameServer
@@ -105,5 +108,36 @@ def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path):
             await client.close()
             await broker.stop()
             await names.stop()
+
+    asyncio.run(main())
+
+
+def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_path):
+    async def main():
+        hanging = socket.create_server(("127.0.0.1", 0))
+        names = NameServer(port=0)
+        await names.start()
+        served_by = f"127.0.0.1:{names.port}"
+        addresses = f"127.0.0.1:{hanging.getsockname()[1]};{served_by}"
+        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": addresses, **SMALL})
+        peer, client = Peer(broker), RemotingClient()
+
+        async def is_routed(topic):
+            asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            return (await client.invoke(served_by, asked)).code == 0
+
+        try:
+            async with asyncio.timeout(10):
+                await broker.start()
+                for topic in ("First", "Second"):
+                    await peer.send(topic, b"x")
+                    while not await is_routed(topic):
+                        await asyncio.sleep(0.01)
+        finally:
+            await client.close()
+            await peer.client.close()
+            await broker.stop()
+            await names.stop()
+            hanging.close()
 
     asyncio.run(main())
