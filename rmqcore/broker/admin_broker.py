@@ -127,7 +127,7 @@ class AdminBroker:
 
     def units(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """321: units of a consume queue, as they are in its file."""
-        topic, queue_id = request.text("topic"), request.number("queueId")
+        topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
         first, count = request.number("index"), request.number("count")
         count = max(0, min(_UNITS_MAX, count))
         least = self._store.min_queue_offset(topic, queue_id)

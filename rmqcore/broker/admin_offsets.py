@@ -72,7 +72,7 @@ class AdminOffsets:
         group = request.text("group")
         self._groups.expect(group)
         timestamp_ms = request.number("timestamp", -1)
-        only, given = request.number("queueId", -1), request.number("offset", -1)
+        only, given = request.number("queueId", -1, bits=32), request.number("offset", -1)
         queues = range(topic.read_queue_nums) if only < 0 else [only]
         table: dict[QueueKey, int] = {}
         targets: dict[int, int] = {}

@@ -30,6 +30,7 @@ from rmqcore.store.protocol import MessageStore
 
 _PLAIN: Final = "SimpleCQ"
 _QUEUES_MAX: Final = 65_536
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminTopics:
@@ -109,6 +110,9 @@ class AdminTopics:
                 raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         if not 0 <= topic.perm <= 15:
             remark = f"topic {name}: perm {topic.perm} is no sum of 1, 2, 4 and 8"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if topic.topic_filter_type not in _FILTER_TYPES:
+            remark = f"topic {name}: topicFilterType has to be one of {', '.join(_FILTER_TYPES)}"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         old = self._topics.get(name)
         if _queue_type(topic) != (_queue_type(old) if old else _PLAIN):

@@ -49,7 +49,7 @@ class Offsets:
     def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """14: the next offset that a group wants of a queue."""
         group, topic = request.text("consumerGroup"), request.text("topic")
-        queue_id = request.number("queueId")
+        queue_id = request.number("queueId", bits=32)
         stored = self._store.consumer_offsets.get(topic, group, queue_id)
         if stored is not None:
             return success({"offset": str(stored)})
@@ -71,7 +71,7 @@ class Offsets:
     def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """15: a group has consumed a queue up to an offset."""
         group, topic = request.text("consumerGroup"), request.text("topic")
-        queue_id, offset = request.number("queueId"), request.number("commitOffset")
+        queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
         self._groups.expect(group)
         self._topics.expect(topic)
         if (group, topic, queue_id) in self.resets:
@@ -95,7 +95,7 @@ class Offsets:
         boundary = request.text("boundaryType", "LOWER").lower()
         offset = self._store.queue_offset_by_time(
             request.text("topic"),
-            request.number("queueId"),
+            request.number("queueId", bits=32),
             request.number("timestamp"),
             boundary="upper" if boundary == "upper" else "lower",
         )
@@ -103,17 +103,21 @@ class Offsets:
 
     def max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """30: the offset that the next message of a queue gets."""
-        offset = self._store.max_queue_offset(request.text("topic"), request.number("queueId"))
+        offset = self._store.max_queue_offset(
+            request.text("topic"), request.number("queueId", bits=32)
+        )
         return success({"offset": str(offset)})
 
     def min_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """31: the offset of the oldest message of a queue."""
-        offset = self._store.min_queue_offset(request.text("topic"), request.number("queueId"))
+        offset = self._store.min_queue_offset(
+            request.text("topic"), request.number("queueId", bits=32)
+        )
         return success({"offset": str(offset)})
 
     def earliest_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """32: when the oldest message of a queue was stored; -1 for none."""
-        topic, queue_id = request.text("topic"), request.number("queueId")
+        topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
         least = self._store.min_queue_offset(topic, queue_id)
         first = self._store.get_message(topic, queue_id, least, max_messages=1).messages
         return success({"timestamp": str(first[0].store_timestamp_ms if first else -1)})

@@ -135,7 +135,7 @@ class PopAcks:
 
     def _place(self, request: RemotingCommand) -> tuple[str, int, int]:
         topic = self._topics.expect(request.text("topic"))
-        queue_id, offset = request.number("queueId"), request.number("offset")
+        queue_id, offset = request.number("queueId", bits=32), request.number("offset")
         if not 0 <= queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
             remark = f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}]"
             raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -44,7 +44,7 @@ class PopRequest:
         return cls(
             request.text("consumerGroup"),
             topic,
-            request.number("queueId"),
+            request.number("queueId", bits=32),
             request.number("maxMsgNums", 1),
             max(0, min(_INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
             request.number("pollTime", 0),

@@ -81,7 +81,7 @@ class PullRequest(NamedTuple):
         return cls(
             request.text("consumerGroup"),
             request.text("topic"),
-            request.number("queueId"),
+            request.number("queueId", bits=32),
             request.number("queueOffset"),
             max(1, min(_COUNT_MAX, request.number("maxMsgNums"))),
             request.number("sysFlag"),

@@ -21,7 +21,6 @@ from rmqcore.remoting.errors import RequestRefusedError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_INT64_MAX = 2**63 - 1
 #: digits and sign of the longest 64-bit number
 _NUMBER_MAX = 20
 #: most numbers are small: they are looked up, not parsed
@@ -81,8 +80,13 @@ class RemotingCommand:
             raise _refused(f"the header field {name} is missing")
         return value
 
-    def number(self, name: str, default: int | None = None) -> int:
-        """Return a field of the header that is a whole number of 64 bits.
+    def number(self, name: str, default: int | None = None, *, bits: int = 64) -> int:
+        """Return a field of the header that is a whole number.
+
+        Args:
+            name: of the field.
+            default: when it is missing.
+            bits: of a number that is not too large; Java's int has 32.
 
         Raises:
             RequestRefusedError: it is missing without a default, or no such number.
@@ -97,9 +101,9 @@ class RemotingCommand:
         digits = text.removeprefix("-")
         if len(text) <= _NUMBER_MAX and digits.isascii() and digits.isdigit():
             value = int(text)
-            if -_INT64_MAX - 1 <= value <= _INT64_MAX:
+            if -1 << bits - 1 <= value < 1 << bits - 1:
                 return value
-        raise _refused(f"the header field {name} has to be a whole number of 64 bits")
+        raise _refused(f"the header field {name} has to be a whole number of {bits} bits")
 
     def boolean(self, name: str, default: bool = False) -> bool:
         """Return a field of the header that is `true` in any case, or anything else for false.

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from broker.conftest import records
 
 from rmqcore.config import StoreConfig, parse_broker_conf
@@ -84,6 +85,48 @@ def test_statistics_of_a_topic_are_keyed_by_queues(with_broker):
         table = parse_java_json(stats.body.decode())["offsetTable"]
         offsets = {json.loads(key)["queueId"]: entry["maxOffset"] for key, entry in table.items()}
         assert offsets == {0: 0, 1: 1}
+
+    with_broker(scenario)
+
+
+def test_a_topic_of_an_unknown_filter_type_is_refused_and_not_made(with_broker):
+    async def scenario(_, peer):
+        for fields in ({"topicFilterType": "x"}, {"topicFilterType": ""}):
+            wanted = {"topicName": "T", **fields}
+            body = json.dumps({"topicConfigList": [wanted]}).encode()
+            answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert "SINGLE_TAG" in answer.remark
+        told = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+        assert told.code == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(scenario)
+
+
+def test_half_a_character_is_told_as_java_writes_it(with_broker):
+    async def scenario(_, peer):
+        body = b'{"topicConfigList":[{"topicName":"T","attributes":{"a":"\\ud83d"}}]}'
+        answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        assert answer.code == ResponseCode.SUCCESS
+        told = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+        assert json.loads(told.body)["attributes"] == {"a": "?"}
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("code", [11, 14, 15, 29, 30, 31, 32, 222, 321, 200050])
+def test_a_queue_beyond_32_bits_is_refused_by_name(with_broker, caplog, code):
+    async def scenario(_, peer):
+        await peer.send("T", b"x")
+        fields = {"topic": "T", "consumerGroup": "G", "group": "G", "queueId": 1 << 31}
+        # what the requests have besides, in front of it
+        fields |= dict.fromkeys(("index", "count", "queueOffset", "maxMsgNums", "sysFlag"), 1)
+        fields |= dict.fromkeys(("commitOffset", "timestamp", "offset", "invisibleTime"), 1)
+        fields |= {"pollTime": 1, "bornTime": 1, "initMode": 0, "isForce": "true"}
+        answer = await peer.ask(code, fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "the header field queueId has to be a whole number of 32 bits"
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
     with_broker(scenario)
 
