@@ -14,6 +14,8 @@ from rmqcore.remoting import Connection
 
 #: a client that asks for more is answered earlier; Java clients give up after 30 s
 HOLD_S_MAX: Final = 30.0
+#: a client has one pull a queue; whose pulls are more is answered at once
+_OF_ONE_CONNECTION_MAX: Final = 20_000
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +48,8 @@ class PullHold:
     def hold(self, pull: HeldPull, timeout_s: float) -> None:
         """Let a pull wait for an arrival, or until its time is over."""
         loop = asyncio.get_running_loop()
-        if self._released:
+        held = len(self._of.get(pull.connection, ()))
+        if self._released or held >= _OF_ONE_CONNECTION_MAX:
             loop.call_soon(pull.wake, False)
             return
         self._held.setdefault(pull.queue, set()).add(pull)

@@ -85,6 +85,28 @@ def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_brok
     with_broker(scenario)
 
 
+def test_of_one_connection_only_so_many_pulls_wait_and_others_still_may(with_broker, monkeypatch):
+    monkeypatch.setattr("rmqcore.broker.hold._OF_ONE_CONNECTION_MAX", 100)
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        other = Peer(broker)
+        asked = [
+            asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000)) for _ in range(150)
+        ]
+        await until(lambda: sum(each.done() for each in asked) == 50)
+        codes = {(await each).code for each in asked if each.done()}
+        assert codes == {ResponseCode.PULL_NOT_FOUND}
+        waiting = asyncio.ensure_future(other.pull("T", offset=1, suspend_ms=9000))
+        await until(lambda: len(broker.managers.hold) == 101)
+        await peer.send("T", b"second")
+        assert [m.body for m in records((await waiting).body)] == [b"second"]
+        await asyncio.gather(*asked)
+        await other.client.close()
+
+    with_broker(scenario)
+
+
 def test_a_pull_by_tags_gets_those_and_goes_on_behind_the_others(with_broker):
     async def scenario(_, peer):
         for tag in "abca":
