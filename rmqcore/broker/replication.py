@@ -24,6 +24,7 @@ from rmqcore.remoting import (
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    failure,
     success,
 )
 from rmqcore.store.message_store import DefaultMessageStore
@@ -115,8 +116,9 @@ class Replication:
         return self.client is not None and self.client.state is HAState.TRANSFER
 
     def register(self, server: RemotingServer) -> None:
-        """Let the server hand over request 907; a slave refuses what only masters do."""
+        """Let the server hand over 907 and 908; a slave refuses what only masters do."""
         server.register(RequestCode.GET_BROKER_HA_STATUS, self.status)
+        server.register(RequestCode.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset)
         if self.client is not None:
             for code in _FOR_MASTERS:
                 server.register(code, _refuse)
@@ -124,6 +126,13 @@ class Replication:
     def status(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """907: how far the slaves are, or this slave."""
         return success(body=java_body(self.runtime_info()))
+
+    def reset_flush_offset(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """908: nothing to a master, as in RocketMQ; a slave here goes by its own log."""
+        if self.client is None:
+            return success()
+        remark = "this slave keeps no offset of its master's: it goes on where its own log ends"
+        return failure(ResponseCode.NO_PERMISSION, remark)
 
     def runtime_info(self) -> dict[str, object]:
         """What request 907 tells."""

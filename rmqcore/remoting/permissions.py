@@ -310,6 +310,7 @@ RULES: Mapping[int, Rule] = {
     RequestCode.GET_TIMER_CHECK_POINT: None,
     RequestCode.GET_TIMER_METRICS: None,
     RequestCode.GET_BROKER_HA_STATUS: None,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: None,
     # of administrators and brokers, the name server
     RequestCode.REGISTER_BROKER: None,
     RequestCode.UNREGISTER_BROKER: None,

@@ -103,6 +103,17 @@ def test_a_topic_of_an_unknown_filter_type_is_refused_and_not_made(with_broker):
     with_broker(scenario)
 
 
+def test_a_master_has_no_flush_offset_to_reset(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"x")
+        fields = {"masterFlushOffset": 1 << 40}
+        answer = await peer.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET, fields)
+        assert answer.code == ResponseCode.SUCCESS
+        assert (await peer.pull("T")).code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
+
+
 def test_half_a_character_is_told_as_java_writes_it(with_broker):
     async def scenario(_, peer):
         body = b'{"topicConfigList":[{"topicName":"T","attributes":{"a":"\\ud83d"}}]}'

@@ -127,6 +127,7 @@ def test_a_slave_takes_nothing_that_has_to_be_stored(tmp_path):
                 (RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
                 (RequestCode.END_TRANSACTION, ResponseCode.SLAVE_NOT_AVAILABLE),
                 (RequestCode.POP_MESSAGE, ResponseCode.NO_PERMISSION),
+                (RequestCode.RESET_MASTER_FLUSH_OFFSET, ResponseCode.NO_PERMISSION),
             ):
                 assert (await pair.ask(pair.slave, code)).code == refused
             assert pair.slave.store.topics.get("T") is None

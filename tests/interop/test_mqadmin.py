@@ -18,7 +18,7 @@ pytestmark = [
 ]
 COUNT = 60
 #: command -> a text that it prints; {b} is the broker, {c} the consumer, {m} and {u} the ids of the
-#: last message, {d} a directory. They run in this order.
+#: last message, {d} a directory, {t} and {g} lists of topics and groups. They run in this order.
 COMMANDS = {
     "consumerStatus -g G -i {c} -s": "_pull_on",
     "queryMsgById -g G -d {c} -i {m} -t T": "CR_SUCCESS",
@@ -30,12 +30,15 @@ COMMANDS = {
     "topicClusterList -t T": "DefaultCluster",
     "topicRoute -t T": "{b}",
     "topicStatus -t T": "broker-a",
+    "updateTopic -t Ordered -c DefaultCluster -o true -r 2 -w 2": "orderConf=[broker-a:2]",
+    "updateOrderConf -m delete -t Ordered": "delete orderConf success",
     "updateTopic -t New -b {b} -r 2 -w 2": "create topic to {b} success",
     "updateTopic -t New2 -c DefaultCluster": "create topic to {b} success",
     "updateTopicPerm -t New -b {b} -p 4": "success",
     "deleteTopic -t New -c DefaultCluster": "from NameServer success",
     "updateSubGroup -b {b} -g NG": "create subscription group to {b} success",
     "updateSubGroup -c DefaultCluster -g NG2": "create subscription group to {b} success",
+    "updateSubGroup -b {b} -g Odd -s false -m true -d true -q 2 -r 5": "retryMaxTimes=5",
     "getConsumerConfig -g NG": "retryMaxTimes",
     "deleteSubGroup -g NG -c DefaultCluster": "delete subscription group [NG]",
     "queryMsgById -i {m} -t T": "Keys:                [key]",
@@ -43,7 +46,9 @@ COMMANDS = {
     "queryMsgByOffset -t T -b broker-a -i 0 -o 0": "Queue Offset:        0",
     "queryMsgByUniqueKey -t T -i {u}": "Keys:                [key]",
     "printMsg -t T -d true": "{u}",
+    "printMsg -t T -s a -b 0": "{u}",
     "printMsgByQueue -t T -a broker-a -i 0 -p true": "queueOffset=14",
+    "printMsgByQueue -t T -a broker-a -i 0 -f true": "Count: 15",
     "consumeMessage -t T -b broker-a -i 0 -o 2 -c 3": "queueOffset=4",
     "sendMessage -t T -p hello -k sent -c tag": "SEND_OK",
     "sendMsgStatus -b broker-a -c 3": "sendStatus=SEND_OK",
@@ -52,10 +57,12 @@ COMMANDS = {
     "allocateMQ -t T -i a,b": '"queueId":3',
     "consumerProgress": "PUSH",
     "consumerProgress -g G": "broker-a",
+    "consumerProgress -g G -s true": "127.0.0.1",
     "consumerConnection -g G": "{c}",
     "producerConnection -g rmqcore-producer -t T": "PYTHON",
     "producer -b {b}": "rmqcore-producer",
     "brokerStatus -b {b}": "commitLogMaxOffset",
+    "brokerStatus -c DefaultCluster": "earliestMessageTimeStamp",
     "brokerConsumeStats -b {b}": "#Consumer Offset",
     "getBrokerConfig -b {b}": "flushDiskType",
     "getBrokerConfig -c DefaultCluster": "Master: {b}",
@@ -69,11 +76,21 @@ COMMANDS = {
     "cleanUnusedTopic -b {b}": "success",
     "deleteExpiredCommitLog -b {b}": "success",
     "exportMetadata -c DefaultCluster -f {d}": "metadata.json success",
+    "exportMetadata -b {b} -t -f {d}": "topic.json success",
+    "exportMetadata -b {b} -g -f {d}": "subscriptionGroup.json success",
     "exportConfigs -c DefaultCluster -f {d}": "configs.json success",
     "exportMetrics -c DefaultCluster -f {d}": "metrics.json success",
     "getNamesrvConfig": "orderMessageEnable",
 }
 COMMANDS_OF_5 = {
+    "updateTopicList -b {b} -f {t}": "to {b} success",
+    "topicRoute -t Listed -l": "DefaultCluster",
+    "updateSubGroupList -b {b} -f {g}": "to {b} success",
+    "getConsumerConfig -g ListedGroup": "GroupRetryPolicy",
+    "updateTopic -t Typed -b {b} -a +message.type=FIFO": "success",
+    "topicStatus -t T -c DefaultCluster": "broker-a",
+    "resetOffsetByTime -g G -t T -s now -b {b} -q 0 -o 3": "reset consumer offset to 3",
+    "resetMasterFlushOffset -b {b} -o 0": "success",
     "haStatus -b {b}": "#MasterAddr\t{b}",
     "setConsumeMode -b {b} -t T -g PopG -m POP -q 8": "success",
 }
@@ -125,6 +142,9 @@ def test_mqadmin_does_what_it_does_at_rocketmqs_broker(tmp_path, release):
             assert consumer.ready.wait(30)
             ids = {"b": broker.broker_addr, "c": consumer.client_id, "m": consumer.message_id}
             ids |= {"u": consumer.unique_id, "d": tmp_path / "exported"}
+            ids |= {"t": tmp_path / "topics.json", "g": tmp_path / "groups.json"}
+            ids["t"].write_text(json.dumps([{"topicName": "Listed", "perm": 6}]), "utf-8")
+            ids["g"].write_text(json.dumps([{"groupName": "ListedGroup"}]), "utf-8")
             wanted = {
                 command.format(**ids): text.format(**ids) for command, text in commands.items()
             }
