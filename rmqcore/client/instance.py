@@ -199,6 +199,8 @@ class ClientInstance:
     ) -> tuple[RemotingCommand, str]:
         """Ask the name server that answered last, the others when it does not.
 
+        Each of them gets its share of the time, so that one which hangs leaves some to the others.
+
         Returns:
             the answer, whatever code it has, and whose it is.
 
@@ -206,9 +208,10 @@ class ClientInstance:
             RemotingError: none of them answers; that of the last one.
         """
         last: RemotingError | None = None
+        share_ms = self.timeout_ms / max(1, len(self.name_servers))
         for address in list(self.name_servers):
             try:
-                answer = await self.invoke(address, code, fields)
+                answer = await self.invoke(address, code, fields, timeout_ms=share_ms)
             except ClientClosedError:
                 raise
             except RemotingError as error:

@@ -1,6 +1,7 @@
 """Nothing hangs, nothing is lost, and nothing piles up when the other side fails."""
 
 import asyncio
+import socket
 import ssl
 import time
 from contextlib import asynccontextmanager
@@ -101,6 +102,17 @@ def test_the_next_name_server_answers_for_one_that_is_gone(rocketmq_broker, rock
         both = ["127.0.0.1:1", rocketmq_broker.namesrv_addr]
         async with Producer(both) as producer:
             return await producer.send(rocketmq_topic, b"x")
+
+    assert run(scenario()).queue_offset == 0
+
+
+def test_the_next_name_server_answers_for_one_that_hangs(rocketmq_broker, rocketmq_topic, run):
+    async def scenario():
+        with socket.create_server(("127.0.0.1", 0)) as hanging:
+            address = f"127.0.0.1:{hanging.getsockname()[1]}"
+            both = [address, rocketmq_broker.namesrv_addr]
+            async with Producer(both, timeout_ms=2000) as producer:
+                return await producer.send(rocketmq_topic, b"x")
 
     assert run(scenario()).queue_offset == 0
 
