@@ -27,6 +27,7 @@ from rmqcore.java.properties import properties_by_line
 _NAMES: Final = frozenset(
     {
         "tls.enable",
+        "tls.test.mode.enable",
         "tls.server.mode",
         "tls.server.need.client.auth",
         "tls.server.authClient",
@@ -73,6 +74,9 @@ def load_tls(path: Path) -> Tls:
             rule = f"no such setting; there are {', '.join(sorted(_NAMES))}"
             raise ConfigError(name, value, rule, f"{path}:{line}")
         given[name] = value.strip()
+    if given.get("tls.test.mode.enable", "false").lower() != "false":
+        rule = "false: no certificate is made up; name one with tls.server.certPath"
+        raise ConfigError("tls.test.mode.enable", given["tls.test.mode.enable"], rule, str(path))
     mode = _mode(given, path)
     return Tls(
         mode,

@@ -31,6 +31,20 @@ def test_a_certificate_is_served_to_those_who_want_it(load):
     assert found.client is None
 
 
+def test_the_file_of_rocketmqs_own_pages_is_read(load):
+    found = load(
+        f"""tls.test.mode.enable=false
+tls.server.need.client.auth=none
+tls.server.keyPath={PEM}
+tls.server.certPath={PEM}
+tls.client.authServer=false
+tls.client.trustCertPath={PEM}
+"""
+    )
+    assert (found.mode, found.client) == (TlsMode.PERMISSIVE, None)
+    assert found.server.verify_mode is ssl.CERT_NONE
+
+
 def test_paths_begin_at_the_file(load, tmp_path):
     (tmp_path / "own.pem").write_bytes(PEM.read_bytes())
     found = load("# ours\ntls.server.mode = ENFORCING\ntls.server.certPath=own.pem\nother=1\n")
@@ -61,6 +75,7 @@ def test_own_calls_are_encrypted_and_checked_where_that_is_said(load):
         ("tls.server.certpath=x", "tls.server.certpath", "no such setting"),
         ("tls.server.mode=on", "tls.server.mode", "permissive"),
         ("", "tls.server.certPath", "a certificate"),
+        (CERTIFICATE + "tls.test.mode.enable=true", "tls.test.mode.enable", "made up"),
         (CERTIFICATE + "tls.server.need.client.auth=require", "need.client.auth", "authClient"),
         (CERTIFICATE + "tls.server.need.client.auth=yes", "need.client.auth", "optional"),
         (f"tls.server.certPath={__file__}", "tls.server.certPath", "PEM"),
