@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,6 +33,7 @@ from rmqcore.errors import (
     DiskFullError,
     StoreForkedError,
     StoreLockedError,
+    StoreNotFoundError,
     StoreNotWritableError,
 )
 from rmqcore.files.store_dir import StoreDir, make_directory
@@ -81,6 +83,8 @@ os.register_at_fork(after_in_child=_forget_parents_queues)
 def named_queues(path: Path, durability: Durability = Durability.PAGE_CACHE) -> NamedQueues:
     """The store of named queues in a directory, opened once a process; `leave` it when done.
 
+    One whose directory has been removed is closed: the path is another's.
+
     Raises:
         StoreLockedError: another process has it.
         ConfigError: the directory holds something else.
@@ -88,6 +92,9 @@ def named_queues(path: Path, durability: Durability = Durability.PAGE_CACHE) -> 
     """
     path = path.resolve()
     queues = _OPEN.get(path)
+    if queues is not None and not queues.is_there():
+        queues.abandon()
+        queues = None
     if queues is None:
         queues = _OPEN[path] = NamedQueues(path, durability)
     elif queues.durability is not durability:
@@ -478,6 +485,17 @@ class NamedQueues:
         self._close_files()
         if empty:
             self._remove()
+
+    def is_there(self) -> bool:
+        """Whether the directory that was opened is still the one at the path."""
+        return self._table.is_there()
+
+    def abandon(self) -> None:
+        """Close a store whose directory has been removed."""
+        _log.warning("%s has been removed while it was open", self.path)
+        del _OPEN[self.path]
+        with suppress(StoreNotFoundError):
+            self._close_files()
 
     def _close_files(self) -> None:
         self.is_ours = False

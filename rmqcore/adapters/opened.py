@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, StoreNotFoundError
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.sharing import open_shared
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
     from rmqcore.store.protocol import MessageStore
+
+_log = logging.getLogger("rmqcore")
 
 
 class OpenedStore:
@@ -26,6 +31,8 @@ class OpenedStore:
 
     def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, Any]) -> None:
         """Open the store of a directory, or use the handle that this process has.
+
+        A handle whose directory has been removed is closed: the path is another store's.
 
         Args:
             path: the store's directory.
@@ -39,12 +46,16 @@ class OpenedStore:
         self._closed = False
         with _opening:
             known = _stores.get(self._key)
+            if known is not None and not known.is_there():
+                known.abandon()
+                known = None
             if known is None:
                 known = _stores[self._key] = _Handle(self._key, settings)
             elif settings and dict(settings) != known.settings:
                 rule = f"the settings that this process has opened it with: {known.settings!r}"
                 raise ConfigError("store", dict(settings), rule)
             known.uses += 1
+        self._handle = known
         self.store = known.store
         self._holder = (0, "")
         self._deletes_at = 0.0
@@ -71,9 +82,9 @@ class OpenedStore:
             if self._closed:
                 return
             self._closed = True
-            known = _stores[self._key]
+            known = self._handle
             known.uses -= 1
-            if not known.uses:
+            if not known.uses and _stores.get(self._key) is known:
                 del _stores[self._key]
                 known.store.close()
 
@@ -83,6 +94,21 @@ class _Handle:
         self.settings = dict(settings)
         self.store: MessageStore = open_shared(path, **settings)
         self.uses = 0
+        self._path = Path(path)
+        self._directory = self._path.stat()
+
+    def is_there(self) -> bool:
+        """Whether the directory that was opened is still the one at the path."""
+        try:
+            return os.path.samestat(self._path.stat(), self._directory)
+        except FileNotFoundError:
+            return False
+
+    def abandon(self) -> None:
+        """Close the store of a directory that has been removed."""
+        _log.warning("%s has been removed while it was open", self._path)
+        with suppress(StoreNotFoundError):
+            self.store.close()
 
 
 def lease_of(message: ReceivedMessage) -> Lease:

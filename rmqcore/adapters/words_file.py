@@ -85,6 +85,13 @@ class WordsFile:
         self._unmap()
         self._map(size)
 
+    def is_there(self) -> bool:
+        """Whether it is still the file at its path; its directory may have been removed."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
     def flush(self) -> None:
         """Write everything through to the disk."""
         self._region.sync()

@@ -272,7 +272,7 @@ class IndexService:
 
     def _roll(self, full: IndexFile | None) -> IndexFile:
         if not self.files:
-            make_directory(self.directory, synced=False)
+            make_directory(self.directory, synced=False, levels=1)
             self._names_changed(self.directory.parent)
         timestamp_ms = self._clock_ms()
         if full is not None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"\d{20}")
 #: listings of a directory that changes each time, before the last one counts
 _LISTINGS_MAX = 32
+#: directories that a queue's first file may need: a topic's and the queue's
+_LEVELS = 2
 
 
 def offset_to_file_name(offset: int) -> str:
@@ -253,7 +255,7 @@ class MappedFileQueue:
             DiskFullError: there is no room.
         """
         if not self.files:
-            make_directory(self.directory, synced=self._sync_names)
+            make_directory(self.directory, synced=self._sync_names, levels=_LEVELS)
         path = self.path_of(offset)
         file = self.new_file(path, offset, whole=False) if make is None else make(path, offset)
         with self._change.within():

@@ -10,7 +10,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rmqcore.errors import (
@@ -103,15 +103,20 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def make_directory(path: Path, *, synced: bool = True) -> None:
+def make_directory(path: Path, *, synced: bool = True, levels: int | None = None) -> None:
     """Create a directory and the missing ones above it so that they survive a power cut.
 
     Args:
         path: the directory.
         synced: False leaves it to the caller to bring the names to the disk.
+        levels: how many directories may be missing; a store that has been removed is not begun
+            anew by what still writes to it.
+
+    Raises:
+        FileNotFoundError: more are missing.
     """
-    missing = []
-    while not path.is_dir():
+    missing: list[Path] = []
+    while not path.is_dir() and len(missing) != levels:
         missing.append(path)
         path = path.parent
     for directory in reversed(missing):
@@ -259,6 +264,17 @@ class StoreDir:
     def is_ours(self) -> bool:
         """True between `lock` and `unlock`."""
         return bool(self._locks)
+
+    def check_there(self) -> None:
+        """Raise unless the store that is locked is still the one at the path.
+
+        Raises:
+            StoreNotFoundError: it has been removed; another one may be at the path.
+        """
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.lock_file.stat(), os.fstat(self._locks[0])):
+                return
+        raise StoreNotFoundError(self.path, "it has been removed while it was open")
 
     def is_locked(self) -> bool:
         """True when this or another process has the store open for writing."""

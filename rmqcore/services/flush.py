@@ -277,8 +277,8 @@ class FlushConsumeQueueService(ServiceThread):
     """Flushes consume queues every so often, the index more seldom, and writes the checkpoint.
 
     An index file's changes lie all over it, so it goes to the disk when it is full, when the
-    store is closed, and after its thorough interval. ``on_flushed`` is called when the consume
-    queues are on the disk.
+    store is closed, and after its thorough interval. ``check``, called before each round, ends the
+    service by what it raises; ``on_flushed`` is called when the consume queues are on the disk.
 
     Threads: `flush` may be called from any; one of them works at a time, as the others would find
         nothing left to flush, and not know whether it is on the disk yet.
@@ -293,10 +293,12 @@ class FlushConsumeQueueService(ServiceThread):
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
         *,
+        check: Callable[[], None],
         on_flushed: Callable[[], None],
         on_error: OnError,
     ) -> None:
         super().__init__("FlushConsumeQueueService", 0, on_error)
+        self._check = check
         self._on_flushed = on_flushed
         self._queues = queues
         self._index = index
@@ -314,6 +316,7 @@ class FlushConsumeQueueService(ServiceThread):
 
     def run_once(self) -> None:
         """Flush, the index too when its interval has passed."""
+        self._check()
         thorough = time.monotonic() - self._last_thorough >= self._thorough_s
         try:
             self.flush(thorough=thorough)

@@ -298,6 +298,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             self.index,
             self._checkpoint,
             config,
+            check=self._directory.check_there,
             on_flushed=self._marker.queues_flushed,
             on_error=self._service_failed,
         )
@@ -511,6 +512,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
 
         Raises:
             OSError: the disk refused; the abort marker stays, and the next open recovers.
+            StoreNotFoundError: the directory has been removed.
             KeyboardInterrupt: the same; what an interrupt leaves open, a further call closes.
         """
         if self._forked:
@@ -561,6 +563,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
 
     def _write_through(self) -> bool:
         """Flush all; True when nothing is left to be done at the next open."""
+        self._directory.check_there()
         self._flusher.flush()
         self._reput.catch_up()
         self._flush_queues.flush()

@@ -249,6 +249,17 @@ def test_the_log_does_not_grow_for_ever_when_that_is_asked(make):
     assert huey.storage.peek_data("k") == b"v"
 
 
+def test_a_directory_that_was_removed_is_begun_anew(make, tmp_path):
+    removed = make().storage
+    removed.enqueue(b"a")
+    (tmp_path / "store").rename(tmp_path / "removed")
+    storage = make().storage
+    assert storage.dequeue() is None
+    storage.enqueue(b"b")
+    removed.close()
+    assert storage.dequeue() == b"b"
+
+
 def test_a_forked_child_uses_the_store_too(make):
     storage = make().storage
     storage.enqueue(b"a")

@@ -237,6 +237,20 @@ def test_a_second_object_on_one_path_is_refused(tmp_path):
     queue.close()
 
 
+def test_a_directory_that_was_removed_is_begun_anew(tmp_path):
+    removed = FifoQueue(tmp_path / "queue")
+    removed.push(b"a")
+    (tmp_path / "queue").rename(tmp_path / "removed")
+    queue = FifoQueue(tmp_path / "queue")
+    assert queue.pop() is None
+    queue.push(b"b")
+    removed.close()
+    queue.close()
+    queue = FifoQueue(tmp_path / "queue")
+    assert queue.pop() == b"b"
+    queue.close()
+
+
 def test_the_other_order_is_refused(tmp_path):
     queue = FifoQueue(tmp_path / "queue")
     queue.push(b"a")

@@ -21,6 +21,7 @@ from rmqcore import (
     OwnerTimeoutError,
     StoreClosedError,
     StoreLockedError,
+    StoreNotFoundError,
 )
 from rmqcore.doctor import verify
 from rmqcore.store.sharing.pending_call import PendingCall
@@ -189,6 +190,20 @@ def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
         owner.kill()
         store.put("T", b"one")
     assert (tmp_path / "store" / "commitlog").is_dir()
+
+
+def test_a_removed_store_leaves_the_one_at_its_path_alone(tmp_path):
+    path = tmp_path / "store"
+    store = rmqcore.open_shared(path)
+    store.put("T", b"one")
+    store.flush()
+    path.rename(tmp_path / "removed")
+    with rmqcore.open_shared(path) as other:
+        with pytest.raises(StoreNotFoundError, match="removed while it was open"):
+            store.close()
+        other.put("T", b"two")
+        with rmqcore.open_shared(path) as client:
+            assert bodies(client) == [b"two"]
 
 
 def test_a_closed_handle_says_so(store):

@@ -52,6 +52,21 @@ def test_a_deleted_store_is_not_an_empty_one(tmp_path):
                 read(reader)
 
 
+def test_a_store_that_was_removed_takes_no_more_puts_and_is_not_begun_anew(tmp_path):
+    path = tmp_path / "store"
+    store = open_store(path, flush_interval_consume_queue_ms=20)
+    store.put("T", b"one")
+    path.rename(tmp_path / "removed")
+    store.put("Another", b"two")
+    until = time.monotonic() + 10
+    while store.why_not_writable() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert store.why_not_writable() is not None
+    with pytest.raises(StoreNotFoundError, match="removed while it was open"):
+        store.close()
+    assert not path.exists()
+
+
 def test_a_store_without_messages_is_an_empty_one(tmp_path):
     open_store(tmp_path / "s").close()
     with open_store(tmp_path / "s", mode="r") as reader:

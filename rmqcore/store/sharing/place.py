@@ -115,8 +115,15 @@ class MeetingPlace:
         return connecting
 
     def forget_socket(self) -> None:
-        """Remove the socket; only for who has the lock."""
-        (self.path / SOCKET_NAME).unlink(missing_ok=True)
+        """Remove the socket; only for who has the lock.
+
+        A directory that has been removed meanwhile, and made again, may have another owner's.
+        """
+        with suppress(FileNotFoundError):
+            if self._lock_fd is not None and os.path.samestat(
+                self.path.stat(), os.fstat(self._lock_fd)
+            ):
+                (self.path / SOCKET_NAME).unlink()
 
     @contextmanager
     def _address(self, name: str = SOCKET_NAME) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import logging
 import os
 import threading
 import time
@@ -40,6 +41,8 @@ from rmqcore.store.wire_puts import WireMessage
 
 if TYPE_CHECKING:
     from rmqcore.store.opening import ConfigSource
+
+_log = logging.getLogger("rmqcore")
 
 #: pauses between two looks for an owner, while one is about to begin or to end
 _FIRST_PAUSE_S: Final = 0.001
@@ -427,7 +430,10 @@ def _watch(handle: weakref.ref[SharedMessageStore], channel: Channel) -> None:
 
 def _close_handles() -> None:
     for handle in list(_HANDLES):
-        handle.close()
+        try:
+            handle.close()
+        except OSError:
+            _log.exception("%s: could not be closed in order", handle.path)
 
 
 def _forget_parents() -> None:
