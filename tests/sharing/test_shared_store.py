@@ -1,6 +1,7 @@
 """Several processes use one store: one owns it, the others ask it, and it may end at any time."""
 
 import asyncio
+import errno
 import os
 import queue
 import signal
@@ -173,6 +174,15 @@ def test_the_socket_has_the_permissions_of_the_directory(store_path):
         with rmqcore.open_shared(store_path):
             found = stat.S_IMODE((store_path / "rmqcore.sock").stat().st_mode)
         assert found == mode & 0o666
+
+
+def test_a_socket_that_the_system_refuses_is_named(store_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    with pytest.raises(PermissionError, match="store/rmqcore.sock"):
+        rmqcore.open_shared(store_path)
 
 
 def test_a_long_path_is_no_obstacle(tmp_path):

@@ -127,16 +127,20 @@ class MeetingPlace:
 
     @contextmanager
     def _address(self, name: str = SOCKET_NAME) -> Iterator[str]:
-        """A path of the socket that is short enough for the system."""
+        """A path of the socket that is short enough for the system; errors name the whole one."""
         whole = str(self.path / name)
-        if len(os.fsencode(whole)) <= _SOCKET_PATH_MAX:
-            yield whole
-            return
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            yield f"/proc/self/fd/{fd}/{name}"
-        finally:
-            os.close(fd)
+            if len(os.fsencode(whole)) <= _SOCKET_PATH_MAX:
+                yield whole
+            else:
+                fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    yield f"/proc/self/fd/{fd}/{name}"
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            error.filename = whole
+            raise
 
     # ---- who it is
 
