@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
@@ -406,7 +407,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """(routing key, pattern, queue) of each binding of an exchange."""
         found = self.store.kv_list(BINDINGS, **_bindings_from(exchange))
-        return [tuple(loads(value)) for _, value in found]
+        return [_binding_of(value) for _, value in found]
 
     def queue_bind(
         self,
@@ -549,6 +550,13 @@ def _topic(queue: str) -> str:
 
 def _binding_key(exchange: str, queue: str, routing_key: str) -> bytes:
     return _SEPARATOR.join((exchange, queue, routing_key)).encode()
+
+
+@lru_cache(maxsize=4096)
+def _binding_of(value: bytes) -> tuple[str, str | None, str]:
+    """The (routing key, pattern, queue) that a binding's value says."""
+    routing_key, pattern, queue = loads(value)
+    return routing_key, pattern, queue
 
 
 def _bindings_from(exchange: str) -> Range:
