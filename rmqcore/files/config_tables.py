@@ -26,8 +26,8 @@ _INT64_MAX: Final = 2**63 - 1
 _GROUP_SEPARATOR: Final = "@"
 
 
-def check_topic_name(topic: str) -> None:
-    """Refuse a name under which no topic can be created.
+def check_topic_name(topic: str, what: str = "topic") -> None:
+    """Refuse a name under which no topic can be created; ``what`` says whose name it is.
 
     Raises:
         MessageIllegalError: the name is empty, longer than 127 (retry and dead-letter topics:
@@ -38,10 +38,10 @@ def check_topic_name(topic: str) -> None:
     """
     longest = DERIVED_TOPIC_NAME_MAX if topic.startswith(_DERIVED_PREFIXES) else TOPIC_NAME_MAX
     if len(topic) > longest:
-        raise MessageIllegalError(f"topic of {len(topic)} characters: at most {longest} fit")
+        raise MessageIllegalError(f"{what} of {len(topic)} characters: at most {longest} fit")
     if not _TOPIC_NAME.fullmatch(topic):
         raise MessageIllegalError(
-            f"topic {topic!r}: only letters, digits, %, |, _ and - are accepted, at least one"
+            f"{what} {topic!r}: only letters, digits, %, |, _ and - are accepted, at least one"
         )
 
 

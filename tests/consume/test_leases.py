@@ -387,3 +387,8 @@ def test_a_signal_handler_inside_a_call_is_refused(store, monkeypatch):
     assert store.lease("g", TOPIC) == []
     assert refused
     assert store.acknowledge("g", [message.place]) == 1
+
+
+def test_a_group_that_can_be_none_is_named_as_one(store):
+    with pytest.raises(rmqcore.MessageIllegalError, match="group 'my group': only letters"):
+        rmqcore.Consumer(store, "my group", {"T": "*"})

@@ -181,7 +181,7 @@ def test_a_socket_that_the_system_refuses_is_named(store_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("socket.socket.connect", refuse)
-    with pytest.raises(PermissionError, match="store/rmqcore.sock"):
+    with pytest.raises(PermissionError, match=r"store/rmqcore\.sock"):
         rmqcore.open_shared(store_path)
 
 

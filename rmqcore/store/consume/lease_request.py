@@ -115,7 +115,7 @@ class LeaseRequest:
             ArgumentError: one is not what it should be.
             MessageIllegalError: the group or a topic is no legal name.
         """
-        check_topic_name(text("group", group))
+        check_topic_name(text("group", group), "group")
         return cls(
             group,
             _wanted_of(subscriptions),
