@@ -256,11 +256,12 @@ class FlushTimeoutError(StoreError, TimeoutError):
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class DiskFullError(StoreError, OSError):
+class DiskFullError(StoreNotWritableError, OSError):
     """The file system has no room, or its fill ratio is above the configured limit."""
 
     def __init__(self, path: str | Path, reason: str = "no space left") -> None:
         self.path = Path(path)
+        self.reason = reason
         OSError.__init__(self, errno.ENOSPC, reason, str(path))
 
 

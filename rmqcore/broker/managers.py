@@ -24,7 +24,7 @@ from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import StoreClosedError, StoreError, StoreNotWritableError
+from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.config_tables import SubscriptionGroupTable
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
@@ -143,6 +143,8 @@ class Managers:
             return
         try:
             self.store.flush()
+        except DiskFullError:
+            raise
         except (StoreClosedError, StoreNotWritableError):
             return  # the store writes them itself: it closes, and has flushed, or deletes a topic
         except StoreError as error:

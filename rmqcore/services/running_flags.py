@@ -20,6 +20,7 @@ class RunningFlag(IntFlag):
 
 
 _AGAINST_PUTS = ~RunningFlag.NOT_READABLE
+_DISK_FULL = RunningFlag.DISK_FULL | RunningFlag.LOGIC_DISK_FULL
 _USUAL_REASONS = {
     RunningFlag.NOT_READABLE: "the store is not readable",
     RunningFlag.NOT_WRITEABLE: "the store has been made read-only; open it again",
@@ -96,6 +97,12 @@ class RunningFlags:
 
     def __contains__(self, flag: RunningFlag) -> bool:
         return bool(self.bits & flag)
+
+    @property
+    def disk_full(self) -> bool:
+        """True when puts are refused for want of room, and for nothing else."""
+        against = self.bits & _AGAINST_PUTS
+        return bool(against) and not against & ~_DISK_FULL
 
     def why_not_writable(self) -> str | None:
         """The reasons why puts are refused, gravest first; None when they are not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rmqcore._codec import encode_batch, shares_queue
@@ -28,6 +29,7 @@ from rmqcore.services.delay_schedule import park, requested_delay_level
 from rmqcore.services.event_loop import running_loop
 from rmqcore.services.flush import GroupCommitService
 from rmqcore.services.flush_policy import FlushPolicy
+from rmqcore.services.running_flags import RunningFlags
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 
@@ -84,7 +86,9 @@ class MessagePuts(MessagePutter):
             others wait for; reads wait for it before they look, so that they see it.
     """
 
+    path: Path
     config: StoreConfig
+    flags: RunningFlags
     _log_writer: CommitLogWriter
     unwaited_end: int
     _flush_policy: FlushPolicy
@@ -330,14 +334,15 @@ class MessagePuts(MessagePutter):
         status = PutMessageStatus.UNKNOWN_ERROR if failure else PutMessageStatus.FLUSH_DISK_TIMEOUT
         return receipt.with_flush(status, receipt.durability, reason)
 
-    @staticmethod
-    def _raised(receipt: PutMessageResult) -> PutMessageResult:
+    def _raised(self, receipt: PutMessageResult) -> PutMessageResult:
         """The receipt of a good put; any other becomes the exception that says what happened."""
         if receipt.ok:
             return receipt
         if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
             raise FlushTimeoutError(receipt.phy_offset, receipt.reason)
         if receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            if self.flags.disk_full:
+                raise DiskFullError(self.path, receipt.reason)
             raise StoreNotWritableError(receipt.reason)
         if receipt.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
             raise DiskFullError("commit log", receipt.reason)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import rmqcore
-from rmqcore.errors import StoreNotWritableError
+from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.services.retention import DiskUsage
+from rmqcore.services.running_flags import RunningFlag
 from rmqcore.status import GetMessageStatus, PutMessageStatus
 from rmqcore.store import retention_of_store
 
@@ -127,8 +128,14 @@ def test_a_nearly_full_disk_refuses_puts_and_lets_them_resume(tmp_path, disk):
         disk["now"] = DiskUsage(95, 5)
         wait_for(lambda: store.why_not_writable() is not None)
         assert "95 % of the disk is in use" in store.why_not_writable()
-        with pytest.raises(StoreNotWritableError, match="95 % of the disk"):
+        with pytest.raises(StoreNotWritableError, match="95 % of the disk") as caught:
             store.put("TopicA", b"b")
+        assert isinstance(caught.value, DiskFullError)
+        store.flags.raise_flag(RunningFlag.NOT_WRITEABLE)
+        with pytest.raises(StoreNotWritableError) as caught:
+            store.put("TopicA", b"b")
+        assert not isinstance(caught.value, DiskFullError)
+        store.flags.clear_flag(RunningFlag.NOT_WRITEABLE)
         receipt = store.put_message(rmqcore.Message("TopicA", b"b"))
         assert receipt.status == PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert store.get_message("TopicA", 0, 0).messages[0].body == b"a"
