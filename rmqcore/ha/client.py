@@ -219,7 +219,8 @@ class HAClient:
         self.master_max_offset = known.max_offset if known else -1
         if end == 0:
             return self._begin_of(known)
-        start = max(store.min_phy_offset, min(end - _COMPARED, self._sure_to))
+        # 0 would say that this log is empty
+        start = max(1, store.min_phy_offset, min(end - _COMPARED, self._sure_to))
         if known is None:
             return start
         self._check_range(known, end)
@@ -246,7 +247,7 @@ class HAClient:
             )
 
     def _begin_of(self, known: LogRange | None) -> int:
-        """Where an empty log begins: with all that the master has."""
+        """Where an empty log begins: with all that the master has, 0 where the master decides."""
         if known is None or known.max_offset <= self._store.log_file_size:
             return 0
         # RocketMQ takes 0 for "your last file only"; whoever has byte 1 gets everything behind it,
@@ -256,7 +257,8 @@ class HAClient:
     # ---- receiving
 
     async def _receive(self, sock: socket.socket, start: int) -> str:
-        loop, frames, expected = asyncio.get_running_loop(), FrameReader(), start
+        file_size = self._store.log_file_size
+        loop, frames, expected = asyncio.get_running_loop(), FrameReader(file_size), start
         while True:
             size = await loop.sock_recv_into(sock, frames.free[:_RECEIVED_MAX])
             if size == 0:
@@ -274,10 +276,11 @@ class HAClient:
                     "`rmqcore ha resync` leads back"
                 )
             # what is here already counts when the master's bytes are the same
-            if expected > self._reported:
+            reached = min(expected, self._store.appended_offset)
+            if reached > self._reported:
                 self.problem = self._told = None
-                self._sure_to = max(self._sure_to, expected)
-                await self._report(sock, expected)
+                self._sure_to = max(self._sure_to, reached)
+                await self._report(sock, reached)
             if self._unsure and expected >= self._store.appended_offset:
                 await self._note_compared()
             # a master that sends without a pause leaves the others on this loop their turn

@@ -62,9 +62,14 @@ class ReportReader:
 
 
 class FrameReader:
-    """Cuts what a master sends into frames, which stay where they were received."""
+    """Cuts what a master sends into frames, which stay where they were received.
 
-    def __init__(self) -> None:
+    Args:
+        file_size: bytes of a log file. A log that is expected from 0 on may begin at any multiple.
+    """
+
+    def __init__(self, file_size: int = OFFSET_MAX) -> None:
+        self._file_size = file_size
         self._buffer = memoryview(bytearray(FRAME_SIZE_MAX))
         self._start = self._filled = 0
 
@@ -94,7 +99,7 @@ class FrameReader:
         self._filled += size
         while self._filled - self._start >= HEADER.size:
             offset, body_size = HEADER.unpack_from(self._buffer, self._start)
-            if offset != expected:
+            if offset != expected and (expected or not self._begins_log(offset)):
                 raise HAError(f"a frame of offset {offset} came where {expected} goes on")
             if not 0 <= body_size <= FRAME_SIZE_MAX - HEADER.size:
                 raise HAError(f"a frame of {body_size} bytes came: it is no master")
@@ -102,5 +107,8 @@ class FrameReader:
             if self._filled < begin + body_size:
                 return
             self._start = begin + body_size
-            expected += body_size
+            expected = offset + body_size
             yield Frame(offset, self._buffer[begin : self._start])
+
+    def _begins_log(self, offset: int) -> bool:
+        return 0 <= offset < OFFSET_MAX and offset % self._file_size == 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import StoreNotWritableError
+from rmqcore.errors import CorruptRecordError, StoreNotWritableError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_mark import StoreMark
+from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import ScanStatus, next_record
 from rmqcore.native.log._tail import END_OF_FILE, LogTail
 from rmqcore.services.flush import GroupCommitService
 from rmqcore.services.flush_policy import FlushPolicy
@@ -78,7 +80,7 @@ class Replication:
         self._check_open()
         begins = phy_offset > self.appended_offset == 0 or not self.log.queue.files
         if begins and self._tail.follows:
-            self._log_writer.check_beginning(phy_offset)
+            self._check_beginning(data, phy_offset)
             self._reput.offset = phy_offset
             self._log_writer.begin(phy_offset)
         with memoryview(data).cast("B") as rest:
@@ -99,6 +101,22 @@ class Replication:
         if self._flush_policy.waits_for_disk:
             # readers see what is there
             self._group_commit.flush_soon()
+
+    def _check_beginning(self, data: Buffer, phy_offset: int) -> None:
+        """Refuse to begin a log with what none begins with: where it begins is decided by that."""
+        self._log_writer.check_beginning(phy_offset)
+        file_size = self.log.queue.file_size
+        with memoryview(data).cast("B") as all_of_it:
+            status, _, _ = next_record(
+                all_of_it,
+                0,
+                min(len(all_of_it), file_size),
+                base_offset=phy_offset,
+                file_end=phy_offset + file_size,
+                verify_crc=True,
+            )
+        if status < 0 or status is ScanStatus.EMPTY:
+            raise CorruptRecordError("the master's data", phy_offset, status_text(status))
 
     def drop_partial(self) -> int:
         """Take back a part of a record at the end; the offset behind the last whole one."""

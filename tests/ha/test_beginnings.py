@@ -1,0 +1,79 @@
+"""From where on a slave gets the log of a master that sends an empty one its last file only."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from ha.pair import fill, following, frame, log_bytes, master_store, peer_master, slave_store, until
+
+from rmqcore.errors import CorruptRecordError
+
+FILE = 16 << 10
+
+
+@asynccontextmanager
+async def rocketmq_master(log, heard):
+    """Sends a log as RocketMQ does: a heart-beat, then frames; keeps what it is told."""
+
+    async def play(reader, writer):
+        heard.append(int.from_bytes(await reader.readexactly(8)))
+        end = len(log)
+        at = heard[-1] or end - end % FILE
+        writer.write(frame(at))
+        while at < end:
+            size = min(3000, FILE - at % FILE, end - at)
+            writer.write(frame(at, log[at : at + size]))
+            at += size
+        while said := await reader.read(8):
+            heard.append(int.from_bytes(said))
+
+    async with peer_master(play) as port:
+        yield port
+
+
+def followed(master, slave, known):
+    """What a slave has told a master of RocketMQ's that it follows to the end."""
+    log, heard = log_bytes(master, 0), []
+
+    async def scenario():
+        async with (
+            rocketmq_master(log, heard) as port,
+            following(slave, port, master if known else None),
+        ):
+            await until(lambda: heard and heard[-1] == len(log))
+
+    asyncio.run(scenario())
+    return heard
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_slave_that_has_little_is_not_taken_for_an_empty_one(tmp_path, known):
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
+        part = list(master.messages())[20].phy_offset
+        slave.append_data(log_bytes(master)[:part], 0)
+        assert followed(master, slave, known)[0] == 1
+        assert log_bytes(slave) == log_bytes(master)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_empty_slave_begins_where_its_master_says(tmp_path, known):
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
+        end = master.max_phy_offset
+        begins = 0 if known else end - end % FILE
+        heard = followed(master, slave, known)
+        assert log_bytes(slave) == log_bytes(master)[begins:]
+        assert slave.min_phy_offset == begins
+        # the heart-beat that comes first has nothing that could be acknowledged
+        assert begins not in heard[1:]
+
+
+def test_no_log_begins_with_what_is_no_record(tmp_path):
+    with master_store(tmp_path / "m", 200) as master, slave_store(tmp_path / "s") as slave:
+        log = log_bytes(master)
+        for wrong in (b"x" * 200, bytes(200), log[:FILE]):
+            with pytest.raises(CorruptRecordError):
+                slave.append_data(wrong, 2 * FILE)
+            assert (slave.appended_offset, slave.max_phy_offset) == (0, 0)
+        slave.append_data(log, 0)
+        fill(master, 1)
+        assert log_bytes(slave) == log
