@@ -145,6 +145,9 @@ class HAClient:
         #: this log is the master's up to here, or was not touched by a crash
         self._sure_to = store.unsure_offset
         self._unsure = self._sure_to < store.max_phy_offset
+        #: what an empty log is asked for with, as long as nobody tells where the master's begins
+        self._asks = 0
+        self._takes_last = False
         self._reported = self._idle = 0
         self._last_read = self._last_write = 0.0
         self._last_read_ms = self._last_write_ms = 0
@@ -248,7 +251,9 @@ class HAClient:
 
     def _begin_of(self, known: LogRange | None) -> int:
         """Where an empty log begins: with all that the master has, 0 where the master decides."""
-        if known is None or known.max_offset <= self._store.log_file_size:
+        if known is None:
+            return self._asks
+        if known.max_offset <= self._store.log_file_size:
             return 0
         # RocketMQ takes 0 for "your last file only"; whoever has byte 1 gets everything behind it,
         # and byte 0 is known: the first of a record's size, which is below 16 MiB
@@ -266,22 +271,29 @@ class HAClient:
             self._heard()
             self._flow.add(size)
             for offset, body in frames.received(size, expected):
+                if offset != expected and not self._takes_last:
+                    self._asks = 1
+                    return f"it offers its log from {offset} on: asked for all of it"
                 await self._append(body, offset)
                 expected = offset + len(body)
                 self._idle = 0 if body else self._idle + 1
-            if self._idle >= _IDLE_MAX and expected < self._store.appended_offset:
+            appended = self._store.appended_offset
+            if self._idle >= _IDLE_MAX and self._asks and appended == 0:
+                self._asks, self._takes_last = 0, True
+                return "it has nothing from the beginning on: asked for what it has"
+            if self._idle >= _IDLE_MAX and expected < appended:
                 raise DivergedError(
                     f"the master has nothing from {expected} on, where this log goes on to "
-                    f"{self._store.appended_offset}: it has lost its end, or the log is another's. "
+                    f"{appended}: it has lost its end, or the log is another's. "
                     "`rmqcore ha resync` leads back"
                 )
             # what is here already counts when the master's bytes are the same
-            reached = min(expected, self._store.appended_offset)
+            reached = min(expected, appended)
             if reached > self._reported:
                 self.problem = self._told = None
                 self._sure_to = max(self._sure_to, reached)
                 await self._report(sock, reached)
-            if self._unsure and expected >= self._store.appended_offset:
+            if self._unsure and expected >= appended:
                 await self._note_compared()
             # a master that sends without a pause leaves the others on this loop their turn
             await asyncio.sleep(0)

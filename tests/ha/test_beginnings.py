@@ -4,7 +4,17 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from ha.pair import fill, following, frame, log_bytes, master_store, peer_master, slave_store, until
+from ha.pair import (
+    fill,
+    following,
+    frame,
+    log_bytes,
+    master_store,
+    peer_master,
+    serving,
+    slave_store,
+    until,
+)
 
 from rmqcore.errors import CorruptRecordError
 
@@ -12,32 +22,32 @@ FILE = 16 << 10
 
 
 @asynccontextmanager
-async def rocketmq_master(log, heard):
-    """Sends a log as RocketMQ does: a heart-beat, then frames; keeps what it is told."""
+async def rocketmq_master(log, least, heard):
+    """Sends a log from ``least`` on as RocketMQ does, after a heart-beat; keeps what it is told."""
 
     async def play(reader, writer):
         heard.append(int.from_bytes(await reader.readexactly(8)))
         end = len(log)
         at = heard[-1] or end - end % FILE
-        writer.write(frame(at))
-        while at < end:
+        writer.write(frame(at) * (1 if at >= least else 3))
+        while least <= at < end:
             size = min(3000, FILE - at % FILE, end - at)
             writer.write(frame(at, log[at : at + size]))
             at += size
         while said := await reader.read(8):
             heard.append(int.from_bytes(said))
 
-    async with peer_master(play) as port:
+    async with peer_master(*[play] * 3) as port:
         yield port
 
 
-def followed(master, slave, known):
+def followed(master, slave, known, least=0):
     """What a slave has told a master of RocketMQ's that it follows to the end."""
     log, heard = log_bytes(master, 0), []
 
     async def scenario():
         async with (
-            rocketmq_master(log, heard) as port,
+            rocketmq_master(log, least, heard) as port,
             following(slave, port, master if known else None),
         ):
             await until(lambda: heard and heard[-1] == len(log))
@@ -56,15 +66,38 @@ def test_a_slave_that_has_little_is_not_taken_for_an_empty_one(tmp_path, known):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_an_empty_slave_begins_where_its_master_says(tmp_path, known):
+def test_an_empty_slave_gets_all_of_it(tmp_path, known):
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
-        end = master.max_phy_offset
-        begins = 0 if known else end - end % FILE
         heard = followed(master, slave, known)
-        assert log_bytes(slave) == log_bytes(master)[begins:]
-        assert slave.min_phy_offset == begins
+        assert heard[:2] == [0, 1] if not known else heard[0] == 1
+        assert log_bytes(slave) == log_bytes(master)
+
+
+def test_an_empty_slave_that_cannot_have_all_of_it_gets_the_last_file(tmp_path):
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
+        begins = master.max_phy_offset - master.max_phy_offset % FILE
+        heard = followed(master, slave, known=False, least=begins)
         # the heart-beat that comes first has nothing that could be acknowledged
-        assert begins not in heard[1:]
+        assert heard[:3] == [0, 1, 0]
+        assert begins not in heard
+        assert slave.min_phy_offset == begins
+        assert log_bytes(slave) == log_bytes(master)[begins:]
+
+
+def test_an_empty_slave_gets_what_its_master_has_not_deleted(tmp_path):
+    async def scenario(master, slave):
+        async with (
+            serving(master, ha_send_heartbeat_interval=20) as service,
+            following(slave, service.port),
+        ):
+            await until(lambda: slave.appended_offset == master.max_phy_offset)
+
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "later") as later:
+        later.append_data(log_bytes(master)[2 * FILE :], 2 * FILE)
+        with slave_store(tmp_path / "s") as slave:
+            asyncio.run(scenario(later, slave))
+            assert slave.min_phy_offset == 2 * FILE
+            assert log_bytes(slave) == log_bytes(later)
 
 
 def test_no_log_begins_with_what_is_no_record(tmp_path):

@@ -121,6 +121,7 @@ def test_a_master_that_has_deleted_what_the_slave_lacks_is_begun_with_anew(tmp_p
             in_step(master, slave)
         fill(master, 400, seed=2)
         old = master.log.queue.files[:2]
+        assert master.queues(), "nothing that goes is still to be dispatched"
         master.log.queue.remove_first(len(old))
         assert master.min_phy_offset == 2 * FILE
         with slave_store(tmp_path / "s") as slave:
