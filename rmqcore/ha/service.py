@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -72,6 +73,7 @@ class HAService:
         self._place = (host, port)
         self._listening: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._pause: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_listening: Callable[[], None] | None = None
@@ -90,12 +92,13 @@ class HAService:
             OSError: the port is taken.
         """
         self._loop = loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         host, port = self._place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
         listening.setblocking(False)
         self._listening = listening
-        self._stop_listening = self._store.on_arrival(lambda _: self.wake())
+        self._stop_listening = self._store.on_arrival(self._arrived)
         self._store.wait_for_slaves(self.waits)
         self._listen(loop, listening)
 
@@ -129,12 +132,21 @@ class HAService:
         loop = self._loop
         if loop is None or self._woken or not self.connections:
             return
+        if threading.get_ident() == self._thread:
+            self._wake_all()
+            return
         self._woken = True
         try:
             loop.call_soon_threadsafe(self._wake_all)
         except RuntimeError:
             # the loop has ended
             self._woken = False
+
+    def _arrived(self, _: Sequence[tuple[str, int]]) -> None:
+        """Messages have come; those that a put waits for are mostly sent by now."""
+        end = self._store.max_phy_offset
+        if any(one.next_offset < end for one in self.connections):
+            self.wake()
 
     def _wake_all(self) -> None:
         self._woken = False
