@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import RmqCoreError
+from rmqcore.errors import CorruptRecordError, RmqCoreError
 from rmqcore.ha.connection import FlowMonitor
 from rmqcore.ha.errors import DivergedError
 from rmqcore.ha.frames import REPORT, FrameReader
@@ -182,6 +182,9 @@ class HAClient:
             return str(error)
         try:
             return await self._follow(sock)
+        except CorruptRecordError as error:
+            self.problem = f"{error}. mappedFileSizeCommitLog has to be the master's: is it?"
+            return self.problem
         except RmqCoreError as error:
             self.problem = str(error)
             return self.problem

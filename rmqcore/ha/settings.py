@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from rmqcore.config.setting import checked_value, setting
+from rmqcore.config.store_config import is_true
 from rmqcore.errors import ConfigError
 
 #: RocketMQ 4.9's name of a setting that 5.x has renamed
@@ -54,8 +55,13 @@ class HAConfig:
         """Take what concerns replication out of a ``broker.conf``; the rest is others'.
 
         Raises:
-            ConfigError: a value is not what its setting takes, or one is given twice.
+            ConfigError: a value is not what its setting takes, or one is given twice; a controller
+                is to choose the master, which there is none here to do.
         """
+        controlled = properties.get("enableControllerMode")
+        if is_true(controlled):
+            rule = "false: no controller chooses the master here, brokerRole and brokerId say it"
+            raise ConfigError("enableControllerMode", controlled, rule)
         values: dict[str, Any] = {}
         for given, value in properties.items():
             name = _OLD_NAMES.get(given, given)

@@ -100,6 +100,20 @@ def test_an_empty_slave_gets_what_its_master_has_not_deleted(tmp_path):
             assert log_bytes(slave) == log_bytes(later)
 
 
+@pytest.mark.parametrize("file_size", [FILE // 2, 2 * FILE])
+def test_log_files_of_another_size_are_told(tmp_path, file_size):
+    async def scenario(master, slave):
+        async with serving(master) as service, following(slave, service.port, master) as client:
+            assert "mappedFileSizeCommitLog" in await until(lambda: client.problem)
+
+    with (
+        master_store(tmp_path / "m", 200) as master,
+        slave_store(tmp_path / "s", mapped_file_size_commit_log=file_size) as slave,
+    ):
+        asyncio.run(scenario(master, slave))
+        assert log_bytes(slave) == log_bytes(master)[: slave.appended_offset]
+
+
 def test_no_log_begins_with_what_is_no_record(tmp_path):
     with master_store(tmp_path / "m", 200) as master, slave_store(tmp_path / "s") as slave:
         log = log_bytes(master)

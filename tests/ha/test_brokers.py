@@ -242,6 +242,13 @@ def test_a_slave_needs_an_id_of_its_own(tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_broker_that_a_controller_should_lead_does_not_start(tmp_path):
+    for value in ("true", True):
+        with pytest.raises(ConfigError, match=r"enableControllerMode.*brokerRole"):
+            Broker(tmp_path / "s", {**SMALL, "enableControllerMode": value})
+    assert Broker(tmp_path / "s", {**SMALL, "enableControllerMode": "false"})
+
+
 ACCOUNTS = {
     each.access_key: each
     for each in (
