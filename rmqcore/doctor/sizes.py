@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.geometry import fitted_config
 
 _LOG_SIZE = "mapped_file_size_commit_log"
+#: the directory of the queues whose files have the size of a setting
+_QUEUE_SIZES = {
+    "mapped_file_size_consume_queue": "consume_queue",
+    "mapper_file_size_batch_consume_queue": "batch_consume_queue",
+}
 #: RocketMQ keeps positions in a file in 32 bits
 _FILE_SIZE_MAX = (1 << 31) - 1
 
@@ -21,20 +27,37 @@ def lenient_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     """The configuration with the sizes of the files, or where those are damaged, as it was given.
 
     Raises:
-        ConfigError: the size that was given is not that of the log.
+        ConfigError: a size that was given is not that on which the files agree.
         CorruptStoreError: there are consume queues without a log.
     """
     try:
         return fitted_config(config, directory)
-    except ConfigError:
-        if _follow_each_other(numbered_files(directory.commit_log)):
+    except ConfigError as error:
+        if _agree(_files_of(error.field, directory)):
             raise
     return _given(config, directory)
 
 
-def _follow_each_other(files: list[tuple[int, Path, int]]) -> bool:
-    """True when a log file ends where the next begins: its length is that of all."""
-    return any(before[0] + before[2] == after[0] for before, after in pairwise(files))
+def _files_of(field: str, directory: StoreDir) -> list[list[tuple[int, Path, int]]]:
+    """The files whose size a setting tells, those of each directory in order."""
+    if field == _LOG_SIZE:
+        return [numbered_files(directory.commit_log)]
+    if field in _QUEUE_SIZES:
+        root = getattr(directory, _QUEUE_SIZES[field])
+        return [numbered_files(queue) for queue in sorted(root.glob("*/*"))]
+    index = (path for path in directory.index.iterdir() if path.name.isdigit())
+    return [[(0, path, path.stat().st_size)] for path in index]
+
+
+def _agree(directories: list[list[tuple[int, Path, int]]]) -> bool:
+    """True when the files agree on a size: one ends where the next begins, or two have it."""
+    follow = any(
+        before[0] + before[2] == after[0]
+        for files in directories
+        for before, after in pairwise(files)
+    )
+    lengths = Counter(size for files in directories for _, _, size in files if size)
+    return follow or (len(directories) > 1 and max(lengths.values(), default=0) > 1)
 
 
 def _given(config: StoreConfig, directory: StoreDir) -> StoreConfig:
@@ -42,12 +65,8 @@ def _given(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     found = file_size_of(numbered_files(directory.commit_log))
     if found is not None and _LOG_SIZE not in config.explicit:
         sizes[_LOG_SIZE] = found
-    for name, root in (
-        ("mapped_file_size_consume_queue", directory.consume_queue),
-        ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
-    ):
-        files = [file for queue in sorted(root.glob("*/*")) for file in numbered_files(queue)]
-        lengths = sorted(size for _, _, size in files)
+    for name in _QUEUE_SIZES:
+        lengths = sorted(size for files in _files_of(name, directory) for _, _, size in files)
         if lengths and name not in config.explicit:
             sizes[name] = lengths[len(lengths) // 2]
     return config.with_settings(sizes)

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_deep import check_deeply
 from rmqcore.doctor.verify_files import check_small_files
 from rmqcore.doctor.verify_index import check_index
 from rmqcore.doctor.verify_queues import check_queues
 from rmqcore.errors import ConfigError
+from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.recovery.geometry import fitted_config
@@ -31,6 +33,7 @@ SPLIT_SIZE = 64 << 20
 _BLOCK = 1 << 20
 _ZEROS = bytes(_BLOCK)
 _RECOVER = "open the store for writing: recovery cuts the torn tail off"
+_REMOVED = "open the store for writing: that removes it"
 _MEND_LOG = (
     "rmqcore cat, tail and export read the rest with --skip-damaged; opened with "
     'on_corruption="skip", the store goes on without what is damaged'
@@ -125,18 +128,17 @@ class Verification:
         try:
             config = fitted_config(self._config, self._directory)
         except ConfigError as error:
-            if not error.field.startswith("max_hash_slot_num") or error.value is not None:
-                raise
-            self._report.add(
-                Severity.ERROR,
-                "index",
-                self._directory.index,
-                -1,
-                error.rule,
-                "give the settings, or rebuild the index with them",
-            )
-            self._directory.index = self._directory.path / "index-of-unknown-geometry"
-            config = fitted_config(self._config, self._directory)
+            if error.field.startswith("max_hash_slot_num") and error.value is None:
+                self._report.add(
+                    Severity.ERROR,
+                    "index",
+                    self._directory.index,
+                    -1,
+                    error.rule,
+                    "give the settings, or rebuild the index with them",
+                )
+                self._directory.index = self._directory.path / "index-of-unknown-geometry"
+            config = lenient_config(self._config, self._directory)
         return LogPlan(self._directory, config, strict=False)
 
     # ---- the log
@@ -162,6 +164,11 @@ class Verification:
                 f"the file has {size} bytes, files here have {log.file_size}",
                 'open with on_corruption="truncate" to go on with what is there',
             )
+        last = log.files[-1][0] if log.files else -1
+        for start, path, size in numbered_files(self._directory.commit_log):
+            if start > last and not size and not self._report.live:
+                what = "the file is empty: it was made ahead, and lost its length"
+                self._report.add(Severity.WARNING, "log", path, -1, what, _REMOVED)
 
     def _walk(
         self, log: LogPlan, splits: list[Split], jobs: int | Runner, ends_at: float | None

@@ -400,3 +400,38 @@ def test_log_files_keep_the_time_by_which_retention_goes(damaged):
     times = {path: path.stat().st_mtime_ns for path in log_files(damaged)}
     doctor.repair(damaged)
     assert {path: path.stat().st_mtime_ns for path in log_files(damaged)} == times
+
+
+def test_files_of_another_length_than_configured_are_made_again(golden_store):
+    golden = golden_store("5.5.0", "small")
+    queues = sorted((golden.path / "consumequeue").glob("*/*/*"))
+    (index, *_) = sorted((golden.path / "index").iterdir())
+    known = known_messages(golden.path)
+    for path in queues[1:]:
+        path.unlink()
+    os.truncate(queues[0], 90)
+    for path in sorted((golden.path / "index").iterdir())[1:]:
+        path.unlink()
+    os.truncate(index, 100)
+    findings = doctor.verify(golden.path, config=golden.conf).findings
+    assert {finding.part for finding in findings} >= {"consume queue", "index"}
+    assert_repaired(golden, known)
+    doctor.repair(golden.path, config=golden.conf)
+    assert {path.stat().st_size for path in golden.path.glob("consumequeue/*/*/*")} == {
+        load_config(golden.conf).mapped_file_size_consume_queue
+    }
+
+
+def test_sizes_on_which_the_files_agree_are_not_overruled(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    for wrong in ({"mappedFileSizeConsumeQueue": 6000}, {"maxHashSlotNum": 9, "maxIndexNum": 90}):
+        with pytest.raises(ConfigError, match="files"):
+            doctor.plan(golden.path, config=wrong)
+
+
+def test_an_empty_file_behind_the_log_is_told_and_taken_out(golden_store):
+    golden = golden_store("4.9.7", "basic")
+    last = log_files(golden.path)[-1]
+    (last.parent / f"{int(last.name) + file_size(golden):020d}").touch()
+    assert not doctor.verify(golden.path, config=golden.conf).clean
+    assert_repaired(golden, known_messages(golden.path))
