@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from rmqcore.files.log_walker import GoodRecord, find_good_record, view_of, walk_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.unit_file import UNIT_HEAD
@@ -21,6 +23,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.judge import used_bytes
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
+from rmqcore.scan.unit_files import UNITS, UnitFiles
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -256,6 +259,18 @@ def merged_runs(files: list[FileSurvey]) -> Runs:
             for one in runs:
                 add_run(known, one)
     return merged
+
+
+def present_runs(files: UnitFiles, key: QueueKey, runs: list[Run]) -> list[Run]:
+    """The runs from the record on that the queue's number 0 leads to.
+
+    What lies before is of a topic that was deleted and made again, which counts from 0 again.
+    """
+    units = np.frombuffer(files.units(key, 0, 2), UNITS)
+    (begin, behind), (size, next_size) = units["phy_offset"], units["size"]
+    if size <= 0 or (next_size > 0 and behind <= begin):
+        return runs
+    return [one for one in runs if one.phy_offset >= begin]
 
 
 def has_offset(runs: list[Run], queue_offset: int) -> bool:

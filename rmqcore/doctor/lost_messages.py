@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.doctor.log_survey import QueueKey, Run, Runs, has_offset
+from rmqcore.doctor.log_survey import QueueKey, Run, Runs, has_offset, present_runs
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.consume_queues import queue_keys
@@ -66,7 +66,7 @@ def lost_messages(
     files = UnitFiles(directory, queue_file_size)
     try:
         for key in queue_keys(directory.consume_queue):
-            found += _of_queue(files, key, edges, runs.get(key, []))
+            found += _of_queue(files, key, edges, present_runs(files, key, runs.get(key, [])))
         for key in queue_keys(directory.batch_consume_queue):
             units = files.batches(key)
             for unit in units[_inside(units, edges)]:

@@ -19,7 +19,16 @@ from itertools import islice
 import numpy as np
 
 from rmqcore._codec import decode_record
-from rmqcore.doctor.log_survey import FileSurvey, Gap, QueueKey, Run, Runs, has_offset, lacking
+from rmqcore.doctor.log_survey import (
+    FileSurvey,
+    Gap,
+    QueueKey,
+    Run,
+    Runs,
+    has_offset,
+    lacking,
+    present_runs,
+)
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._message import MessageExt
@@ -70,7 +79,7 @@ def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> 
     """Records that the queue leads to, for offsets that no record names."""
     first, end = files.bounds(key)[0], files.end(key)
     absent = [(first, end)]
-    if found := runs.get(key):
+    if found := present_runs(files, key, runs.get(key, [])):
         least, greatest = min(one.first for one in found), max(one.stop for one in found)
         absent = [(first, least), *lacking(found), (greatest, end)]
     stretch: list[tuple[int, MessageExt]] = []

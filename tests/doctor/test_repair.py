@@ -429,6 +429,27 @@ def test_sizes_on_which_the_files_agree_are_not_overruled(golden_store):
             doctor.plan(golden.path, config=wrong)
 
 
+def test_what_is_lost_of_a_topic_that_was_made_again_is_named_and_its_place_kept(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for _ in range(9):
+            store.put("T", b"before")
+        store.delete_topic("T")
+        places = [store.put("T", b"again").phy_offset for _ in range(6)]
+    known = [one for one in known_messages(store_path) if one.queue_offset in (1, 3, 5)]
+    # the records with number 0 and 2, and the queue that the record with number 4 names
+    for place in places[0], places[2]:
+        overwrite(log_files(store_path)[0], place + 4, bytes(4))
+    overwrite(log_files(store_path)[0], places[4] + 13, b"\x40")
+    report = doctor.repair(store_path)
+    assert [(one.topic, one.queue_offset) for one in report.plan.lost] == [
+        ("T", 0),
+        ("T", 2),
+        ("T", 4),
+    ]
+    assert report.clean
+    assert_found(store_path, known)
+
+
 def test_an_empty_file_behind_the_log_is_told_and_taken_out(golden_store):
     golden = golden_store("4.9.7", "basic")
     last = log_files(golden.path)[-1]
