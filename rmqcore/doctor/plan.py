@@ -375,8 +375,10 @@ class Planner:
         plan = self._plan
         stretches = [(gap.start, gap.stop) for _, gap in gaps]
         last = last_with_records(surveys)
-        if last >= 0 and not plan.live:
-            stretches.append((surveys[last].end, surveys[last].start + MISSING_MAX * size))
+        if surveys and not plan.live:
+            # without any whole record the log ends where it begins
+            end = surveys[last].end if last >= 0 else surveys[0].start
+            stretches.append((end, surveys[last].start + MISSING_MAX * size))
         plan.lost = lost_messages(
             self._directory, self._config.mapped_file_size_consume_queue, stretches, self.runs
         )

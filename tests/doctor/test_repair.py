@@ -402,6 +402,20 @@ def test_log_files_keep_the_time_by_which_retention_goes(damaged):
     assert {path: path.stat().st_mtime_ns for path in log_files(damaged)} == times
 
 
+def test_a_store_without_any_whole_record_names_every_message_as_lost(store_path):
+    with rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 14) as store:
+        for number in range(20):
+            store.put("T", b"%d" % number)
+    conf = {"mapped_file_size_commit_log": 1 << 14}
+    for damage in (
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(bytes(1 << 14)),
+    ):
+        damage(log_files(store_path)[0])
+        plan = doctor.plan(store_path, config=conf)
+        assert [one.queue_offset for one in plan.lost] == list(range(20))
+
+
 def test_files_of_another_length_than_configured_are_made_again(golden_store):
     golden = golden_store("5.5.0", "small")
     queues = sorted((golden.path / "consumequeue").glob("*/*/*"))
