@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptConfigFileError, CorruptRecordError
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
@@ -159,7 +160,10 @@ class _Comparison:
 
     def __init__(self, report: AuditReport, files: UnitFiles, split: Split, live: bool) -> None:
         self._split = split
-        self._deleted = DeletedTopics(StoreDir(split.store)).load()
+        self._deleted = DeletedTopics(StoreDir(split.store))
+        with suppress(CorruptConfigFileError):
+            # the verification of the file itself tells
+            self._deleted.load()
         self._report = report
         self._files = files
         self._live = live

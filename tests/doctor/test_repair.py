@@ -443,6 +443,24 @@ def test_sizes_on_which_the_files_agree_are_not_overruled(golden_store):
             doctor.plan(golden.path, config=wrong)
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b'{"deletedTopics":{}}', b"\xff"])
+def test_notes_of_deleted_topics_that_cannot_be_read_are_taken_out(store_path, content):
+    with rmqcore.open_store(store_path) as store:
+        for topic in ("Gone", "Stays"):
+            store.put(topic, b"x")
+        store.delete_topic("Gone")
+    path = store_path / "config" / "deletedTopics.json"
+    path.with_name(path.name + ".bak").unlink(missing_ok=True)
+    path.write_bytes(content)
+    before = digest_tree(store_path)
+    assert not doctor.verify(store_path).clean
+    assert doctor.repair(store_path).clean
+    assert not path.exists()
+    rmqcore.open_store(shutil.copytree(store_path, store_path.with_name("copy"))).close()
+    doctor.undo(store_path)
+    assert digest_tree(store_path) == before
+
+
 def test_what_is_lost_of_a_topic_that_was_made_again_is_named_and_its_place_kept(store_path):
     with rmqcore.open_store(store_path) as store:
         for _ in range(9):
