@@ -77,13 +77,13 @@ class Journal:
         return cls(directory, home / numbers[-1]) if numbers else None
 
     @classmethod
-    def begin(cls, directory: StoreDir, plan: dict[str, Any], *, lock_is_ours: bool) -> Journal:
+    def begin(cls, directory: StoreDir, plan: dict[str, Any], lock_before: bytes | None) -> Journal:
         """Make the journal of a new repair.
 
         Args:
             directory: of the store.
             plan: is kept with it.
-            lock_is_ours: the lock file was not there before.
+            lock_before: what the lock file held; None when it was not there.
         """
         home = directory.path / HOME_NAME
         before = cls.latest(directory)
@@ -94,7 +94,8 @@ class Journal:
         with room_at(fresh):
             _write_whole(fresh / _PLAN, json.dumps(plan, indent=1).encode())
             log = below(directory.path, directory.commit_log)
-            note = {"lock_is_ours": lock_is_ours, "commit_log": log}
+            lock = None if lock_before is None else lock_before.hex()
+            note = {"lock_before": lock, "commit_log": log}
             _write_whole(fresh / _JOURNAL, (json.dumps(note) + "\n").encode())
         sync_directory(fresh)
         fresh.rename(home / f"{number:04d}")
@@ -309,9 +310,8 @@ class Journal:
                 self._note({"undone": note["change"]})
             if progress is not None:
                 progress(number + 1, len(changes))
-        if self._state("lock_is_ours"):
-            self._directory.lock_file.unlink(missing_ok=True)
-            sync_directory(self._directory.path)
+        lock = self._state("lock_before")
+        put_back_lock(self._directory, None if lock is None else bytes.fromhex(lock))
         self._remove()
         return len(changes)
 
@@ -355,6 +355,16 @@ class Journal:
         with suppress(OSError):
             # other repairs may be noted there
             home.rmdir()
+
+
+def put_back_lock(directory: StoreDir, before: bytes | None) -> None:
+    """Give the lock file what it held before, None for none; locking a store writes into it."""
+    path = directory.lock_file
+    if before is None:
+        path.unlink(missing_ok=True)
+        sync_directory(directory.path)
+    elif path.read_bytes() != before:
+        _write_whole(path, before)
 
 
 def below(root: Path, path: Path) -> str:

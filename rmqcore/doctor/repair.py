@@ -12,7 +12,7 @@ from typing import Any
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.cover import Cover
 from rmqcore.doctor.findings import Severity
-from rmqcore.doctor.journal import Journal, give_to
+from rmqcore.doctor.journal import Journal, give_to, put_back_lock
 from rmqcore.doctor.offset_tables import set_back
 from rmqcore.doctor.plan import (
     DoctorProgress,
@@ -96,16 +96,16 @@ def repair(
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
-    lock_is_ours = not directory.lock_file.exists()
+    lock_before = directory.lock_file.read_bytes() if directory.lock_file.exists() else None
     directory.lock()
     try:
-        if lock_is_ours:
+        if lock_before is None:
             give_to(directory.path, directory.lock_file)
-        report = _repair(directory, loaded, plan, lock_is_ours, jobs, progress)
+        report = _repair(directory, loaded, plan, lock_before, jobs, progress)
     finally:
         directory.unlock()
-        if lock_is_ours and Journal.latest(directory) is None:
-            directory.lock_file.unlink(missing_ok=True)
+        if Journal.latest(directory) is None:
+            put_back_lock(directory, lock_before)
     after = verify(directory.path, config=loaded, jobs=jobs, progress=progress)
     report.left = report.plan.left + [
         str(finding) for finding in after.findings if finding.severity is not Severity.NOTE
@@ -117,7 +117,7 @@ def _repair(
     directory: StoreDir,
     config: StoreConfig,
     plan: RepairPlan | None,
-    lock_is_ours: bool,
+    lock_before: bytes | None,
     jobs: int | Runner,
     progress: DoctorProgress | None,
 ) -> RepairReport:
@@ -132,7 +132,7 @@ def _repair(
         plan.check_places(directory)
         if not plan.steps:
             return RepairReport(plan)
-        journal = Journal.begin(directory, plan.to_dict(), lock_is_ours=lock_is_ours)
+        journal = Journal.begin(directory, plan.to_dict(), lock_before)
     plan = RepairPlan.from_dict(journal.plan)
     _Repair(directory, config, plan, journal, jobs, progress).run()
     return RepairReport(plan, resumed, journal.root)

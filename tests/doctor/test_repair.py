@@ -488,3 +488,21 @@ def test_an_empty_file_behind_the_log_is_told_and_taken_out(golden_store):
     (last.parent / f"{int(last.name) + file_size(golden):020d}").touch()
     assert not doctor.verify(golden.path, config=golden.conf).clean
     assert_repaired(golden, known_messages(golden.path))
+
+
+@pytest.mark.parametrize("text", [b"", b"lock", b"4711 of another release"])
+def test_the_lock_file_is_byte_for_byte_what_it_was(damaged, text):
+    lock = damaged / "lock"
+    lock.write_bytes(text)
+    before = digest_tree(damaged)
+    doctor.repair(damaged)
+    doctor.undo(damaged)
+    assert lock.read_bytes() == text
+    assert digest_tree(damaged) == before
+
+
+def test_the_lock_file_of_a_store_without_damage_is_left_alone(golden_store):
+    path = golden_store("4.9.7", "basic").path
+    (path / "lock").write_bytes(b"4711")
+    assert doctor.repair(path).journal is None
+    assert (path / "lock").read_bytes() == b"4711"
