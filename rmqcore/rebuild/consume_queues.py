@@ -14,6 +14,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
@@ -22,7 +24,7 @@ from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import make_directory, queue_id_of, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._numbers import UNIT_SIZE
+from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
 from rmqcore.rebuild.digest import tree_digest, tree_digests
 from rmqcore.rebuild.queue_writer import QueueKey, QueuesWritten, QueueWriter
@@ -30,6 +32,7 @@ from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
+from rmqcore.scan.unit_files import UNITS
 
 _COPY_UNITS = 1 << 16
 _MORE = "rmqcore doctor plan says whether their headers are damaged"
@@ -309,14 +312,20 @@ class _QueuesRebuild:
         queue.correct_min_offset(self._log.start)
         return queue
 
-    @staticmethod
-    def _copy(writer: QueueWriter, key: QueueKey, old: ConsumeQueue, start: int, stop: int) -> None:
+    def _copy(
+        self, writer: QueueWriter, key: QueueKey, old: ConsumeQueue, start: int, stop: int
+    ) -> None:
+        """Take units of expired messages over; a filler stands for one that cannot be such."""
         while start < stop:
-            units = old.read_units(start, min(_COPY_UNITS, stop - start))
-            if not units:
+            raw = old.read_units(start, min(_COPY_UNITS, stop - start))
+            if not raw:
                 return
-            writer.queue(key).write(start, memoryview(units))
-            start += len(units) // UNIT_SIZE
+            units = np.frombuffer(raw, UNITS).copy()
+            sizes, offsets = units["size"].astype(np.int64), units["phy_offset"].astype(np.int64)
+            expired = (sizes > 0) & (offsets >= 0) & (sizes <= self._log.start - offsets)
+            units[~expired] = (0, FILLER_SIZE, 0)
+            writer.queue(key).write(start, memoryview(units.tobytes()))
+            start += len(units)
 
     def _keep_expired(self, writer: QueueWriter, key: QueueKey) -> None:
         """A queue of which the log has nothing any more goes on at its old offsets."""

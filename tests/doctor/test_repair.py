@@ -506,3 +506,12 @@ def test_the_lock_file_of_a_store_without_damage_is_left_alone(golden_store):
     (path / "lock").write_bytes(b"4711")
     assert doctor.repair(path).journal is None
     assert (path / "lock").read_bytes() == b"4711"
+
+
+def test_garbage_among_units_of_expired_messages_is_not_taken_over(golden_store):
+    golden = golden_store("4.9.7", "aged")
+    queue = golden.path / "consumequeue" / "TopicOld" / "0"
+    known = known_messages(golden.path)
+    overwrite(sorted(queue.iterdir())[0], 20, b"\x7f" * 30)
+    overwrite(sorted(queue.iterdir())[-1], 0, b"\x7f" * 30)
+    assert_repaired(golden, known)
