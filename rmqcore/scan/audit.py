@@ -160,7 +160,9 @@ class _Comparison:
 
     def __init__(self, report: AuditReport, files: UnitFiles, split: Split, live: bool) -> None:
         self._split = split
-        self._deleted = DeletedTopics(StoreDir(split.store))
+        directory = StoreDir(split.store)
+        self._has_ext = directory.consume_queue_ext.is_dir()
+        self._deleted = DeletedTopics(directory)
         with suppress(CorruptConfigFileError):
             # the verification of the file itself tells
             self._deleted.load()
@@ -235,7 +237,9 @@ class _Comparison:
         have = np.frombuffer(self._files.units(key, first, len(units) // UNIT_SIZE), UNITS)
         want = np.frombuffer(units, UNITS)
         place = (have["phy_offset"] != want["phy_offset"]) | (have["size"] != want["size"])
-        tags = (have["tags_code"] != want["tags_code"]) & (have["tags_code"] >= EXT_ADDRESS_BELOW)
+        tags = have["tags_code"] != want["tags_code"]
+        if self._has_ext:
+            tags &= have["tags_code"] >= EXT_ADDRESS_BELOW
         empty = empty_units(have)
         missing = place & empty
         for kind, found in (

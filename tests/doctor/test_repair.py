@@ -515,3 +515,10 @@ def test_garbage_among_units_of_expired_messages_is_not_taken_over(golden_store)
     overwrite(sorted(queue.iterdir())[0], 20, b"\x7f" * 30)
     overwrite(sorted(queue.iterdir())[-1], 0, b"\x7f" * 30)
     assert_repaired(golden, known)
+
+
+def test_a_tags_code_like_an_address_without_extension_files_is_damage(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    path = sorted((golden.path / "consumequeue" / "TopicA" / "0").iterdir())[0]
+    overwrite(path, 12, b"\xff" * 4)
+    assert_repaired(golden, known_messages(golden.path))
