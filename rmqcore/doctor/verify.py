@@ -34,6 +34,7 @@ _BLOCK = 1 << 20
 _ZEROS = bytes(_BLOCK)
 _RECOVER = "open the store for writing: recovery cuts the torn tail off"
 _REMOVED = "open the store for writing: that removes it"
+_COVER = "rmqcore doctor repair covers it"
 _MEND_LOG = (
     "rmqcore cat, tail and export read the rest with --skip-damaged; opened with "
     'on_corruption="skip", the store goes on without what is damaged'
@@ -100,6 +101,7 @@ class Verification:
         self._report = report
         self._check_crc = check_crc
         self._progress = progress
+        self._index_is_known = True
 
     def run(
         self, jobs: int | Runner, start: int, ends_at: float | None, *, deep: bool
@@ -118,7 +120,7 @@ class Verification:
         if report.complete and start <= log.start:
             self._check_behind(log)
             check_queues(log, merged, report)
-            if self._directory.index.is_dir():
+            if self._index_is_known:
                 check_index(log, report, self._progress)
             check_small_files(log, merged, report)
         report.elapsed_s = time.monotonic() - began
@@ -138,6 +140,7 @@ class Verification:
                     "give the settings, or rebuild the index with them",
                 )
                 self._directory.index = self._directory.path / "index-of-unknown-geometry"
+                self._index_is_known = False
             config = lenient_config(self._config, self._directory)
         return LogPlan(self._directory, config, strict=False)
 
@@ -164,11 +167,18 @@ class Verification:
                 f"the file has {size} bytes, files here have {log.file_size}",
                 'open with on_corruption="truncate" to go on with what is there',
             )
-        last = log.files[-1][0] if log.files else -1
+        self._check_empty_files(log.files[-1][0] if log.files else -1)
+
+    def _check_empty_files(self, last: int) -> None:
         for start, path, size in numbered_files(self._directory.commit_log):
-            if start > last and not size and not self._report.live:
+            if size or self._report.live:
+                continue
+            if start > last:
                 what = "the file is empty: it was made ahead, and lost its length"
                 self._report.add(Severity.WARNING, "log", path, -1, what, _REMOVED)
+            else:
+                what = "the file is empty, and records follow in others"
+                self._report.add(Severity.ERROR, "log", path, start, what, _COVER)
 
     def _walk(
         self, log: LogPlan, splits: list[Split], jobs: int | Runner, ends_at: float | None

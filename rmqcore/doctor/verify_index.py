@@ -62,7 +62,8 @@ def _usable_files(log: LogPlan, report: VerifyReport) -> Iterator[_File]:
     """Files whose length and header make sense."""
     slots, entries = log.config.max_hash_slot_num, log.config.max_index_num
     size = index_file_size(slots, entries)
-    for path in sorted(log.directory.index.iterdir()):
+    root = log.directory.index
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
         if not (path.name.isascii() and path.name.isdigit() and path.is_file()):
             continue
         length = path.stat().st_size

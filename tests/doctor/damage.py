@@ -184,6 +184,10 @@ def missing_index_file(store):
     index_files(store)[0].unlink()
 
 
+def no_index(store):
+    shutil.rmtree(store / "index")
+
+
 def short_index_file(store):
     path = index_files(store)[0]
     with path.open("r+b") as file:
@@ -242,6 +246,7 @@ DAMAGES = (
     no_consume_queues,
     flipped_index,
     missing_index_file,
+    no_index,
     short_index_file,
     garbled_json,
     offsets_ahead,

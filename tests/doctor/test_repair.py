@@ -522,3 +522,11 @@ def test_a_tags_code_like_an_address_without_extension_files_is_damage(golden_st
     path = sorted((golden.path / "consumequeue" / "TopicA" / "0").iterdir())[0]
     overwrite(path, 12, b"\xff" * 4)
     assert_repaired(golden, known_messages(golden.path))
+
+
+def test_an_empty_first_log_file_is_told_and_covered(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    known = known_messages(golden.path)
+    log_files(golden.path)[0].write_bytes(b"")
+    assert not doctor.verify(golden.path, config=golden.conf).clean
+    assert_repaired(golden, known)
