@@ -5,7 +5,8 @@ Believes nothing but records that are whole, name their own offset and have a ri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.judge import used_bytes
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import UNITS, UnitFiles
+from rmqcore.scan.unit_files import BATCH_UNITS, UnitFiles
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -83,6 +84,7 @@ class FileSurvey:
         used_behind: bytes behind ``end`` up to the last one that is not zero.
         reason: what lies at ``end``.
         runs: what the whole records say of their queues.
+        batch_runs: the same of stored batches.
     """
 
     start: int
@@ -97,6 +99,7 @@ class FileSurvey:
     used_behind: int = 0
     reason: str = ""
     runs: Runs = field(default_factory=dict)
+    batch_runs: Runs = field(default_factory=dict)
 
 
 def survey_log(
@@ -225,11 +228,17 @@ class _FileWalk:
             found.last_ms = batch.store_timestamp
             found.first_ms = found.first_ms or batch.store_timestamp
         for stretch in batch.stretches():
-            if not stretch.inner_batch:
-                runs = found.runs.setdefault((stretch.topic, stretch.queue_id), [])
-                for first, units in stretch.plain():
-                    phy_offset, _ = UNIT_HEAD.unpack_from(units)
-                    add_run(runs, Run(first, first + len(units) // UNIT_SIZE, phy_offset))
+            key = stretch.topic, stretch.queue_id
+            if stretch.inner_batch:
+                runs = found.batch_runs.setdefault(key, [])
+                for unit in np.frombuffer(stretch.batch_units, BATCH_UNITS):
+                    phy_offset, _, base, count = unit.item()
+                    add_run(runs, Run(base, base + count, phy_offset))
+                continue
+            runs = found.runs.setdefault(key, [])
+            for first, units in stretch.plain():
+                phy_offset, _ = UNIT_HEAD.unpack_from(units)
+                add_run(runs, Run(first, first + len(units) // UNIT_SIZE, phy_offset))
         batch.clear()
 
 
@@ -252,9 +261,18 @@ def lacking(runs: list[Run]) -> Iterator[tuple[int, int]]:
 
 def merged_runs(files: list[FileSurvey]) -> Runs:
     """The runs of all files."""
+    return _merged(file.runs for file in files)
+
+
+def merged_batch_runs(files: list[FileSurvey]) -> Runs:
+    """The runs of stored batches of all files."""
+    return _merged(file.batch_runs for file in files)
+
+
+def _merged(parts: Iterable[Runs]) -> Runs:
     merged: Runs = {}
-    for file in files:
-        for key, runs in file.runs.items():
+    for part in parts:
+        for key, runs in part.items():
             known = merged.setdefault(key, [])
             for one in runs:
                 add_run(known, one)
@@ -266,11 +284,10 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[Run]) -> list[Run]:
 
     What lies before is of a topic that was deleted and made again, which counts from 0 again.
     """
-    units = np.frombuffer(files.units(key, 0, 2), UNITS)
-    (begin, behind), (size, next_size) = units["phy_offset"], units["size"]
-    if size <= 0 or (next_size > 0 and behind <= begin):
-        return runs
-    return [one for one in runs if one.phy_offset >= begin]
+    begin, size = UNIT_HEAD.unpack_from(files.units(key, 0, 1))
+    number = bisect_left(runs, begin, key=lambda one: one.phy_offset)
+    again = 0 < number < len(runs) and runs[number].first < runs[number - 1].stop
+    return runs[number:] if size > 0 and again else runs
 
 
 def has_offset(runs: list[Run], queue_offset: int) -> bool:

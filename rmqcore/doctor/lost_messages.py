@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -50,8 +51,8 @@ def lost_messages(
 ) -> list[LostMessage]:
     """The messages that consume queues know inside of some stretches of the log, in log order.
 
-    A unit counts when its neighbours in the queue agree that it lies between them, and no whole
-    record has its queue offset.
+    A unit counts when its neighbours in the queue agree that it lies between them, no whole record
+    has its queue offset, and those of its queue before and behind have lesser and greater ones.
 
     Args:
         directory: of the store.
@@ -87,12 +88,23 @@ def _of_queue(
         low, high = max(first, start - 1), min(behind, start + LOOK_UNITS + 1)
         units = np.frombuffer(files.units(key, low, high - low), UNITS)
         good = _inside(units, edges) & _in_order(units)
+        if low == 0 and good[0] and runs and runs[-1].phy_offset < units["phy_offset"][0]:
+            # of a topic that was made again nothing is left
+            runs = []
         for number in np.flatnonzero(good).tolist():
             queue_offset = low + number
-            if start <= queue_offset < start + LOOK_UNITS and not has_offset(runs, queue_offset):
-                phy_offset, size, _ = units[number].item()
+            phy_offset, size, _ = units[number].item()
+            if start <= queue_offset < start + LOOK_UNITS and _fits(runs, phy_offset, queue_offset):
                 found.append(LostMessage(phy_offset, size, *key, queue_offset))
     return found
+
+
+def _fits(runs: list[Run], phy_offset: int, queue_offset: int) -> bool:
+    """True when a message can have had a queue offset, by what the log has of its queue."""
+    number = bisect_left(runs, phy_offset, key=lambda one: one.phy_offset)
+    behind_former = not number or runs[number - 1].stop <= queue_offset
+    before_next = number == len(runs) or queue_offset < runs[number].first
+    return behind_former and before_next and not has_offset(runs, queue_offset)
 
 
 def _inside(units: NDArray[np.void], edges: NDArray[np.int64]) -> NDArray[np.bool_]:

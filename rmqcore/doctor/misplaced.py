@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 
 import numpy as np
 
@@ -27,9 +28,12 @@ from rmqcore.doctor.log_survey import (
     Runs,
     has_offset,
     lacking,
+    merged_batch_runs,
     present_runs,
 )
+from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
@@ -44,12 +48,22 @@ _REASON = "the body is whole, but the header names a place in a queue that is no
 
 def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
     """Make a gap of each record whose header names a wrong place; its claim goes from the runs."""
-    places = {run.phy_offset for found in runs.values() for run in _outliers(found)}
+    deleted = DeletedTopics(log.directory)
+    with suppress(CorruptConfigFileError):
+        deleted.load()
+    places: set[int] = set()
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
+        for key, found in runs.items():
+            since = deleted.since(key[0])
+            kept = [one for one in found if one.phy_offset >= since]
+            if not deleted.is_gone(key[0]):
+                places.update(one.phy_offset for one in _outliers(kept))
         for key in queue_keys(log.directory.consume_queue):
             if not key[0].startswith("%LMQ%"):
                 places.update(_contradicted(log, files, key, runs))
+        for key, batch_runs in merged_batch_runs(surveys).items():
+            places.update(_contradicted_batches(log, files, key, batch_runs))
     finally:
         files.close()
     starts = [file.start for file in surveys]
@@ -91,6 +105,28 @@ def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> 
             stretch = []
         stretch.append((queue_offset, message))
     yield from _misplaced(log, files, key, runs, stretch)
+
+
+def _contradicted_batches(
+    log: LogPlan, files: UnitFiles, key: QueueKey, runs: list[Run]
+) -> Iterator[int]:
+    """Stored batches on either side of a break in the numbers that have others than the queue.
+
+    The queue is believed where the batches beside go on from each other.
+    """
+    units = files.batches(key)
+    ends = units["base"] + units["count"]
+    for one in runs[1:]:
+        at = int(np.searchsorted(units["phy_offset"], one.phy_offset))
+        for number in range(max(at - 1, 0), min(at + 1, len(units))):
+            beside = slice(max(number - 1, 0), number + 2)
+            follow = (units["base"][beside][1:] == ends[beside][:-1]).all()
+            phy_offset, size, base, count = units[number].item()
+            record = log.record_at(phy_offset) if phy_offset >= log.start else None
+            if follow and record is not None and len(record) == size:
+                named = decode_record(record).properties
+                if (named.get("INNER_BASE"), named.get("INNER_NUM")) != (str(base), str(count)):
+                    yield phy_offset
 
 
 def _misplaced(
@@ -170,9 +206,15 @@ def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
 def _drop_claim(runs: Runs, message: MessageExt) -> None:
     """Take one message out of the runs."""
     found, offset = runs.get((message.topic, message.queue_id), []), message.queue_offset
-    for number, one in enumerate(found):
-        alone = one.stop - one.first == 1 and one.phy_offset != message.phy_offset
-        if one.first <= offset < one.stop and one.phy_offset <= message.phy_offset and not alone:
+    own = (at for at, one in enumerate(found) if one.phy_offset == message.phy_offset)
+    within = (
+        at
+        for at, one in enumerate(found)
+        if one.stop - one.first > 1 and one.phy_offset < message.phy_offset
+    )
+    for number in chain(own, within):
+        one = found[number]
+        if one.first <= offset < one.stop:
             parts = one._replace(stop=offset), one._replace(first=offset + 1)
             found[number : number + 1] = [part for part in parts if part.first < part.stop]
             return

@@ -30,6 +30,8 @@ BATCH_UNITS = np.dtype(
 #: units that are looked at together
 LOOK_UNITS = 1 << 16
 QueueKey = tuple[str, int]
+#: bytes of the longest name of a directory
+_NAME_MAX = 255
 
 
 def empty_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -81,7 +83,10 @@ class UnitFiles:
     def _starts(self, key: QueueKey) -> dict[int, int]:
         found = self._known.get(key)
         if found is None:
-            found = {start: size for start, _, size in numbered_files(self.path(key))}
+            # a record whose header was damaged may name anything
+            named = len(key[0].encode()) <= _NAME_MAX and not {"/", "\0"} & set(key[0])
+            listed = numbered_files(self.path(key)) if named else []
+            found = {start: size for start, _, size in listed}
             self._known[key] = found
         return found
 

@@ -3,11 +3,12 @@
 import shutil
 
 import pytest
-from doctor.damage import assert_found, flip, known_messages, log_files
+from doctor.damage import assert_found, flip, known_messages, log_files, overwrite
 
 import rmqcore
 from golden.check import digest_tree
 from rmqcore import doctor
+from rmqcore._codec import encode_batch
 from rmqcore.rebuild.consume_queues import rebuild_consume_queues
 
 FILE_SIZE = 1 << 14
@@ -133,3 +134,62 @@ def test_no_flip_of_a_record_takes_another_message_away(store, tmp_path):
             copy = shutil.copytree(store, tmp_path / "copy")
             check(copy, at, bits, queues=True)
             shutil.rmtree(copy)
+
+
+def test_numbers_of_stored_batches_that_rotted_are_told_by_the_queue(store_path):
+    settings = {"topic_queue_types": (("B", "BatchCQ"),)}
+    with rmqcore.open_store(store_path, config=SIZES | settings) as opened:
+        for number in range(20):
+            body = encode_batch([rmqcore.Message("B", b"%d" % n) for n in range(3)])
+            properties = {"INNER_NUM": "3", "UNIQ_KEY": f"u{number}"}
+            opened.put("B", body, sys_flag=0x80 | 0x40, properties=properties)
+        found = opened.messages("B", 0)
+        places = [(one.phy_offset, bytes(one.record)) for one in found]
+    phy_offset, record = places[7]
+    overwrite(log_files(store_path)[0], phy_offset + record.index(b"INNER_BASE") + 11, b"19")
+    phy_offset, record = places[12]
+    overwrite(log_files(store_path)[0], phy_offset + record.index(b"INNER_NUM") + 10, b"9")
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert [str(one) for one in report.plan.lost] == ["B/0 offset 21 to 23", "B/0 offset 36 to 38"]
+    with rmqcore.open_store(store_path, mode="r") as opened:
+        kept = [place for place, _ in places if place not in (places[7][0], places[12][0])]
+        assert [one.phy_offset for one in opened.messages("B", 0)] == kept
+
+
+def test_queue_files_that_were_swapped_name_no_wrong_number(store):
+    known = known_messages(store)
+    one = next(one for one in known if (one.queue_id, one.queue_offset) == (0, 5))
+    overwrite(log_files(store)[0], one.phy_offset + 4, bytes(4))
+    first, second = sorted((store / "consumequeue" / "T" / "0").iterdir())
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    report = doctor.repair(store)
+    assert report.clean
+    assert report.plan.unnamed == [("T", 0, 5, 6)]
+    assert_found(store, [other for other in known if other != one])
+
+
+def test_a_header_of_a_deleted_topic_is_nobodys(store):
+    known = [one for one in known_messages(store) if one.queue_id == 0]
+    with rmqcore.open_store(store) as opened:
+        opened.delete_topic("T")
+    flip(log_files(store)[0], known[5].phy_offset + 26, 1)
+    assert doctor.verify(store).clean
+    assert doctor.plan(store).clean
+
+
+def test_a_topic_that_no_directory_can_have_is_covered(store_path):
+    topic = "%RETRY%" + "long" * 60
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        for number in range(30):
+            opened.put(topic, b"%d" % number)
+    known = known_messages(store_path)
+    for one, byte in ((known[4], b"\0"), (known[9], b"/"), (known[14], b"\xff")):
+        at = one.phy_offset + one.record.index(b"long")
+        overwrite(log_files(store_path)[0], at, byte * 100)
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert [one.queue_offset for one in report.plan.lost] == [4, 9, 14]
+    assert_found(store_path, [one for one in known if one.queue_offset not in (4, 9, 14)])

@@ -530,3 +530,15 @@ def test_an_empty_first_log_file_is_told_and_covered(golden_store):
     log_files(golden.path)[0].write_bytes(b"")
     assert not doctor.verify(golden.path, config=golden.conf).clean
     assert_repaired(golden, known)
+
+
+def test_what_is_lost_with_all_of_a_topic_that_was_made_again_is_named(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for _ in range(3):
+            store.put("T", b"before")
+        store.delete_topic("T")
+        places = [store.put("T", b"again").phy_offset for _ in range(3)]
+    overwrite(log_files(store_path)[0], places[0], bytes(1000))
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert [one.queue_offset for one in report.plan.lost] == [0, 1, 2]
