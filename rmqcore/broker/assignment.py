@@ -17,7 +17,7 @@ from rmqcore.broker.bodies import java_body
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.pop_hold import ANY_QUEUE
-from rmqcore.broker.settings import READ, BrokerConfig
+from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
@@ -33,6 +33,7 @@ from rmqcore.remoting import (
     ResponseCode,
     success,
 )
+from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.json_body import objects_in, read_object
 
 logger = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ class Assignment:
                 self._routes[topic] = (now, told)
                 return told
         own = self._topics.get(topic)
-        if own is None or not own.perm & READ:
+        if own is None or not own.perm & PERM_READ:
             return []
         return _queues(topic, self._config().broker_name, own.read_queue_nums)
 
@@ -210,7 +211,7 @@ def _queues_in(topic: str, body: bytes) -> list[Queue]:
     found: list[Queue] = []
     for data in objects_in(route, "queueDatas"):
         count, perm = data.get("readQueueNums", 0), data.get("perm", 0)
-        if type(count) is int and type(perm) is int and perm & READ:
+        if type(count) is int and type(perm) is int and perm & PERM_READ:
             found += _queues(topic, str(data.get("brokerName", "")), count)
     return found
 

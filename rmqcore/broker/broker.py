@@ -33,7 +33,7 @@ from rmqcore.broker.replication import Replication
 from rmqcore.broker.reply import ReplyMessages
 from rmqcore.broker.runtime_info import RuntimeInfo
 from rmqcore.broker.send import SendMessages
-from rmqcore.broker.settings import MASTER_ID, BrokerConfig, broker_property
+from rmqcore.broker.settings import BrokerConfig, broker_property
 from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
 from rmqcore.config.store_config import resolve
 from rmqcore.errors import ConfigError, StoreError
@@ -52,6 +52,7 @@ from rmqcore.remoting import (
     Tls,
     admin_of,
 )
+from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)

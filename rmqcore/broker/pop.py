@@ -31,7 +31,7 @@ from rmqcore.broker.pop_receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop_request import PopRequest
-from rmqcore.broker.settings import READ, BrokerConfig
+from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
@@ -45,6 +45,7 @@ from rmqcore.remoting import (
     RequestRefusedError,
     ResponseCode,
 )
+from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.command import Buffer
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
@@ -471,7 +472,7 @@ def _as_of(
 
 
 def _check_readable(permission: int, what: str) -> None:
-    if not permission & READ:
+    if not permission & PERM_READ:
         remark = f"{what} pop message is forbidden"
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 

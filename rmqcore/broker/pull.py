@@ -15,7 +15,7 @@ from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import HeldPull, PullHold
 from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.offsets import Offsets
-from rmqcore.broker.settings import READ, BrokerConfig
+from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
@@ -30,12 +30,10 @@ from rmqcore.remoting import (
     RequestRefusedError,
     ResponseCode,
 )
+from rmqcore.remoting.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
 
-_COMMIT_OFFSET: Final = 1
-_SUSPEND: Final = 2
-_SUBSCRIPTION: Final = 4
 _COUNT_MAX: Final = 1024
 _MEMORY_SIZE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -141,12 +139,12 @@ class PullMessages:
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
         answer = self._look(wanted, subscription)
-        commits = wanted.flags & _COMMIT_OFFSET and not self._config().is_slave
+        commits = wanted.flags & PULL_COMMIT_OFFSET and not self._config().is_slave
         if commits and wanted.commit_offset >= 0:
             key = (wanted.group, wanted.topic, wanted.queue_id)
             if key not in self._offsets.resets:
                 self._offsets.commit(*key, wanted.commit_offset)
-        if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & _SUSPEND:
+        if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
             self._wait(connection, request, wanted, subscription)
             return None
         return answer
@@ -194,13 +192,13 @@ class PullMessages:
         if config.is_slave and not config.slave_read_enable:
             remark = "[REJECTREQUEST]this broker is a slave, and slaveReadEnable is false"
             raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, remark)
-        if not config.broker_permission & READ:
+        if not config.broker_permission & PERM_READ:
             raise _forbidden(f"the broker[{config.broker_ip1}] pulling message is forbidden", 1)
         group = self._groups.expect(wanted.group)
         if not group.get("consumeEnable", True):
             raise _forbidden(f"subscription group no permission, {wanted.group}", 2)
         topic = self._topics.expect(wanted.topic)
-        if not topic.perm & READ:
+        if not topic.perm & PERM_READ:
             raise _forbidden(f"the topic[{wanted.topic}] pulling message is forbidden", 3)
         if not 0 <= wanted.queue_id < topic.read_queue_nums:
             remark = (
@@ -208,7 +206,7 @@ class PullMessages:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-        if wanted.flags & _SUBSCRIPTION:
+        if wanted.flags & PULL_SUBSCRIPTION:
             found = Subscription.of(wanted.topic, wanted.subscription, wanted.expression_type)
         else:
             found = self._subscribed(wanted, bool(group.get("consumeBroadcastEnable", True)))

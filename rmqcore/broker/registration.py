@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from rmqcore.broker.bodies import java_body
-from rmqcore.broker.settings import READ, WRITE, BrokerConfig
+from rmqcore.broker.settings import BrokerConfig
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.remoting import (
     RemotingClient,
@@ -21,6 +21,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
+from rmqcore.remoting.codes import PERM_READ, PERM_WRITE
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class Registration:
         table: dict[str, Any] = {}
         for topic in topics:
             fields = topic.to_java()
-            if allowed & (READ | WRITE) != READ | WRITE:
+            if allowed & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
                 fields["perm"] = topic.perm & allowed
             table[topic.topic_name] = fields
         wrapper = {

@@ -18,7 +18,7 @@ from rmqcore.broker._direct_sends import DirectSends
 from rmqcore.broker._send_request import SendRequest
 from rmqcore.broker.client_requests import QueueLocks
 from rmqcore.broker.groups import Groups
-from rmqcore.broker.settings import WRITE, BrokerConfig
+from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import HALF_TOPIC, Topics
 from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, TRANSACTION, Traffic
@@ -37,7 +37,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.remoting.codes import VERSION
+from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
 from rmqcore.store.protocol import MessageStore
@@ -164,7 +164,7 @@ class SendMessages:
         found, config = self._topics.get(topic), self._config()
         if found is None or self._store.waits or self._waiting or topic.startswith(RETRY_PREFIX):
             return None
-        if not config.broker_permission & WRITE:
+        if not config.broker_permission & PERM_WRITE:
             return None
         try:
             self._topics.check_sendable(topic)
@@ -294,7 +294,7 @@ class SendMessages:
     def _check_writable(self, topic: str) -> None:
         found = self._topics.get(topic)
         config = self._config()
-        if not config.broker_permission & WRITE and found is not None and found.order:
+        if not config.broker_permission & PERM_WRITE and found is not None and found.order:
             remark = f"the broker[{config.broker_ip1}] sending message is forbidden"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
@@ -415,7 +415,7 @@ class SendMessages:
         """Store a message for its group once more, later, or as a dead letter."""
         group_name = request.text("group")
         group = self._groups.expect(group_name)
-        if not self._config().broker_permission & WRITE:
+        if not self._config().broker_permission & PERM_WRITE:
             remark = f"the broker[{self._config().broker_ip1}] sending message is forbidden"
             return failure(ResponseCode.NO_PERMISSION, remark)
         retry_queues = int(group.get("retryQueueNums", 1))

@@ -9,11 +9,8 @@ from typing import Any, Final, Self
 
 from rmqcore.config.setting import checked_value, setting
 from rmqcore.errors import ConfigError
+from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
-READ: Final = 4
-WRITE: Final = 2
-INHERIT: Final = 1
-MASTER_ID: Final = 0
 _PERMISSION_MAX: Final = 15
 _PORT_MAX: Final = 65_535
 
@@ -45,7 +42,7 @@ class BrokerConfig:
     namesrv_addr: str = setting("", "namesrvAddr")
     #: bits of what clients may do: 4 read, 2 write.
     broker_permission: int = setting(
-        READ | WRITE, "brokerPermission", least=0, most=_PERMISSION_MAX, dynamic=True
+        PERM_READ | PERM_WRITE, "brokerPermission", least=0, most=_PERMISSION_MAX, dynamic=True
     )
     #: the most queues that a topic gets which is created by its first message.
     default_topic_queue_nums: int = setting(8, "defaultTopicQueueNums", least=1, dynamic=True)

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from rmqcore.broker.settings import INHERIT, READ, WRITE, BrokerConfig
+from rmqcore.broker.settings import BrokerConfig
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -130,13 +131,13 @@ class Topics:
         self.check_sendable(topic)
         origin = self.table.get(template)
         allowed = template != AUTO_CREATE_TOPIC or self._config().auto_create_topic_enable
-        if origin is not None and allowed and origin.perm & INHERIT:
+        if origin is not None and allowed and origin.perm & PERM_INHERIT:
             count = max(0, min(queue_count, origin.write_queue_nums))
             created = TopicConfig(
                 topic_name=topic,
                 read_queue_nums=count,
                 write_queue_nums=count,
-                perm=origin.perm & ~INHERIT,
+                perm=origin.perm & ~PERM_INHERIT,
                 topic_filter_type=origin.topic_filter_type,
             )
         elif topic.startswith(RETRY_PREFIX):
@@ -154,7 +155,7 @@ class Topics:
                 topic_name=topic,
                 read_queue_nums=queue_count,
                 write_queue_nums=queue_count,
-                perm=READ | WRITE,
+                perm=PERM_READ | PERM_WRITE,
             )
             self.put(found)
         return found
@@ -178,10 +179,10 @@ class Topics:
 
     def _create_system_topics(self) -> list[str]:
         config = self._config()
-        both = READ | WRITE
-        inherit = both | INHERIT
-        cluster_permission = inherit if config.cluster_topic_enable else INHERIT
-        broker_permission = inherit if config.broker_topic_enable else INHERIT
+        both = PERM_READ | PERM_WRITE
+        inherit = both | PERM_INHERIT
+        cluster_permission = inherit if config.cluster_topic_enable else PERM_INHERIT
+        broker_permission = inherit if config.broker_topic_enable else PERM_INHERIT
         cluster = config.broker_cluster_name
         wanted = [
             (SELF_TEST_TOPIC, 1, both),
@@ -194,7 +195,7 @@ class Topics:
             (HALF_TOPIC, 1, both),
             (OP_HALF_TOPIC, 1, both),
             (f"rmq_sys_REVIVE_LOG_{cluster}", _REVIVE_QUEUES, both),
-            (f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, INHERIT),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT),
             (TIMER_TOPIC, 1, both),
         ]
         if config.auto_create_topic_enable:
@@ -211,7 +212,7 @@ class Topics:
             found = self.table.get(name)
             if found is None:
                 self.table.put(created)
-            elif found.perm & INHERIT != permission & INHERIT:
+            elif found.perm & PERM_INHERIT != permission & PERM_INHERIT:
                 self.table.put(replace(found, perm=permission))
         return [name for name, _, _ in wanted] + [AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC]
 

@@ -17,12 +17,13 @@ from rmqcore.client.errors import BadAnswerError, GroupNotFoundError, NoRouteErr
 from rmqcore.client.instance import AUTO_CREATE_TOPIC, ClientInstance
 from rmqcore.client.received import decode_messages
 from rmqcore.client.results import MessageQueue
-from rmqcore.client.route import MASTER_ID, TopicRoute, objects, parse_addresses, parse_object
+from rmqcore.client.route import TopicRoute, objects, parse_addresses, parse_object
 from rmqcore.errors import ArgumentError
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.java.properties import format_property, parse_properties
 from rmqcore.message import RETRY_PREFIX, ReceivedMessage
 from rmqcore.remoting import AclSigner, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.remoting.codes import MASTER_ID
 
 _TIMEOUT_MS = 5000.0
 _FOREVER_MS = 2**63 - 1

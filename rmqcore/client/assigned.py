@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from rmqcore.client.results import MessageQueue
-from rmqcore.client.route import MASTER_ID
 from rmqcore.clock import wall_clock_ms
 from rmqcore.message import MessageExt, ReceivedMessage
+from rmqcore.remoting.codes import MASTER_ID
 
 _T = TypeVar("_T")
 

@@ -12,16 +12,14 @@ from collections.abc import Iterable
 from rmqcore.client.errors import BadAnswerError
 from rmqcore.client.instance import ClientInstance, refusal
 from rmqcore.client.results import MessageQueue
-from rmqcore.client.route import MASTER_ID, objects, parse_object
+from rmqcore.client.route import objects, parse_object
 from rmqcore.client.subscription import Subscription
 from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
+from rmqcore.remoting.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND
 
 logger = logging.getLogger(__name__)
 
-_COMMIT_OFFSET = 1
-_SUSPEND = 2
-_SUBSCRIPTION = 4
 #: milliseconds that a broker holds a pull, and that it may take in all
 PULL_SUSPEND_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
@@ -99,7 +97,7 @@ class GroupRequests:
             "consumerGroup": self._group,
             "queueOffset": str(offset),
             "maxMsgNums": str(_PULL_COUNT),
-            "sysFlag": str(_SUSPEND | _SUBSCRIPTION),
+            "sysFlag": str(PULL_SUSPEND | PULL_SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(PULL_SUSPEND_MS),
             "subscription": subscription.expression,

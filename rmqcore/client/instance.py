@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rmqcore.client.errors import BadAnswerError, ClientClosedError, NoRouteError
-from rmqcore.client.route import MASTER_ID, TopicRoute, parse_route
+from rmqcore.client.route import TopicRoute, parse_route
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
 from rmqcore.java.json import format_compact_java_json
@@ -33,6 +33,7 @@ from rmqcore.remoting import (
     ResponseCode,
     split_address,
 )
+from rmqcore.remoting.codes import MASTER_ID
 
 logger = logging.getLogger(__name__)
 

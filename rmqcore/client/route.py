@@ -11,10 +11,8 @@ from typing import Any
 
 from rmqcore.client.results import MessageQueue
 from rmqcore.java.json import parse_java_json
+from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
-READ = 4
-WRITE = 2
-MASTER_ID = 0
 #: more queues of one topic in a broker are taken for an error in the answer
 _QUEUES_MAX = 65_536
 
@@ -48,7 +46,7 @@ class TopicRoute:
         return [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in self.queues
-            if data.perm & WRITE and MASTER_ID in self.brokers.get(data.broker_name, {})
+            if data.perm & PERM_WRITE and MASTER_ID in self.brokers.get(data.broker_name, {})
             for queue_id in range(data.write_queue_count)
         ]
 
@@ -57,7 +55,7 @@ class TopicRoute:
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
             for data in self.queues
-            if data.perm & READ and self.brokers.get(data.broker_name)
+            if data.perm & PERM_READ and self.brokers.get(data.broker_name)
             for queue_id in range(data.read_queue_count)
         )
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-MASTER_ID = 0
+from rmqcore.remoting.codes import PERM_WRITE
 
-#: bits of a queue's permission. Source: PermName
-PERM_READ = 4
-PERM_WRITE = 2
 #: bits of a topic's system flag. Source: TopicSysFlag
 FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2

@@ -16,14 +16,12 @@ from rmqcore.namesrv.namesrv_config import NamesrvConfig
 from rmqcore.namesrv.route_data import (
     FLAG_UNIT,
     FLAG_UNIT_SUB,
-    MASTER_ID,
-    PERM_READ,
-    PERM_WRITE,
     BrokerData,
     DataVersion,
     QueueData,
     Registration,
 )
+from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
 #: milliseconds of silence after which a broker is forgotten, unless it asks for another time
 EXPIRED_TIME_MS = 120_000

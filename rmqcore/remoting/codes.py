@@ -15,6 +15,19 @@ ONEWAY_FLAG = 2
 JSON_HEADER = 0
 BINARY_HEADER = 1
 
+#: bits of what a topic's queues allow. Source: PermName
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+#: bits of the ``sysFlag`` of a pull. Source: PullSysFlag
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+
+#: the master among the brokers of one name
+MASTER_ID = 0
+
 #: MQVersion ordinals that change what is sent
 VERSION_3_0_11 = 37
 VERSION_4_9_3 = 399
