@@ -89,7 +89,8 @@ class Assignment:
         self._unacked_max = unacked_max
         self._on_messages = on_messages
         self._wanted = asyncio.Event()
-        self._began = False
+        #: queues that there were when the consumer started
+        self._at_start: frozenset[MessageQueue] = frozenset()
         self._tasks: list[asyncio.Task[None]] = []
 
     def to_java(self) -> dict[str, object]:
@@ -112,9 +113,15 @@ class Assignment:
         """
         self._instance.on_routes = self._wanted.set
         await self._update_routes()
+        routes = self._instance.routes
+        self._at_start = frozenset(
+            queue
+            for topic in self._subscriptions
+            if topic in routes
+            for queue in routes[topic].to_read(topic)
+        )
         await self._instance.meet_new_brokers()
         await self._rebalance()
-        self._began = True
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._balance()), loop.create_task(self._commit_often())]
 
@@ -211,7 +218,8 @@ class Assignment:
             stored = await self._requests.stored_offset(queue)
             if stored is not None:
                 return stored, stored
-        if self._start == "first" or self._began or queue.topic.startswith(RETRY_PREFIX):
+        is_new = queue not in self._at_start or queue.topic.startswith(RETRY_PREFIX)
+        if self._start == "first" or is_new:
             return 0, None
         if self._start == "last":
             return await self._requests.max_offset(queue), None

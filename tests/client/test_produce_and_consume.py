@@ -1,10 +1,12 @@
 """What a producer sends, a consumer gets."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from rmqcore.client import Admin, Consumer, NoRouteError, Producer, SendStatus
+from rmqcore.client.group_requests import GroupRequests
 from rmqcore.errors import MessageIllegalError
 from rmqcore.message import Message, decode_message_id
 from rmqcore.remoting import RemotingConnectError, RequestRefusedError
@@ -112,6 +114,36 @@ def test_start_says_where_a_new_group_begins(rocketmq_broker, rocketmq_topic, ru
         return old.body, new.body, [message.body for message in since]
 
     assert run(scenario()) == (b"old", b"new", [b"middle", b"new"])
+
+
+def test_a_start_whose_first_request_failed_is_still_a_start(
+    rocketmq_broker, rocketmq_topic, run, monkeypatch
+):
+    namesrv, asked = rocketmq_broker.namesrv_addr, Counter()
+    stored_offset = GroupRequests.stored_offset
+
+    async def failing_once(requests, queue):
+        asked[queue] += 1
+        if asked[queue] == 1:
+            raise RemotingConnectError("127.0.0.1:1", "not now")
+        return await stored_offset(requests, queue)
+
+    monkeypatch.setattr(GroupRequests, "stored_offset", failing_once)
+
+    async def scenario():
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(rocketmq_topic)
+        async with Producer(namesrv) as producer:
+            await producer.send(rocketmq_topic, b"old", queue_id=0)
+            async with Consumer(namesrv, "CG", {rocketmq_topic: "*"}, start="last") as consumer:
+                while min(asked.values()) < 2:
+                    await asyncio.sleep(0.01)
+                assert await consumer.receive(timeout_s=0.3) is None
+                await producer.send(rocketmq_topic, b"new", queue_id=0)
+                (new,) = await receive(consumer, 1)
+        return new.body
+
+    assert run(scenario()) == b"new"
 
 
 def test_tags_choose(rocketmq_broker, rocketmq_topic, run):
