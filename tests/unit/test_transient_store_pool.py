@@ -102,10 +102,13 @@ def exhausted(tmp_path):
     with open_store(tmp_path / "s", **SETTINGS | {"transient_store_pool_size": 1}) as store:
         store.put("T", b"a")
         store.flush()
+        for service in store._services:
+            # they commit and flush, too
+            service.stop()
 
         def fill_and_roll():
-            store.put("T", b"b" * 40_000)
-            store.put("T", b"c" * 40_000)
+            for letter in (b"b", b"c", b"d"):
+                store.put("T", letter * 40_000)
 
         lock = store._log_writer._roll_lock = PutsBetween(
             store._log_writer._roll_lock, fill_and_roll
@@ -144,6 +147,6 @@ def test_a_commit_answers_with_what_is_committed_when_a_put_rolls_beside_it(exha
     end = in_store_thread(lock, store._log_writer.commit)
     for file in store.log.queue.files[:-1]:
         assert file.read_position >= min(file.size, end - file.file_from_offset), file
-    bodies = [b"a", b"before", b"b" * 40_000, b"c" * 40_000]
+    bodies = [b"a", b"before", b"b" * 40_000, b"c" * 40_000, b"d" * 40_000]
     assert [message.body for message in store.messages("T", 0)] == bodies
     assert store.why_not_writable() is None
