@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"\d{20}")
 #: listings of a directory that changes each time, before the last one counts
 _LISTINGS_MAX = 32
-#: directories that a queue's first file may need: a topic's and the queue's
-_LEVELS = 2
+#: directories that a queue's first file may need: its kind's, a topic's and the queue's
+_LEVELS = 3
 
 
 def offset_to_file_name(offset: int) -> str:

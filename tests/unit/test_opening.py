@@ -56,6 +56,7 @@ def test_a_store_that_was_removed_takes_no_more_puts_and_is_not_begun_anew(tmp_p
     path = tmp_path / "store"
     store = open_store(path, flush_interval_consume_queue_ms=20)
     store.put("T", b"one")
+    assert store.max_queue_offset("T", 0) == 1
     path.rename(tmp_path / "removed")
     store.put("Another", b"two")
     until = time.monotonic() + 10
