@@ -189,6 +189,8 @@ class RemotingServer:
             )
         except (OSError, TimeoutError) as error:
             logger.info("port %d: a connection did not come about: %s", self._port, error)
+            # it holds on to itself, and with that to the buffers of the handshake
+            error.__traceback__ = None
         finally:
             if not handed_over:
                 accepted.close()

@@ -1,7 +1,9 @@
 """TLS and plain clients on the same port."""
 
 import asyncio
+import gc
 import ssl
+from asyncio.sslproto import SSLProtocol
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,25 @@ def test_clients_that_say_nothing_or_nonsense_keep_nobody_waiting(run):
             await nonsense.reader.read()
 
     run(scene())
+
+
+def test_a_handshake_that_breaks_off_leaves_no_buffers(run):
+    def handshakes():
+        return sum(isinstance(each, SSLProtocol) for each in gc.get_objects())
+
+    async def scene():
+        async with serving(tls=certificate()) as server:
+            for _ in range(5):
+                async with raw(server) as peer:
+                    peer.writer.write(b"\x16\x03")
+                    await peer.writer.drain()
+            async with asyncio.timeout(5):
+                while server._greetings or handshakes():
+                    await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(scene())
+    finally:
+        gc.enable()
