@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqcore.broker.client_requests import QueueLocks, notify_consumers
+from rmqcore.broker.client_requests import ConsumerNotices, QueueLocks
 from rmqcore.broker.clients import Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import PullHold
@@ -47,7 +47,7 @@ class Managers:
     config: Callable[[], BrokerConfig]
     topics: Topics
     groups: Groups
-    consumers: Consumers = field(default_factory=lambda: Consumers(notify_consumers))
+    consumers: Consumers = field(default_factory=lambda: Consumers(ConsumerNotices()))
     producers: Producers = field(default_factory=Producers)
     locks: QueueLocks = field(default_factory=QueueLocks)
     hold: PullHold = field(default_factory=PullHold)

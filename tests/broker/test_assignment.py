@@ -1,5 +1,6 @@
 """Who gets which queues when the broker decides, and by pulls or by POP."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -41,6 +42,26 @@ async def beat(peer, client):
     data = {"groupName": "CG", "subscriptionDataSet": [{"topic": "T"}]}
     answer = await ask(peer, RequestCode.HEART_BEAT, clientID=client, consumerDataSet=[data])
     assert answer.code == ResponseCode.SUCCESS
+
+
+def test_clients_that_come_together_are_told_of_each_other_together(with_broker):
+    told = []
+
+    async def scenario(broker, _):
+        peers = [Peer(broker) for _ in range(50)]
+        peers[0].client.register(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, lambda _, request: told.append(request)
+        )
+        asked = [peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO) for peer in peers]
+        await asyncio.gather(*asked)
+        await asyncio.gather(*(beat(peer, f"c{n}") for n, peer in enumerate(peers)))
+        answer = await peers[0].ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "CG"})
+        assert len(json.loads(answer.body)["consumerIdList"]) == 50
+        assert 0 < len(told) < 10
+        assert told[0].ext_fields == {"consumerGroup": "CG"}
+        await asyncio.gather(*(peer.client.close() for peer in peers))
+
+    with_broker(scenario)
 
 
 def test_clients_share_the_queues_by_pulls_until_they_are_to_pop(with_broker):
