@@ -370,10 +370,11 @@ class Broker:
         self._saving.set()
 
     async def _scan(self, managers: Managers) -> None:
-        """Let clients go that have sent no heart-beat for too long; note what was counted."""
+        """Let clients and locks go that were not renewed for too long; note what was counted."""
         while True:
             await asyncio.sleep(SAMPLE_S)
             managers.rates.sample()
+            managers.locks.drop_old()
             for connection in expired(managers.consumers, managers.producers):
                 logger.info("%r: no heart-beat, closed", connection)
                 connection.close()

@@ -141,6 +141,14 @@ class QueueLocks:
                 del self._owners[key]
         return success()
 
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def drop_old(self) -> None:
+        """Forget the locks that have run out; to be called now and then."""
+        oldest = time.monotonic() - _LOCKED_FOR_S
+        self._owners = {key: lock for key, lock in self._owners.items() if lock[1] >= oldest}
+
     def holds_any(self, group: str) -> bool:
         """Tell whether a client of the group holds a lock that has not run out."""
         now = time.monotonic()

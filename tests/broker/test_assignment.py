@@ -159,3 +159,24 @@ def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients,
     ids = [f"c{n}" for n in range(clients)]
     mine = _popped_by(QUEUES, ids, "c0", share, _on_average)
     assert [(queue.broker_name, queue.queue_id) for queue in mine] == expected
+
+
+def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypatch):
+    monkeypatch.setattr("rmqcore.broker.broker.SAMPLE_S", 0.05)
+    monkeypatch.setattr("rmqcore.broker.client_requests._LOCKED_FOR_S", 0.4)
+
+    async def scenario(broker, peer):
+        async def lock(client, queue_ids):
+            queues = [{"brokerName": "b", "queueId": n, "topic": "T"} for n in queue_ids]
+            fields = {"clientId": client, "consumerGroup": "CG", "mqSet": queues}
+            answer = await ask(peer, RequestCode.LOCK_BATCH_MQ, **fields)
+            return [each["queueId"] for each in json.loads(answer.body)["lockOKMQSet"]]
+
+        assert await lock("c1", [0, 1, 2]) == [0, 1, 2]
+        for _ in range(6):
+            await asyncio.sleep(0.1)
+            assert await lock("c1", [0]) == [0]
+        assert len(broker.managers.locks) == 1
+        assert await lock("c2", [0, 1]) == [1]
+
+    with_broker(scenario)
