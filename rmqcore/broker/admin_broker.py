@@ -118,7 +118,7 @@ class AdminBroker:
         return success()
 
     def statistics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """315: sums and rates of one topic, or of one group at one topic."""
+        """315: sums and rates of one topic, of one group at one topic, or of the broker."""
         name, key = request.text("statsName"), request.text("statsKey")
         told = self._rates.of(name, key)
         if told is not None:

@@ -64,7 +64,7 @@ class Managers:
 
     def __post_init__(self) -> None:
         """Make the managers that need others."""
-        self.rates = Rates(self.traffic)
+        self.rates = Rates(self.traffic, self.config().broker_cluster_name)
         self.offsets = Offsets(self.store, self.topics, self.groups)
         self.transactions = Transactions(
             self.store, self.config, self.topics, self.producers, self.arrived

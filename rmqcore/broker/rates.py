@@ -8,10 +8,10 @@ from __future__ import annotations
 import datetime
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from rmqcore.broker.traffic import KINDS, In, Traffic
+from rmqcore.broker.traffic import KINDS, In, Out, Traffic
 
 #: name in answers, seconds it reaches back, samples between two that are kept
 _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 86400, 360))
@@ -19,12 +19,16 @@ _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 8
 SAMPLE_S: Final = 10.0
 _PUT: Final = "PUT"
 _GET: Final = "GET"
+_ALL_PUT: Final = "ALL_PUT"
+_ALL_GET: Final = "ALL_GET"
 #: RocketMQ's names: which counter, and whether its bytes are meant
 _NAMES: Final = {
     "TOPIC_PUT_NUMS": (_PUT, False),
     "TOPIC_PUT_SIZE": (_PUT, True),
     "GROUP_GET_NUMS": (_GET, False),
     "GROUP_GET_SIZE": (_GET, True),
+    "BROKER_PUT_NUMS": (_ALL_PUT, False),
+    "BROKER_GET_NUMS": (_ALL_GET, False),
 }
 
 
@@ -125,10 +129,14 @@ class Rates:
 
     Args:
         traffic: the counters.
+        cluster: the broker's.
         clock: seconds that never step back.
     """
 
-    def __init__(self, traffic: Traffic, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, traffic: Traffic, cluster: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster = cluster
         self.days = DayTotals(traffic)
         self._traffic = traffic
         self._clock = clock
@@ -149,9 +157,9 @@ class Rates:
         """Sums and rates of the last minute, hour and day.
 
         Args:
-            name: RocketMQ's: ``TOPIC_PUT_NUMS``, ``TOPIC_PUT_SIZE``, ``GROUP_GET_NUMS`` or
-                ``GROUP_GET_SIZE``.
-            key: the topic, of a group ``topic@group``.
+            name: RocketMQ's: ``TOPIC_PUT_NUMS``, ``TOPIC_PUT_SIZE``, ``GROUP_GET_NUMS``,
+                ``GROUP_GET_SIZE``, ``BROKER_PUT_NUMS`` or ``BROKER_GET_NUMS``.
+            key: the topic, of a group ``topic@group``; of the broker its cluster's name.
 
         Returns:
             the fields of ``BrokerStatsData``; None when nothing was counted under this.
@@ -175,6 +183,9 @@ class Rates:
         return found
 
     def _counts(self, kind: str, key: str) -> _Counts | None:
+        if kind in (_ALL_PUT, _ALL_GET):
+            counted = self._traffic.stored if kind == _ALL_PUT else self._traffic.fetched
+            return _total(list(counted.values())) if key == self._cluster else None
         if kind == _GET:
             topic, _, group = key.rpartition("@")
             fetched = self._traffic.fetched.get((topic, group))
@@ -191,11 +202,15 @@ class Rates:
             counts = self._counts(_PUT, topic)
             if counts is not None:
                 yield (_PUT, topic), counts
+        for kind in (_ALL_PUT, _ALL_GET):
+            counts = self._counts(kind, self._cluster)
+            if counts is not None:
+                yield (kind, self._cluster), counts
         for (topic, group), out in self._traffic.fetched.items():
             yield (_GET, f"{topic}@{group}"), _Counts(out.messages, out.size, out.calls)
 
 
-def _total(parts: list[In]) -> _Counts | None:
+def _total(parts: Sequence[In | Out]) -> _Counts | None:
     if not parts:
         return None
     return _Counts(

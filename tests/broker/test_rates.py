@@ -16,7 +16,7 @@ class Run:
     def __init__(self):
         self.now_s = 1000.0
         self.traffic = Traffic()
-        self.rates = Rates(self.traffic, lambda: self.now_s)
+        self.rates = Rates(self.traffic, "C", lambda: self.now_s)
 
     def go_on(self, seconds, a_second=0):
         for _ in range(int(seconds / SAMPLE_S)):
@@ -27,6 +27,20 @@ class Run:
 
     def sums(self, name="TOPIC_PUT_NUMS", key="T"):
         return [span["sum"] for span in self.rates.of(name, key).values()]
+
+
+def test_a_broker_has_rates_of_all_its_topics_and_groups():
+    run = Run()
+    assert run.rates.of("BROKER_PUT_NUMS", "C") is None
+    run.go_on(60, a_second=5)
+    run.traffic.add_stored("U", DELAY, 3, 100)
+    for group in "GH":
+        run.traffic.add_fetched("T", group, 4, 100)
+    assert run.sums("BROKER_PUT_NUMS", "C") == [303, 303, 303]
+    assert run.sums("BROKER_GET_NUMS", "C") == [8, 8, 8]
+    run.go_on(120)
+    assert run.sums("BROKER_PUT_NUMS", "C") == [0, 303, 303]
+    assert run.rates.of("BROKER_PUT_NUMS", "another") is None
 
 
 def test_totals_stand_as_at_the_last_two_midnights():
