@@ -137,7 +137,7 @@ class QueueLocks:
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         for queue in objects_in(body, "mqSet"):
             key = _key(group, queue)
-            if self._owners.get(key, ("", 0.0))[0] == client_id:
+            if key in self._owners and self._owners[key][0] == client_id:
                 del self._owners[key]
         return success()
 

@@ -180,3 +180,15 @@ def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypat
         assert await lock("c2", [0, 1]) == [1]
 
     with_broker(scenario)
+
+
+def test_giving_back_what_nobody_has_locked_changes_nothing(with_broker):
+    async def scenario(_, peer):
+        queue = {"brokerName": "b", "queueId": 0, "topic": "T"}
+        for client in ("c1", ""):
+            answer = await ask(
+                peer, RequestCode.UNLOCK_BATCH_MQ, clientId=client, consumerGroup="G", mqSet=[queue]
+            )
+            assert answer.code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
