@@ -105,6 +105,14 @@ def test_only_what_the_table_names_can_be_called(store, method):
     channel.end()
 
 
+def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch):
+    lock = type("Semaphore", (), {"__module__": "gevent.thread"})
+    monkeypatch.setattr("threading.Lock", lock)
+    with pytest.raises(StoreError, match="gevent has replaced the threads"):
+        rmqcore.open_shared(tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_client_of_another_version_is_refused(store, monkeypatch):
     monkeypatch.setattr(shared_store, "VERSION", 99)
     with pytest.raises(StoreError, match=f"process {os.getpid()}, shares it by version 1"):

@@ -49,6 +49,7 @@ def open_shared(
         ConfigError: as `open_store`.
         StoreLockedError: the store is open for writing in a process that does not share it.
         OwnerTimeoutError: the owner is stopped, or hangs.
+        StoreError: gevent or eventlet has replaced this process's threads.
         StoreNotFoundError: no store there, with ``create=False``.
         CorruptStoreError: the log is damaged; nothing was changed.
         OSError: the system refused.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rmqcore.config import FlushDiskType, StoreConfig, load_config
-from rmqcore.errors import RmqCoreError, StoreClosedError
+from rmqcore.errors import RmqCoreError, StoreClosedError, StoreError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.message import MessageExt, PutMessageResult
@@ -373,6 +373,7 @@ def open_handle(
     settings: Mapping[str, Any],
 ) -> SharedStore:
     """See `rmqcore.open_shared`."""
+    _refuse_greenlets(path)
     loaded = load_config(config, profile=profile, **settings)
     loaded.check_for_writing()
     whole = Path(path).absolute()
@@ -381,6 +382,19 @@ def open_handle(
     else:
         StoreDir(whole, loaded.store_path_commit_log).require()
     return cast("SharedStore", SharedMessageStore(whole, loaded, progress, owner_timeout_ms))
+
+
+def _refuse_greenlets(path: str | os.PathLike[str]) -> None:
+    """Refuse where a library has put its greenlets in the place of threads.
+
+    Of these one runs at a time: an owner that waits for the system answers nobody.
+    """
+    maker = type(threading.Lock()).__module__.partition(".")[0]
+    if maker != "_thread":
+        raise StoreError(
+            f"{os.fspath(path)}: {maker} has replaced the threads that serve a shared store; let "
+            "the workers be threads or processes, and do not patch the standard library"
+        )
 
 
 # ---- the methods that are one request each
