@@ -21,7 +21,7 @@ from kombu.utils.json import dumps, loads
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import OpenedStore, lease_of
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import StoreError, StoreNotFoundError
+from rmqcore.errors import StoreClosedError, StoreError, StoreNotFoundError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.version import __version__
 
@@ -92,6 +92,9 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         self._delivered.clear()
         try:
             self.channel.give_back(list(leases.values()))
+        except StoreClosedError:
+            # the interpreter ends, and has closed the store: that gave them back
+            return []
         except (StoreError, OSError) as error:
             return [(error, message) for message in delivered]
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -142,6 +143,24 @@ def test_a_closed_channel_gives_back_what_it_held(connect):
     got = drained(connect(), queue)
     assert [m.payload for m in got] == [0, 2]
     assert all(m.delivery_info["redelivered"] for m in got)
+
+
+def test_a_program_that_ends_gives_back_what_it_held_and_dumps_nothing(connect, url, tmp_path):
+    queue = kombu.Queue("q")
+    connection = connect()
+    publish(connection, "kept", queue)
+    connection.close()
+    program = (
+        "import sys, kombu, rmqcore.adapters.kombu\n"
+        "connection = kombu.Connection(sys.argv[1])\n"
+        "held = connection.SimpleQueue('q').get(timeout=10)\n"
+    )
+    command = [sys.executable, "-c", program, url]
+    ended = subprocess.run(
+        command, capture_output=True, check=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
+    assert ended.stderr == b""
+    assert [m.payload for m in drained(connect(), queue)] == ["kept"]
 
 
 def test_a_killed_consumer_loses_nothing(connect, url):
