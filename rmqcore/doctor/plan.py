@@ -192,7 +192,7 @@ class RepairPlan:
         """
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreError(f"this is no plan: {error}") from error
         return cls.from_dict(values if isinstance(values, dict) else {})
 
