@@ -5,6 +5,7 @@ bug, and so is touching a byte outside the input (see `guard`).
 """
 
 import pyarrow
+from fuzz.files import FILE_DECODERS
 from fuzz.guard import GuardedMemory
 
 from rmqcore import _codec, _index
@@ -251,6 +252,7 @@ DECODERS = (
     read_frames,
     read_json_header,
     answer_sends,
+    *FILE_DECODERS,
 )
 
 
