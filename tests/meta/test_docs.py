@@ -56,6 +56,18 @@ def test_the_map_of_the_tests_names_every_file_and_no_other():
     assert [path for path in files if f"{path.parent.name}/{path.name}" not in named] == []
 
 
+def test_each_loss_in_the_field_names_tests_that_exist():
+    page = (ROOT / "docs" / "durability.md").read_text("utf-8")
+    _, section = page.split("## Data that was lost in the field")
+    rows = re.findall(r"^\| .* \| ([^|]*) \|$", section.split("\n## ")[0], re.MULTILINE)
+    guards = [re.findall(r"(\w+/test_\w+)(?:: (\w+))?", last) for last in rows[1:]]
+    assert len(guards) > 20
+    assert all(guards), "a loss that no test guards"
+    for file, name in (guard for row in guards for guard in row):
+        source = (ROOT / "tests" / f"{file}.py").read_text("utf-8")
+        assert re.search(rf"^(def |class )?{name}\b", source, re.MULTILINE), (file, name)
+
+
 def test_a_table_is_read():
     assert tables(PAGE) == {"unit": UNIT}
     assert not differences(tables(PAGE), {"unit": UNIT})
