@@ -109,6 +109,7 @@ def survey_log(
     *,
     gap_min: int,
     verify_crc_property: bool = False,
+    multi_dispatch: bool = False,
     jobs: int | Runner = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[FileSurvey]:
@@ -121,6 +122,7 @@ def survey_log(
         file_size: bytes that every file should have.
         gap_min: a smaller gap takes the record behind it with it.
         verify_crc_property: demand the ``__CRC32#`` property of every record.
+        multi_dispatch: records are fanned out to light queues (LMQ).
         jobs: processes, or what else runs a function over splits.
         progress: called with (bytes of log done, bytes in all).
     """
@@ -130,36 +132,55 @@ def survey_log(
         Split(str(store), str(files[0][1].parent), start, start + file_size, start, file_size)
         for start in range(files[0][0], files[-1][0] + 1, file_size)
     ]
-    work = partial(survey_file, gap_min=gap_min, verify_crc_property=verify_crc_property)
+    work = partial(
+        survey_file,
+        gap_min=gap_min,
+        verify_crc_property=verify_crc_property,
+        multi_dispatch=multi_dispatch,
+    )
     return list(run(work, splits, jobs=jobs, progress=progress))
 
 
-def survey_file(split: Split, *, gap_min: int, verify_crc_property: bool) -> FileSurvey:
+def survey_file(
+    split: Split, *, gap_min: int, verify_crc_property: bool, multi_dispatch: bool
+) -> FileSurvey:
     """Look at one log file; the split is the file."""
-    return _FileWalk(split, gap_min, verify_crc_property).run()
+    return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch).run()
 
 
 def survey_until(
-    file: FileSurvey, stop: int, file_size: int, *, gap_min: int, verify_crc_property: bool
+    file: FileSurvey,
+    stop: int,
+    file_size: int,
+    *,
+    gap_min: int,
+    verify_crc_property: bool,
+    multi_dispatch: bool,
 ) -> FileSurvey:
     """Look at a log file again, up to a physical offset where a record ends."""
     log = str(file.path.parent)
     split = Split(log, log, file.start, file.start + file_size, file.start, file_size)
-    return _FileWalk(split, gap_min, verify_crc_property, stop - file.start).run()
+    size = stop - file.start
+    return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, size).run()
 
 
 class _FileWalk:
     """One walk over one file, from gap to gap."""
 
     def __init__(
-        self, split: Split, gap_min: int, verify_crc_property: bool, size: int | None = None
+        self,
+        split: Split,
+        gap_min: int,
+        verify_crc_property: bool,
+        multi_dispatch: bool,
+        size: int | None = None,
     ) -> None:
         self._gap_min = gap_min
         self._file_end = split.end
         path = split.path_at(split.start)
         self._found = FileSurvey(split.start, path, path.stat().st_size if path.is_file() else -1)
         self._found.end = split.start
-        self._batch = DispatchBatch(keys=False)
+        self._batch = DispatchBatch(keys=False, multi_dispatch=multi_dispatch)
         self._by_property = verify_crc_property
         size = min(split.size if size is None else size, max(0, self._found.size))
         self._file = MappedFile(path, size, split.start, OpenFiles(), writable=False)

@@ -37,6 +37,7 @@ from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
+from rmqcore.rebuild.cold_store import LIGHT_QUEUE_PREFIX
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
@@ -58,10 +59,9 @@ def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
             since = deleted.since(key[0])
             kept = [one for one in found if one.phy_offset >= since]
             if not deleted.is_gone(key[0]):
-                places.update(one.phy_offset for one in _outliers(kept))
+                places.update(one.phy_offset for one in _outliers(files, key, kept))
         for key in queue_keys(log.directory.consume_queue):
-            if not key[0].startswith("%LMQ%"):
-                places.update(_contradicted(log, files, key, runs))
+            places.update(_contradicted(log, files, key, runs))
         for key, batch_runs in merged_batch_runs(surveys).items():
             places.update(_contradicted_batches(log, files, key, batch_runs))
     finally:
@@ -76,17 +76,23 @@ def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
         stop = phy_offset + len(record)
         file.gaps.append(Gap(phy_offset, stop, _REASON, message.store_timestamp_ms))
         file.gaps.sort(key=lambda gap: gap.start)
-        _drop_claim(runs, message)
+        for key, queue_offset in _places(message):
+            _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
 
 
-def _outliers(runs: list[Run]) -> Iterator[Run]:
-    """Runs of one message with an offset that neither what is before nor behind it agrees with."""
+def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]:
+    """Runs of one message with an offset that neither what is before nor behind it agrees with.
+
+    What is behind may be what is wrong, where the queue has the message in its place.
+    """
     for number, one in enumerate(runs):
         before = runs[number - 1].stop if number else one.first
         after = runs[number + 1].first if number + 1 < len(runs) else 0
         too_far = one.first - before > HOLE_UNITS_MAX
         if one.stop - one.first == 1 and (too_far or 0 < after < one.first):
-            yield one
+            phy_offset, _ = UNIT_HEAD.unpack_from(files.units(key, one.first, 1))
+            if too_far or phy_offset != one.phy_offset:
+                yield one
 
 
 def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> Iterator[int]:
@@ -137,9 +143,7 @@ def _misplaced(
     stretch: list[tuple[int, MessageExt]],
 ) -> Iterator[int]:
     """Records of a stretch of units that all contradict theirs, where the queue is believed."""
-    if not stretch or any(
-        _is_led_to(files, message) or _fits(runs, message) for _, message in stretch
-    ):
+    if not stretch or any(_is_right(files, runs, key, message) for _, message in stretch):
         return
     low, high = stretch[0][0], stretch[-1][0] + 1
     beside = _messages(log, files, key, [(low - 1, low), (high, high + 1)])
@@ -147,20 +151,29 @@ def _misplaced(
         yield from (message.phy_offset for _, message in stretch)
 
 
-def _is_led_to(files: UnitFiles, message: MessageExt) -> bool:
-    """True when the unit of the place that a record names leads to it."""
-    key, queue_offset = (message.topic, message.queue_id), message.queue_offset
-    if queue_offset < 0 or not _agrees(message, key, queue_offset):
+def _is_right(files: UnitFiles, runs: Runs, key: QueueKey, message: MessageExt) -> bool:
+    """True when a record has the places that it names, whatever the queue says that leads to it."""
+    places = list(_places(message))
+    asked = places[1:] if key[0].startswith(LIGHT_QUEUE_PREFIX) else places[:1]
+    return bool(asked) and all(
+        _is_led_to(files, message, *place) or _fits(runs, *place) for place in asked
+    )
+
+
+def _is_led_to(files: UnitFiles, message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
+    """True when the unit of a place that a record names leads to it."""
+    if queue_offset < 0 or not _has_place(message):
         return False
     unit = UNIT_HEAD.unpack_from(files.units(key, queue_offset, 1))
     return bool(unit == (message.phy_offset, message.store_size))
 
 
-def _fits(runs: Runs, message: MessageExt) -> bool:
-    """True when a record alone has the place that it names, and others have those beside it."""
-    found, offset = runs.get((message.topic, message.queue_id), []), message.queue_offset
-    claims = sum(one.first <= offset < one.stop for one in found)
-    return claims == 1 and has_offset(found, offset - 1) and has_offset(found, offset + 1)
+def _fits(runs: Runs, key: QueueKey, queue_offset: int) -> bool:
+    """True when one record alone has a place, and others have those beside it."""
+    found = runs.get(key, [])
+    claims = sum(one.first <= queue_offset < one.stop for one in found)
+    beside = queue_offset - 1, queue_offset + 1
+    return claims == 1 and all(has_offset(found, offset) for offset in beside)
 
 
 def _messages(
@@ -172,7 +185,7 @@ def _messages(
         record = log.record_at(phy_offset) if phy_offset >= log.start else None
         if record is not None and len(record) == size:
             message = decode_record(record)
-            if not _is_elsewhere(message):
+            if "INNER_NUM" not in message.properties:
                 yield queue_offset, message
 
 
@@ -190,31 +203,43 @@ def _units(
                 yield start + number, phy_offset, size
 
 
-def _is_elsewhere(message: MessageExt) -> bool:
-    """True for what may be in other queues than the one it names, or in one of batches."""
-    return not message.properties.keys().isdisjoint(("INNER_MULTI_DISPATCH", "INNER_NUM"))
+def _has_place(message: MessageExt) -> bool:
+    """True for a kind of record that queues lead to."""
+    kind = message.sys_flag & SysFlag.TRANSACTION_MASK
+    return kind in (0, SysFlag.TRANSACTION_COMMIT)
+
+
+def _places(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
+    """The places that a record names: that in its own queue, then those in light queues."""
+    yield (message.topic, message.queue_id), message.queue_offset
+    names, numbers = (
+        message.properties.get(name, "").split(",")
+        for name in ("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
+    )
+    for name, number in zip(names, numbers, strict=False):
+        if number.isascii() and number.isdigit():
+            light = name.startswith(LIGHT_QUEUE_PREFIX)
+            yield (name, 0 if light else message.queue_id), int(number)
 
 
 def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
     """True when a record names the very place that led to it, and is of a kind that has one."""
-    kind = message.sys_flag & SysFlag.TRANSACTION_MASK
-    has_place = kind in (0, SysFlag.TRANSACTION_COMMIT)
-    named = message.topic, message.queue_id, message.queue_offset
-    return has_place and named == (*key, queue_offset)
+    return _has_place(message) and (key, queue_offset) in _places(message)
 
 
-def _drop_claim(runs: Runs, message: MessageExt) -> None:
-    """Take one message out of the runs."""
-    found, offset = runs.get((message.topic, message.queue_id), []), message.queue_offset
-    own = (at for at, one in enumerate(found) if one.phy_offset == message.phy_offset)
+def _drop_claim(found: list[Run], phy_offset: int, queue_offset: int) -> None:
+    """Take one message out of the runs of a queue."""
+    own = (at for at, one in enumerate(found) if one.phy_offset == phy_offset)
     within = (
         at
         for at, one in enumerate(found)
-        if one.stop - one.first > 1 and one.phy_offset < message.phy_offset
+        if one.stop - one.first > 1 and one.phy_offset < phy_offset
     )
     for number in chain(own, within):
         one = found[number]
-        if one.first <= offset < one.stop:
-            parts = one._replace(stop=offset), one._replace(first=offset + 1)
+        if one.first <= queue_offset < one.stop:
+            # the next message lies somewhere behind
+            behind = one._replace(first=queue_offset + 1, phy_offset=phy_offset + 1)
+            parts = one._replace(stop=queue_offset), behind
             found[number : number + 1] = [part for part in parts if part.first < part.stop]
             return

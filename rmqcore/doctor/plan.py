@@ -43,6 +43,7 @@ from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE, SMALLEST_RECORD_SIZE
+from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner
 from rmqcore.scan.unit_files import UnitFiles
@@ -330,16 +331,17 @@ class Planner:
         size = self._config.mapped_file_size_commit_log
         files = self._regular_files(size)
         tell = None if progress is None else lambda done, total: progress("log", done, total)
+        log = LogPlan(self._directory, self._config, strict=False)
         surveys = survey_log(
             self._directory.path,
             files,
             size,
             gap_min=SMALLEST_RECORD_SIZE,
             verify_crc_property=self._config.force_verify_prop_crc,
+            multi_dispatch=light_queues(log),
             jobs=jobs,
             progress=tell,
         )
-        log = LogPlan(self._directory, self._config, strict=False)
         drop_stale_tail(log, surveys)
         self.runs = merged_runs(surveys)
         add_misplaced(log, surveys, self.runs)

@@ -25,6 +25,7 @@ from rmqcore.doctor.log_survey import (
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE, SysFlag
+from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles
 
@@ -47,6 +48,7 @@ def drop_stale_tail(log: LogPlan, surveys: list[FileSurvey]) -> None:
                 log.config.mapped_file_size_commit_log,
                 gap_min=SMALLEST_RECORD_SIZE,
                 verify_crc_property=log.config.force_verify_prop_crc,
+                multi_dispatch=light_queues(log),
             )
             if _is_left_over(log, gap, [*surveys[:number], before]):
                 used = last.end + last.used_behind - gap.start

@@ -193,3 +193,48 @@ def test_a_topic_that_no_directory_can_have_is_covered(store_path):
     assert report.clean
     assert [one.queue_offset for one in report.plan.lost] == [4, 9, 14]
     assert_found(store_path, [one for one in known if one.queue_offset not in (4, 9, 14)])
+
+
+LIGHT = {"enable_lmq": True, "enable_multi_dispatch": True}
+
+
+@pytest.fixture
+def light(store_path):
+    with rmqcore.open_store(store_path, config=SIZES | LIGHT) as opened:
+        for number in range(40):
+            queues = "%LMQ%a,%LMQ%b" if number % 3 else "%LMQ%a"
+            opened.put("T", b"%d" % number, properties={"INNER_MULTI_DISPATCH": queues})
+    return store_path
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "byte"),
+    [
+        (b"INNER_MULTI_QUEUE_OFFSET\x01", 0, b"3"),
+        (b"INNER_MULTI_QUEUE_OFFSET\x01", 1, b"9"),
+        (b"INNER_MULTI_QUEUE_OFFSET\x01", 3, b"3"),
+        (b"INNER_MULTI_DISPATCH\x01", 5, b"c"),
+        (b"INNER_MULTI_DISPATCH\x01", 1, b"\x7f"),
+    ],
+)
+def test_a_number_of_a_light_queue_that_rotted_is_covered(light, name, at, byte):
+    known = known_messages(light)
+    one = known[20]
+    offset = one.phy_offset + one.record.index(name) + len(name) + at
+    overwrite(log_files(light)[offset // FILE_SIZE], offset % FILE_SIZE, byte)
+    units = {path: path.read_bytes() for path in light.glob("consumequeue/%LMQ%*/0/*")}
+    report = doctor.repair(light)
+    assert report.clean
+    assert ("T", 20) in [(one.topic, one.queue_offset) for one in report.plan.lost]
+    assert_found(light, [other for other in known if other != one])
+    assert {path.parent.parent.name for path in light.glob("consumequeue/*/0/*")} == {
+        "T",
+        "%LMQ%a",
+        "%LMQ%b",
+    }
+    gone = one.phy_offset.to_bytes(8, "big")
+    for path, data in units.items():
+        kept = [data[n : n + 20] for n in range(0, len(data), 20)]
+        now = path.read_bytes()
+        for number, unit in enumerate(kept):
+            assert unit[:8] == gone or now[number * 20 : number * 20 + 20] == unit
