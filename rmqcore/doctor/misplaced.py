@@ -156,7 +156,8 @@ def _is_right(files: UnitFiles, runs: Runs, key: QueueKey, message: MessageExt) 
     places = list(_places(message))
     asked = places[1:] if key[0].startswith(LIGHT_QUEUE_PREFIX) else places[:1]
     return bool(asked) and all(
-        _is_led_to(files, message, *place) or _fits(runs, *place) for place in asked
+        _is_led_to(files, message, *place) or _fits(runs, message.phy_offset, *place)
+        for place in asked
     )
 
 
@@ -168,9 +169,12 @@ def _is_led_to(files: UnitFiles, message: MessageExt, key: QueueKey, queue_offse
     return bool(unit == (message.phy_offset, message.store_size))
 
 
-def _fits(runs: Runs, key: QueueKey, queue_offset: int) -> bool:
-    """True when one record alone has a place, and others have those beside it."""
+def _fits(runs: Runs, phy_offset: int, key: QueueKey, queue_offset: int) -> bool:
+    """True when a record has a place alone, or in a run, and others have those beside it."""
     found = runs.get(key, [])
+    number = bisect_right(found, phy_offset, key=lambda one: one.phy_offset) - 1
+    if number >= 0 and found[number].first < queue_offset < found[number].stop - 1:
+        return True
     claims = sum(one.first <= queue_offset < one.stop for one in found)
     beside = queue_offset - 1, queue_offset + 1
     return claims == 1 and all(has_offset(found, offset) for offset in beside)

@@ -238,3 +238,16 @@ def test_a_number_of_a_light_queue_that_rotted_is_covered(light, name, at, byte)
         now = path.read_bytes()
         for number, unit in enumerate(kept):
             assert unit[:8] == gone or now[number * 20 : number * 20 + 20] == unit
+
+
+def test_a_queue_file_with_a_wrong_name_does_not_contradict_a_topic_that_was_made_again(
+    golden_store,
+):
+    golden = golden_store("5.5.0", "recreated")
+    known = known_messages(golden.path)
+    (path,) = (golden.path / "consumequeue" / "TopicAgain" / "1").iterdir()
+    path.rename(path.with_name(f"{1000:020d}"))
+    report = doctor.repair(golden.path, config=golden.conf)
+    assert report.clean
+    assert report.plan.lost == []
+    assert_found(golden.path, known)
