@@ -28,7 +28,7 @@ from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
-from rmqcore.errors import ArgumentError
+from rmqcore.errors import ArgumentError, CorruptRecordError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -100,7 +100,10 @@ def export(
         rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
         typer.echo(f"{rows:,} messages, {size_text(size)} in {len(parts)} files in {directory}")
     damage = DamageCount(as_json=as_json)
-    damage.places = sum(part.damaged for part in parts)
+    for part in parts:
+        for one in part.passed_over:
+            path, phy_offset, reason = str(one["path"]), int(one["phy_offset"]), str(one["reason"])
+            damage(CorruptRecordError(path, phy_offset, reason))
     damage.finish()
 
 

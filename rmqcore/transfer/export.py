@@ -55,6 +55,7 @@ class ExportedPart:
         bytes: its length.
         start, end: physical offsets of the split it was made from.
         damaged: places of the split that were passed over because no good record is there.
+        passed_over: each of them: file, physical offset, where good records go on, reason.
     """
 
     file: str
@@ -63,6 +64,7 @@ class ExportedPart:
     start: int
     end: int
     damaged: int = 0
+    passed_over: tuple[dict[str, str | int], ...] = ()
 
 
 def body_fields(name: str, body: bytes) -> dict[str, str]:
@@ -215,7 +217,10 @@ def export(
     if failure is not None:
         raise failure
     size = path.stat().st_size
-    return ExportedPart(path.name, rows, size, split.start, split.end, len(damaged))
+    passed_over = tuple(asdict(one) | {"path": str(one.path)} for one in damaged)
+    return ExportedPart(
+        path.name, rows, size, split.start, split.end, len(passed_over), passed_over
+    )
 
 
 def _write_parquet(path: Path, batches: Any, compression: str) -> int:

@@ -85,7 +85,7 @@ def test_a_command_goes_on_and_counts(rmqcore, damaged, command):
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
-    path, _ = damaged
+    path, offset = damaged
     words = ["export", path, tmp_path / "out", "--format", file_format]
     stopped = rmqcore(*words)
     assert stopped.exit_code == ExitCode.DAMAGED
@@ -97,6 +97,9 @@ def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
     assert outcome.exit_code == ExitCode.FINDINGS
     parts = outcome.json["parts"]
     assert (sum(part["rows"] for part in parts), sum(part["damaged"] for part in parts)) == (19, 1)
+    (place,) = (place for part in parts for place in part["passed_over"])
+    assert place["phy_offset"] == offset < place["next_offset"]
+    assert f"passed over: {path}" in outcome.stderr
     assert rmqcore("import", tmp_path / "new", tmp_path / "out").exit_code == 0
     with open_store(tmp_path / "new", mode="r") as store:
         assert sorted(numbers(m.body for m in store.messages())) == GOOD
