@@ -30,7 +30,7 @@ _LOOK_AGAIN_S: Final = 0.5
 #: bytes at the end of its log that a slave gets again and compares when it connects, at least
 _COMPARED: Final = 32 * 1024
 #: bytes that are taken in before others on the loop have their turn
-_RECEIVED_MAX: Final = 1 << 20
+_RECEIVED_MAX: Final = 2 << 20
 #: heart-beats one behind the other that make sure that a master has nothing to send
 _IDLE_MAX: Final = 3
 

@@ -18,7 +18,7 @@ from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import send_all
 
 #: bytes of log that go out in one system call, in one frame or more
-_SEND_MAX: Final = 512 * 1024
+_SEND_MAX: Final = 1024 * 1024
 #: frames that do; the system takes 1024 buffers
 _FRAMES_MAX: Final = 64
 #: how often a master looks for what nobody has told it of, as RocketMQ does
