@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -237,7 +238,8 @@ async def _until_signal(
     *,
     as_json: bool,
 ) -> None:
-    """Start, say so in one line, and stop in order at SIGINT or SIGTERM."""
+    """Start, say so in one line, and stop in order at SIGINT or SIGTERM; warnings go to stderr."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)

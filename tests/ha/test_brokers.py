@@ -3,8 +3,12 @@
 import asyncio
 import json
 import re
+import socket
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from ha.pair import until
@@ -240,6 +244,22 @@ def test_a_slave_needs_an_id_of_its_own(tmp_path):
             await broker.start()
 
     asyncio.run(scenario())
+
+
+def test_the_command_says_once_on_stderr_who_is_no_slave(tmp_path):
+    port = free_port()
+    settings = f"--port 0 --json -c mappedFileSizeCommitLog=1048576 -c haListenPort={port}"
+    command = [sys.executable, "-m", "rmqcore", "broker", str(tmp_path / "s"), *settings.split()]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as broker:
+        json.loads(broker.stdout.readline())
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port), 10) as foreign:
+                foreign.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert foreign.recv(1) == b""
+        broker.terminate()
+        told = broker.stderr.read()
+    assert told.count("it is no slave") == 1
+    assert len(told.splitlines()) == 1
 
 
 def test_a_broker_that_a_controller_should_lead_does_not_start(tmp_path):
