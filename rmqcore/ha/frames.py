@@ -57,7 +57,7 @@ class ReportReader:
         self._buffer[: len(rest)] = rest
         self._filled = len(rest)
         if not 0 <= offset < OFFSET_MAX:
-            raise HAError(f"it reports {offset}, which is no offset: it is no slave")
+            raise HAError("what it reports is no offset: it is no slave")
         return int(offset)
 
 

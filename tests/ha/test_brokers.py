@@ -252,9 +252,9 @@ def test_the_command_says_once_on_stderr_who_is_no_slave(tmp_path):
     command = [sys.executable, "-m", "rmqcore", "broker", str(tmp_path / "s"), *settings.split()]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as broker:
         json.loads(broker.stdout.readline())
-        for _ in range(3):
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff" * 8):
             with socket.create_connection(("127.0.0.1", port), 10) as foreign:
-                foreign.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                foreign.sendall(said)
                 assert foreign.recv(1) == b""
         broker.terminate()
         told = broker.stderr.read()
