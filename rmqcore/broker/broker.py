@@ -152,18 +152,23 @@ class Broker:
             StoreLockedError, CorruptStoreError: the store cannot be opened.
             OSError: the port is taken.
         """
-        if self._any_port:
-            self.config = replace(self.config, listen_port=_free_port(self._host))
-            if self.config.ha_listen_port == 0:
-                self.config = replace(self.config, ha_listen_port=_free_port(self._host))
         self._state = "recovering"
         try:
-            self.store = await asyncio.to_thread(self._open_store)
-            await self._serve(self.store)
+            with contextlib.ExitStack() as held:
+                if self._any_port:
+                    self._choose_ports(held)
+                self.store = await asyncio.to_thread(self._open_store)
+                await self._serve(self.store)
             self._state = "serving"
         except BaseException:
             await self.stop()
             raise
+
+    def _choose_ports(self, held: contextlib.ExitStack) -> None:
+        """Take free ports, which nobody else gets while the store is being opened."""
+        self.config = replace(self.config, listen_port=_hold_port(self._host, held))
+        if self.config.ha_listen_port == 0:
+            self.config = replace(self.config, ha_listen_port=_hold_port(self._host, held))
 
     @property
     def _host(self) -> str:
@@ -482,8 +487,10 @@ def _close(store: DefaultMessageStore, managers: Managers | None) -> None:
         store.close()
 
 
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as trial:
-        trial.bind((host, 0))
-        return int(trial.getsockname()[1])
+def _hold_port(host: str, held: contextlib.ExitStack) -> int:
+    """A free port: bound, so that nobody is given it, and open to a socket that listens."""
+    holder = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+    # with this option on both sides, bound and listening sockets share a port
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((host, 0))
+    return int(holder.getsockname()[1])
