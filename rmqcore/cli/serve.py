@@ -28,6 +28,14 @@ NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 
 Host = Annotated[str, typer.Option("--host", help="the address to listen on")]
+BrokerHost = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        help="the address to listen on; without it brokerIP1, or 127.0.0.1; with --auth or "
+        "--insecure bindAddress",
+    ),
+]
 Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="listen on an address that others reach, without accounts"),
@@ -67,7 +75,7 @@ def serve(
     store: StorePath,
     config: ConfigFile = None,
     settings: Settings = None,
-    host: Host = "127.0.0.1",
+    host: BrokerHost = None,
     namesrv_port: Annotated[
         int, typer.Option("--namesrv-port", help="port of the name server; 0: any that is free")
     ] = NAMESRV_PORT,
@@ -87,6 +95,7 @@ def serve(
     """
     began = time.monotonic()
     properties = _properties(config, settings)
+    host = host or _listens_on(properties, to_others=insecure or auth is not None)
     accounts = _accounts(auth, host, insecure=insecure, registers=True)
     tls = load_tls(tls_config) if tls_config else None
     if tls is not None and tls.mode is TlsMode.ENFORCING and tls.client is None:
@@ -121,9 +130,7 @@ def broker(
     store: StorePath,
     config: ConfigFile = None,
     settings: Settings = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="the address to listen on, instead of brokerIP1")
-    ] = None,
+    host: BrokerHost = None,
     port: Annotated[
         int | None, typer.Option("--port", help="the port, instead of listenPort")
     ] = None,
@@ -136,7 +143,7 @@ def broker(
     """Serve a store as a broker that registers with the name servers of namesrvAddr."""
     began = time.monotonic()
     properties = _properties(config, settings)
-    listens_on = host or str(properties.get("brokerIP1") or "127.0.0.1")
+    listens_on = host or _listens_on(properties, to_others=insecure or auth is not None)
     accounts = _accounts(auth, listens_on, insecure=insecure, registers=True)
     tls = load_tls(tls_config) if tls_config else None
 
@@ -195,9 +202,19 @@ def _properties(config: Path | None, settings: list[str] | None) -> dict[str, ob
     return {**(parse_broker_conf(config) if config else {}), **parse_settings(settings)}
 
 
+def _listens_on(properties: dict[str, object], *, to_others: bool) -> str:
+    """Where a broker listens that was not told: ``bindAddress`` only where others may reach it.
+
+    RocketMQ writes ``bindAddress=0.0.0.0``, its default, into every configuration that it tells.
+    """
+    names = ("bindAddress", "brokerIP1") if to_others else ("brokerIP1",)
+    given = (str(properties.get(name) or "") for name in names)
+    return next(filter(None, given), "127.0.0.1")
+
+
 def _placed(properties: dict[str, object], host: str, port: int | None) -> dict[str, object]:
     """The settings with the address that the command line gives."""
-    placed = {"brokerIP1": host, "listenPort": BROKER_PORT, **properties}
+    placed = {"brokerIP1": host, "listenPort": BROKER_PORT, **properties, "bindAddress": host}
     if port is not None:
         placed["listenPort"] = port
     return placed

@@ -2,9 +2,11 @@
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from broker.serving import serving
 
 USER = {"accessKey": "producer", "secretKey": "secret-1"}
 
@@ -48,3 +50,34 @@ def test_a_name_server_that_its_own_broker_cannot_reach_is_refused(rmqcore, tmp_
     done = rmqcore("serve", tmp_path / "store", "--tls-config", path)
     assert done.exit_code == 2
     assert "tls.enable" in done.stderr
+
+
+DUMPED = ("-c", "bindAddress=0.0.0.0")
+OWN = ("-c", "brokerIP1=127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("options", "reached"),
+    [
+        (DUMPED, False),
+        ((*DUMPED, *OWN, "--insecure"), True),
+        (("--host", "0.0.0.0", *OWN, "--insecure"), True),
+        (("--host", "127.0.0.1", *DUMPED, "--insecure"), False),
+    ],
+)
+def test_only_who_asks_for_it_is_reached_by_others(tmp_path, options, reached):
+    with serving(tmp_path / "store", *options) as (_, facts):
+        host, port = facts["broker"].split(":")
+        assert host == "127.0.0.1"
+        found = False
+        # another address of this machine
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.2", int(port))):
+            found = True
+    assert found is reached
+
+
+def test_an_address_of_the_settings_that_others_reach_takes_a_word(rmqcore, tmp_path):
+    for command in ("serve", "broker"):
+        done = rmqcore(command, tmp_path / "store", "-c", "brokerIP1=10.1.2.3")
+        assert done.exit_code != 0
+        assert "--insecure" in done.stderr
