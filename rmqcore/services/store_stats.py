@@ -1,7 +1,7 @@
 """What a store has done: counts, rates and sampled latencies, under RocketMQ's names.
 
-The path of a put costs nothing here: the log's tail counts puts and bytes itself, and
-`StoreStatsService` looks at the counters once a second.
+The path of a put costs next to nothing here: the log's tail counts puts and bytes itself, and times
+one put of 64; `StoreStatsService` looks at the counters once a second.
 """
 
 from __future__ import annotations
@@ -95,10 +95,12 @@ class StoreStatsService:
             self._put_failed_count += 1
 
     def put_took(self, elapsed_ms: float) -> None:
-        """Sample how long one put took, from the call to its receipt, milliseconds."""
-        with self._lock.within():
-            self._put_latencies_ms.append(elapsed_ms)
-            self._put_max_ms = max(self._put_max_ms, elapsed_ms)
+        """Sample how long one put took, milliseconds: its wait for the disk, where it waits."""
+        # no lock, which a put would wait for: adding to a deque is one step
+        self._put_latencies_ms.append(elapsed_ms)
+        if elapsed_ms > self._put_max_ms:
+            with self._lock.within():
+                self._put_max_ms = max(self._put_max_ms, elapsed_ms)
 
     def dispatch_lagged(self, size: int) -> None:
         """Note how many bytes of log wait for their dispatch."""
@@ -123,8 +125,7 @@ class StoreStatsService:
         Returns:
             Milliseconds; 0.0 without samples.
         """
-        with self._lock.within():
-            samples = sorted(self._put_latencies_ms)
+        samples = sorted(self._put_latencies_ms.copy())
         if not samples:
             return 0.0
         return samples[min(len(samples) - 1, int(quantile * len(samples)))]
@@ -167,10 +168,9 @@ class StoreStatsService:
 
     def _format_distribution(self) -> str:
         buckets = [0] * len(_BUCKET_NAMES)
-        with self._lock.within():
-            for elapsed_ms in self._put_latencies_ms:
-                whole_ms = int(elapsed_ms)
-                buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1
+        for elapsed_ms in self._put_latencies_ms.copy():
+            whole_ms = int(elapsed_ms)
+            buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1
         pairs = zip(_BUCKET_NAMES, buckets, strict=True)
         return "".join(f"{name}:{count} " for name, count in pairs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -305,11 +306,13 @@ class MessagePuts(MessagePutter):
             receipt = self._not_waited_for(receipt)
         else:
             end, failure = receipt.phy_offset + receipt.store_size, ""
+            began = time.monotonic()
             try:
                 done = await self._group_commit.wait_async(end, self._flush_policy.timeout_ms)
             except OSError as error:
                 done, failure = False, str(error)
             if done:
+                self._stats.put_took(1000 * (time.monotonic() - began))
                 receipt = receipt.with_flush(receipt.status, Durability.DISK)
             else:
                 receipt = self._not_on_disk(receipt, failure)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
+from rmqcore import Message, open_store
 from rmqcore.services.store_stats import StoreStatsService
 
 RUNTIME_INFO = {
@@ -172,3 +174,32 @@ def test_threads_do_not_lose_counts(world):
     for thread in threads:
         thread.join()
     assert world.stats.runtime_info()["putMessageFailedTimes"] == "8000"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"flush_disk_type": "SYNC_FLUSH"},
+        {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
+    ],
+    ids=["ASYNC_FLUSH", "SYNC_FLUSH", "pool"],
+)
+def test_puts_are_timed_in_every_mode(tmp_path, settings):
+    def timed(store):
+        told = store.stats()["putMessageDistributeTime"]
+        return sum(int(part.rpartition(":")[2]) for part in told.split())
+
+    async def put_later(store):
+        for _ in range(65):
+            await store.put_async("T", b"x")
+
+    with open_store(tmp_path / "s", mapped_file_size_commit_log=1 << 20, **settings) as store:
+        store.put("T", b"x")
+        assert timed(store) == 1
+        asyncio.run(put_later(store))
+        assert timed(store) > 1
+        seen = timed(store)
+        for _ in range(64):
+            store.put_messages([Message("T", b"x"), Message("T", b"y")])
+        assert timed(store) > seen

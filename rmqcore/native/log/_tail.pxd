@@ -18,6 +18,9 @@ cdef class LogTail(LogEnd):
     cdef readonly bint append_crc
     cdef readonly bint multi_dispatch
     cdef public object durability
+    cdef public object took
+    cdef int64_t calls
+    cdef double begin_sample(self) noexcept
     cdef object host_bytes(self, object host, bytes default)
     cdef object put_fields(
         self, RecordFields* fields, object body, object topic, object tags, object keys,

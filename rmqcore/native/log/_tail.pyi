@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Self, final
 
 from typing_extensions import Buffer
@@ -15,6 +15,7 @@ REFUSED: Final[int]
 class LogTail(LogEnd):
     durability: Durability
     max_message_size: int
+    took: Callable[[float], object] | None
     def __new__(
         cls,
         store_host: str,

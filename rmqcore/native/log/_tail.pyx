@@ -20,6 +20,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 cimport cython
 
+from rmqcore.native.base._lock cimport monotonic_s
 from rmqcore.native.format._batch cimport measure_batch, write_batch
 from rmqcore.native.format._bytes cimport load_i16, load_i32, publish_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
@@ -58,6 +59,8 @@ cdef enum:
 # Bodies and batches from this size are copied without the GIL.
 cdef int32_t LARGE_SIZE = 65536
 cdef int HOSTS_CACHED_MAX = 4096
+# One put of so many is timed: two looks at the clock for each would cost a tenth of it.
+cdef int SAMPLED_EVERY = 64
 
 
 @cython.final
@@ -70,6 +73,10 @@ cdef class LogTail(LogEnd):
         max_message_size: largest body in bytes; a record may take 64 KiB more.
         append_crc: end each record in its ``__CRC32#`` property.
         multi_dispatch: fill in the offsets of light queues (LMQ).
+
+    Attributes:
+        took: called with the milliseconds of one put of 64, from before the lock to after it; None
+            calls nobody.
 
     Threads: any number of writers; one at a time holds the lock. A put that waits for that lock
     does not hold the GIL, and what has 64 KiB or more is copied without it.
@@ -205,6 +212,7 @@ cdef class LogTail(LogEnd):
         cdef bytes stored_by = self.host_bytes(store_host, self.store_host)
         cdef Numbering numbering = None
         cdef PutMessageResult receipt
+        cdef double began
         cdef int answer
         if not self.writable:
             # before the lock is tried: in a forked child the copied lock may never be released
@@ -229,6 +237,7 @@ cdef class LogTail(LogEnd):
         entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id))
         # here, not under the lock: the garbage collector may run, and a finalizer may put
         receipt = PutMessageResult.__new__(PutMessageResult)
+        began = self.begin_sample()
         self.acquire()
         try:
             answer = self.append_locked(fields, entry, numbering, tags, keys, properties)
@@ -236,6 +245,8 @@ cdef class LogTail(LogEnd):
             self.release()
         if answer != WRITTEN:
             return self.refusal(answer, fields)
+        if began > 0:
+            self.took(1000 * (monotonic_s() - began))
         receipt.status = PUT_OK
         receipt.durability = self.durability
         receipt.phy_offset = fields.phy_offset
@@ -246,6 +257,12 @@ cdef class LogTail(LogEnd):
         receipt.reason = ""
         receipt.store_host = stored_by
         return receipt
+
+    cdef double begin_sample(self) noexcept:
+        """The time of now for one put of so many, in seconds; 0 for the others."""
+        cdef bint due = self.calls % SAMPLED_EVERY == 0
+        self.calls += 1
+        return monotonic_s() if due and self.took is not None else 0
 
     cdef int append_locked(
         self, RecordFields* fields, TopicEntry entry, Numbering numbering, object tags,
@@ -398,6 +415,7 @@ cdef class LogTail(LogEnd):
         cdef PutMessageResult receipt
         cdef uint8_t* start
         cdef int32_t first_size
+        cdef double began = self.begin_sample()
         self.acquire()
         if not self.writable or self.base == NULL:
             self.release()
@@ -420,6 +438,8 @@ cdef class LogTail(LogEnd):
         self.advance(total, count)
         entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id) + count)
         self.release()
+        if began > 0:
+            self.took(1000 * (monotonic_s() - began))
         receipt = PutMessageResult.__new__(PutMessageResult)
         receipt.status = PUT_OK
         receipt.durability = self.durability
