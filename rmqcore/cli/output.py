@@ -6,6 +6,7 @@ Standard output carries the answer and nothing else; progress and notes go to st
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -30,6 +31,8 @@ class _Console(Console):
 
 CONSOLE = _Console(highlight=False)
 NOTES = _Console(stderr=True, highlight=False, soft_wrap=True)
+#: columns of a table that no terminal limits
+_WIDE = 10_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -52,7 +55,7 @@ def print_table(
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    CONSOLE.print(table)
+    _print_wide(table)
 
 
 def print_facts(facts: Mapping[str, object], *, title: str | None = None) -> None:
@@ -64,7 +67,15 @@ def print_facts(facts: Mapping[str, object], *, title: str | None = None) -> Non
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, _cell(value))
-    CONSOLE.print(table)
+    _print_wide(table)
+
+
+def _print_wide(table: Table) -> None:
+    """Print a table; a file or a pipe gets each row in one line, which scripts can search."""
+    console = CONSOLE
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = _Console(file=console.file, width=_WIDE, highlight=False)
+    console.print(table)
 
 
 def _cell(value: object) -> str:

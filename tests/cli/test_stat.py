@@ -107,3 +107,13 @@ def test_stat_reads_a_store_that_rocketmq_wrote(rmqcore, golden_store):
     golden = golden_store("5.5.0", "basic")
     facts = rmqcore("stat", golden.path, "--json").json
     assert {row["topic"] for row in facts["topics"]} >= {"TopicA"}
+
+
+def test_a_pipe_gets_each_row_in_one_line(rmqcore, tmp_path, monkeypatch):
+    topic = "a-topic-of-many-letters-" * 5
+    with open_store(tmp_path / "s") as store:
+        store.put(topic, b"x")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert any(topic in line for line in rmqcore("stat", tmp_path / "s").stdout.splitlines())
+    monkeypatch.setenv("COLUMNS", "60")
+    assert not any(topic in line for line in rmqcore("stat", tmp_path / "s").stdout.splitlines())
