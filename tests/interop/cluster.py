@@ -177,16 +177,22 @@ def java_cluster(release, home):
         java_name_server(release, home / "namesrv") as namesrv,
         java_broker(release, home / "broker", namesrv, "broker-a") as (_, address),
     ):
-        ask = asker(namesrv)
 
-        def registered():
+        def answers(asked, code, fields):
             try:
-                answer = ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CLUSTER})
+                return asker(asked)(code, fields).code == ResponseCode.SUCCESS
             except RemotingError:
                 return False
-            return answer.code == ResponseCode.SUCCESS
+
+        def registered():
+            return answers(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CLUSTER})
+
+        def sampled():
+            return answers(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
 
         until(registered, "the broker has registered")
+        # it has no figures to tell in its first second, and fails
+        until(sampled, "the broker tells its figures")
         yield RunningBroker(namesrv, address, home / "broker" / "store")
 
 
