@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory, sync_file
+from rmqcore.files.store_dir import (
+    StoreDir,
+    make_directory,
+    subdirectories,
+    sync_directory,
+    sync_file,
+)
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.plan import LogPlan
@@ -74,14 +80,18 @@ def cold(
 
 
 def light_queues(plan: LogPlan) -> bool:
-    """True when records are fanned out to light queues: it is configured, or there are some."""
-    config, root = plan.config, plan.directory.consume_queue
+    """True when records are fanned out to light queues: it is configured, or there are some.
+
+    Where every queue is lost, and no setting says otherwise, the records alone tell: those that
+    were fanned out name their light queues, and their numbers there.
+    """
+    config = plan.config
     if config.enable_lmq and config.enable_multi_dispatch:
         return True
-    if not root.is_dir():
-        return False
-    with os.scandir(root) as entries:
-        return any(entry.name.startswith(LIGHT_QUEUE_PREFIX) for entry in entries)
+    topics = subdirectories(plan.directory.consume_queue)
+    if not topics:
+        return not config.explicit & {"enable_lmq", "enable_multi_dispatch"}
+    return any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics)
 
 
 def fresh_beside(path: Path) -> Path:

@@ -240,6 +240,15 @@ def test_a_number_of_a_light_queue_that_rotted_is_covered(light, name, at, byte)
             assert unit[:8] == gone or now[number * 20 : number * 20 + 20] == unit
 
 
+@pytest.mark.parametrize(("given", "derived"), [({}, True), ({"enable_lmq": False}, False)])
+def test_light_queues_are_derived_again_when_all_queues_are_lost(light, given, derived):
+    names = {path: path.read_bytes() for path in light.glob("consumequeue/*/0/*")}
+    shutil.rmtree(light / "consumequeue")
+    assert doctor.repair(light, config=SIZES | given).clean
+    expected = {path: data for path, data in names.items() if derived or "%LMQ%" not in str(path)}
+    assert {path: path.read_bytes() for path in light.glob("consumequeue/*/0/*")} == expected
+
+
 def test_a_queue_file_with_a_wrong_name_does_not_contradict_a_topic_that_was_made_again(
     golden_store,
 ):
