@@ -182,13 +182,14 @@ def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="directory of a store")],
     b: Annotated[Path, typer.Argument(metavar="B", help="directory of another one")],
     count: Annotated[int, typer.Option("-n", min=0, help="at most so many records")] = 20,
+    jobs: Jobs = 1,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Say where two logs begin to differ, and what differs behind it, record by record.
 
-    Exit code 0 when they are the same, else 4.
+    Exit code 0 when they are the same, from where they begin to where they end, else 4.
     """
     with Bars() as bars:
         report = diff_stores(
@@ -196,6 +197,7 @@ def diff(
             b,
             config=configured(config, settings),
             differences_max=count,
+            jobs=jobs,
             progress=_shown_by(bars),
         )
     if as_json:
@@ -205,12 +207,12 @@ def diff(
             f"A: {report.a}, physical offsets {report.a_bounds[0]} to {report.a_bounds[1]}",
             f"B: {report.b}, physical offsets {report.b_bounds[0]} to {report.b_bounds[1]}",
         ]
-        if report.same:
-            lines.append(f"the same in the {report.compared:,} bytes that both have")
-        elif report.first >= 0:
+        for name, spans in ("A", report.only_a), ("B", report.only_b):
+            lines += [f"only {name} has physical offsets {low} to {high}" for low, high in spans]
+        if report.first >= 0:
             lines.append(f"they differ from physical offset {report.first} on")
         else:
-            lines.append("the same up to where one of them ends")
+            lines.append(f"the same in the {report.compared:,} bytes that both have")
         lines += [_difference_line(one) for one in report.differences]
         lines += ["and more"] if report.more else []
         _write(lines)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 import pytest
 from doctor.damage import flip, log_files, overwrite
@@ -157,3 +158,38 @@ def test_the_same_and_not_the_same(store, tmp_path):
     assert report.differences[0].fields == ("flag",)
     assert doctor.diff(store, other, differences_max=1).more
     assert report.to_dict()["differences"][0]["kind"] == "differs"
+
+
+def test_diff_says_what_only_one_has_in_front(store, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(store, other)
+    gone, behind = log_files(other)[:2]
+    gone.unlink()
+    front = [(0, int(behind.name))]
+    report = doctor.diff(store, other)
+    assert (report.same, report.first, report.differences) == (False, -1, [])
+    assert (report.only_a, report.only_b) == (front, [])
+    assert report.compared == report.a_bounds[1] - int(behind.name)
+    turned = doctor.diff(other, store).to_dict()
+    assert (turned["only_a"], turned["only_b"]) == ([], [list(front[0])])
+    shutil.rmtree(other)
+    rmqcore.open_store(other, config=SIZES).close()
+    report = doctor.diff(store, other)
+    assert (report.compared, report.only_a) == (0, [report.a_bounds])
+
+
+def test_diff_by_two_processes_says_the_same_and_how_far_it_is(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["rmqcore.doctor.diff"], "_SPLIT_SIZE", 1000)
+    other = tmp_path / "other"
+    shutil.copytree(store, other)
+    told = []
+    report = doctor.diff(store, other, jobs=2, progress=lambda *facts: told.append(facts))
+    total = report.a_bounds[1] - report.a_bounds[0]
+    assert report.same
+    assert told[0] == ("diff", 0, total)
+    assert told[-1] == ("diff", total, total)
+    place = messages(store)[9][0]
+    flip(log_files(other)[place // SIZES["mapped_file_size_commit_log"]], place + 16)
+    alone = doctor.diff(store, other)
+    assert alone.first == place
+    assert doctor.diff(store, other, jobs=2) == alone
