@@ -301,14 +301,24 @@ def _merged(parts: Iterable[Runs]) -> Runs:
 
 
 def present_runs(files: UnitFiles, key: QueueKey, runs: list[Run]) -> list[Run]:
-    """The runs from the record on that the queue's number 0 leads to.
+    """The runs of a queue without those of a topic that was deleted and made again since.
 
-    What lies before is of a topic that was deleted and made again, which counts from 0 again.
+    A topic that was made again counts from 0 again. Its runs begin with the record that the
+    queue's number 0 leads to, or, where that unit is lost, where numbers step back to some that the
+    queue has there.
     """
     begin, size = UNIT_HEAD.unpack_from(files.units(key, 0, 1))
     number = bisect_left(runs, begin, key=lambda one: one.phy_offset)
-    again = 0 < number < len(runs) and runs[number].first < runs[number - 1].stop
-    return runs[number:] if size > 0 and again else runs
+    if size > 0 and 0 < number < len(runs) and runs[number].first < runs[number - 1].stop:
+        return runs[number:]
+    for number in range(len(runs) - 1, 0, -1):
+        one = runs[number]
+        if one.first < runs[number - 1].stop:
+            begin, size = UNIT_HEAD.unpack_from(files.units(key, one.stop - 1, 1))
+            alone = one.stop - one.first == 1
+            if size > 0 and (begin == one.phy_offset if alone else begin > one.phy_offset):
+                return runs[number:]
+    return runs
 
 
 def has_offset(runs: list[Run], queue_offset: int) -> bool:

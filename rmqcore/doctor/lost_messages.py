@@ -64,10 +64,15 @@ def lost_messages(
         return []
     edges = np.array(stretches, np.int64).reshape(-1, 2)
     found: list[LostMessage] = []
+    made_again: dict[QueueKey, Run] = {}
     files = UnitFiles(directory, queue_file_size)
     try:
         for key in queue_keys(directory.consume_queue):
-            found += _of_queue(files, key, edges, present_runs(files, key, runs.get(key, [])))
+            known = runs.get(key, [])
+            present = present_runs(files, key, known)
+            found += _of_queue(files, key, edges, present)
+            if len(present) < len(known) and present[0].first > 0:
+                made_again[key] = present[0]
         for key in queue_keys(directory.batch_consume_queue):
             units = files.batches(key)
             for unit in units[_inside(units, edges)]:
@@ -75,7 +80,47 @@ def lost_messages(
                 found.append(LostMessage(phy_offset, size, *key, base, count))
     finally:
         files.close()
+    for key, first in made_again.items():
+        found += _beginning(stretches, key, first, found)
     return sorted(found)
+
+
+def _beginning(
+    stretches: Sequence[tuple[int, int]], key: QueueKey, first: Run, known: list[LostMessage]
+) -> list[LostMessage]:
+    """The first messages of a topic that was made again, of which not even units are left.
+
+    Only numbers that begin again, with 0 and 1, tell that what follows is no repetition of what
+    was deleted. Where they lay nobody knows: they get places that no other lost message needs.
+    """
+    size = SMALLEST_RECORD_SIZE + len(key[0].encode())
+    own = {one.queue_offset: one for one in known if key == (one.topic, one.queue_id)}
+    made: list[LostMessage] = []
+    for number in reversed(range(min(first.first, 2))):
+        if number not in own:
+            taken = sorted([*known, *made])
+            behind = [one.phy_offset for one in own.values() if one.queue_offset > number]
+            place = _free_place(stretches, min(behind, default=first.phy_offset), size, taken)
+            if place is None:
+                break
+            own[number] = LostMessage(place, size, *key, number)
+            made.append(own[number])
+    return made
+
+
+def _free_place(
+    stretches: Sequence[tuple[int, int]], high: int, size: int, taken: list[LostMessage]
+) -> int | None:
+    """The last place before a physical offset that has room for a record beside others."""
+    for start, stop in reversed(stretches):
+        inside = [one for one in taken if start <= one.phy_offset < stop]
+        lows = [start, *(one.phy_offset + one.size for one in inside)]
+        limits = [*(one.phy_offset for one in inside), stop]
+        for low, limit in reversed(list(zip(lows, limits, strict=True))):
+            place = min(limit, high) - SMALLEST_RECORD_SIZE - size
+            if place >= low:
+                return place if place - low >= SMALLEST_RECORD_SIZE else low
+    return None
 
 
 def _of_queue(

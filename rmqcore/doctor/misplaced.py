@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain, islice
 
 import numpy as np
@@ -31,9 +30,7 @@ from rmqcore.doctor.log_survey import (
     merged_batch_runs,
     present_runs,
 )
-from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX
-from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
@@ -48,18 +45,18 @@ _REASON = "the body is whole, but the header names a place in a queue that is no
 
 
 def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
-    """Make a gap of each record whose header names a wrong place; its claim goes from the runs."""
-    deleted = DeletedTopics(log.directory)
-    with suppress(CorruptConfigFileError):
-        deleted.load()
+    """Make a gap of each record whose header names a wrong place; its claim goes from the runs.
+
+    Args:
+        log: of the store.
+        surveys: of its files; get the gaps.
+        runs: what the log has of each queue, but for topics that were deleted.
+    """
     places: set[int] = set()
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
         for key, found in runs.items():
-            since = deleted.since(key[0])
-            kept = [one for one in found if one.phy_offset >= since]
-            if not deleted.is_gone(key[0]):
-                places.update(one.phy_offset for one in _outliers(files, key, kept))
+            places.update(one.phy_offset for one in _outliers(files, key, found))
         for key in queue_keys(log.directory.consume_queue):
             places.update(_contradicted(log, files, key, runs))
         for key, batch_runs in merged_batch_runs(surveys).items():
@@ -83,13 +80,16 @@ def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
 def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]:
     """Runs of one message with an offset that neither what is before nor behind it agrees with.
 
-    What is behind may be what is wrong, where the queue has the message in its place.
+    What is behind may be what is wrong, where the queue has the message in its place. What is of a
+    topic that was made again since only has to be no further away than any queue allows.
     """
+    present = present_runs(files, key, runs)
+    past = len(runs) - len(present)
     for number, one in enumerate(runs):
         before = runs[number - 1].stop if number else one.first
         after = runs[number + 1].first if number + 1 < len(runs) else 0
         too_far = one.first - before > HOLE_UNITS_MAX
-        if one.stop - one.first == 1 and (too_far or 0 < after < one.first):
+        if one.stop - one.first == 1 and (too_far or (number >= past and 0 < after < one.first)):
             phy_offset, _ = UNIT_HEAD.unpack_from(files.units(key, one.first, 1))
             if too_far or phy_offset != one.phy_offset:
                 yield one

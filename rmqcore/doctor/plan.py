@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -38,7 +39,8 @@ from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
 from rmqcore.doctor.stale_tail import drop_stale_tail
 from rmqcore.doctor.verify import Verification
 from rmqcore.doctor.verify_files import config_value, leases_problem
-from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.errors import CorruptConfigFileError, CorruptStoreError, StoreError
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
@@ -343,7 +345,7 @@ class Planner:
             progress=tell,
         )
         drop_stale_tail(log, surveys)
-        self.runs = merged_runs(surveys)
+        self.runs = self._without_deleted(merged_runs(surveys))
         add_misplaced(log, surveys, self.runs)
         gaps = list(gaps_of(surveys, size))
         self._plan_lost(gaps, surveys, size)
@@ -352,6 +354,17 @@ class Planner:
         self._plan_sizes(surveys, size)
         self._plan_end(surveys, size)
         return len(self._plan.steps) > before
+
+    def _without_deleted(self, runs: Runs) -> Runs:
+        """The runs of what is in a queue, and was not deleted with its topic."""
+        deleted = DeletedTopics(self._directory)
+        with suppress(CorruptConfigFileError):
+            deleted.load()
+        return {
+            key: [one for one in found if one.phy_offset >= deleted.since(key[0])]
+            for key, found in runs.items()
+            if not deleted.is_gone(key[0])
+        }
 
     def _regular_files(self, size: int) -> list[tuple[int, Path, int]]:
         """The log's files; one whose name is no offset of this log is taken out."""

@@ -260,3 +260,36 @@ def test_a_queue_file_with_a_wrong_name_does_not_contradict_a_topic_that_was_mad
     assert report.clean
     assert report.plan.lost == []
     assert_found(golden.path, known)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_topic_that_was_made_again_keeps_its_numbers_without_the_first(golden_store, lost):
+    golden = golden_store("5.5.0", "recreated")
+    known = known_messages(golden.path)
+    first = [one for one in known if (one.topic, one.queue_id) == ("TopicAgain", 0)][:lost]
+    for one in first:
+        overwrite(log_files(golden.path)[0], one.phy_offset, bytes(len(one.record)))
+    (path,) = (golden.path / "consumequeue" / "TopicAgain" / "0").iterdir()
+    # the units with number 0 and 1
+    overwrite(path, 0, b"<html>502 Bad Gateway</html>")
+    report = doctor.repair(golden.path, config=golden.conf)
+    assert report.clean
+    assert [(one.topic, one.queue_offset) for one in report.plan.lost] == [
+        ("TopicAgain", number) for number in range(lost)
+    ]
+    assert_found(golden.path, [one for one in known if one not in first])
+
+
+def test_a_far_number_of_a_deleted_topic_is_no_loss(store_path):
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        places = [opened.put("Gone", b"%d" % number).phy_offset for number in range(9)]
+        opened.delete_topic("Gone")
+        other = [opened.put("T", b"%d" % number).phy_offset for number in range(9)]
+    known = known_messages(store_path)
+    overwrite(log_files(store_path)[0], places[4] + 21, b"\x40")
+    overwrite(log_files(store_path)[0], other[4] + 4, bytes(4))
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert report.plan.unnamed == []
+    assert [(one.topic, one.queue_offset) for one in report.plan.lost] == [("T", 4)]
+    assert_found(store_path, [one for one in known if one.queue_offset != 4])
