@@ -12,6 +12,7 @@ has beside it.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -41,6 +42,7 @@ from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
 
 #: so many units of one queue are followed into the log
 _FOLLOWED_MAX = 10_000
+_TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _REASON = "the body is whole, but the header names a place in a queue that is not the record's"
 
 
@@ -80,16 +82,20 @@ def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
 def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]:
     """Runs of one message with an offset that neither what is before nor behind it agrees with.
 
+    Or with a topic that has a character that no topic's name has.
+
     What is behind may be what is wrong, where the queue has the message in its place. What is of a
     topic that was made again since only has to be no further away than any queue allows.
     """
     present = present_runs(files, key, runs)
     past = len(runs) - len(present)
+    no_topic = not (key[0].startswith(LIGHT_QUEUE_PREFIX) or _TOPIC_NAME.fullmatch(key[0]))
     for number, one in enumerate(runs):
         before = runs[number - 1].stop if number else one.first
         after = runs[number + 1].first if number + 1 < len(runs) else 0
         too_far = one.first - before > HOLE_UNITS_MAX
-        if one.stop - one.first == 1 and (too_far or (number >= past and 0 < after < one.first)):
+        steps_back = number >= past and 0 < after < one.first
+        if one.stop - one.first == 1 and (too_far or steps_back or no_topic):
             phy_offset, _ = UNIT_HEAD.unpack_from(files.units(key, one.first, 1))
             if too_far or phy_offset != one.phy_offset:
                 yield one

@@ -293,3 +293,14 @@ def test_a_far_number_of_a_deleted_topic_is_no_loss(store_path):
     assert report.plan.unnamed == []
     assert [(one.topic, one.queue_offset) for one in report.plan.lost] == [("T", 4)]
     assert_found(store_path, [one for one in known if one.queue_offset != 4])
+
+
+@pytest.mark.parametrize("bits", [0x40, 0x80])
+def test_a_topic_that_rotted_into_no_name_makes_no_queue_when_all_are_lost(store, bits):
+    known = known_messages(store)
+    one = known[7]
+    flip(log_files(store)[0], one.phy_offset + one.record.index(b"\x01T") + 1, bits)
+    shutil.rmtree(store / "consumequeue")
+    assert doctor.repair(store).clean
+    assert {path.name for path in (store / "consumequeue").iterdir()} == {m.topic for m in known}
+    assert_found(store, [other for other in known if other != one])
