@@ -283,8 +283,8 @@ class Planner:
         if self._name_misnamed():
             return plan
         self._plan_config_files()
-        log_steps = self._plan_log(jobs, progress)
-        self._plan_derived(log_steps, jobs, progress)
+        records_change = self._plan_log(jobs, progress)
+        self._plan_derived(records_change, jobs, progress)
         self._plan_offsets()
         self._plan_ending()
         return plan
@@ -328,8 +328,7 @@ class Planner:
     # ---- the log
 
     def _plan_log(self, jobs: int | Runner, progress: DoctorProgress | None) -> bool:
-        """Plan the steps of the log; False when it is whole."""
-        before = len(self._plan.steps)
+        """Plan the steps of the log; False when no whole record goes, nor any comes."""
         size = self._config.mapped_file_size_commit_log
         files = self._regular_files(size)
         tell = None if progress is None else lambda done, total: progress("log", done, total)
@@ -353,7 +352,10 @@ class Planner:
             self._plan_gap(file, gap, size)
         self._plan_sizes(surveys, size)
         self._plan_end(surveys, size)
-        return len(self._plan.steps) > before
+        return any(
+            step.kind in (StepKind.COVER, StepKind.RESIZE, StepKind.REMOVE_FILE)
+            for step in self._plan.steps
+        )
 
     def _without_deleted(self, runs: Runs) -> Runs:
         """The runs of what is in a queue, and was not deleted with its topic."""
@@ -473,10 +475,10 @@ class Planner:
     # ---- what is derived
 
     def _plan_derived(
-        self, log_steps: bool, jobs: int | Runner, progress: DoctorProgress | None
+        self, records_change: bool, jobs: int | Runner, progress: DoctorProgress | None
     ) -> None:
-        queues = index = "the log has changed" if log_steps else ""
-        if not log_steps:
+        queues = index = "the log has changed" if records_change else ""
+        if not records_change:
             # `verify` would take a repair's own lock for a writer's
             report = VerifyReport(self._directory.path, live=self._plan.live)
             place = StoreDir(self._directory.path, self._given.store_path_commit_log)

@@ -22,6 +22,7 @@ from doctor.damage import (
     overwrite,
     some_damage,
     torn_tail,
+    used,
     whole,
     zeroed_region,
 )
@@ -542,3 +543,25 @@ def test_what_is_lost_with_all_of_a_topic_that_was_made_again_is_named(store_pat
     report = doctor.repair(store_path)
     assert report.clean
     assert [one.queue_offset for one in report.plan.lost] == [0, 1, 2]
+
+
+def test_a_torn_tail_is_cut_and_nothing_more_where_queues_and_index_agree(store_path):
+    with rmqcore.open_store(store_path) as store:
+        places = [store.put("T", b"body", keys=f"k{number}").phy_offset for number in range(9)]
+    known = known_messages(store_path)
+    torn = shutil.copytree(store_path, store_path.with_name("torn"))
+    overwrite(log_files(torn)[0], used(log_files(torn)[0]), b"\x00\x00\x01\x00 never written whole")
+    report = doctor.repair(torn)
+    assert report.clean
+    assert [step.kind.value for step in report.plan.steps] == ["cut-tail", "checkpoint"]
+    assert_found(torn, known)
+    overwrite(log_files(store_path)[0], places[-1] + 4, bytes(4))
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert [step.kind.value for step in report.plan.steps] == [
+        "cut-tail",
+        "rebuild-queues",
+        "rebuild-index",
+        "checkpoint",
+    ]
+    assert_found(store_path, known[:-1])
