@@ -63,3 +63,25 @@ def test_a_terabyte_is_repaired_within_a_bounded_memory(terabyte):
     doctor.undo(terabyte)
     assert not log[100].exists()
     assert log[200].stat().st_size == 0
+
+
+@pytest.mark.slow
+def test_two_terabytes_are_compared_within_a_bounded_memory(terabyte, tmp_path):
+    other = tmp_path / "other"
+    (other / "commitlog").mkdir(parents=True)
+    for path in (terabyte / "commitlog").iterdir():
+        with path.open("rb") as log, (other / "commitlog" / path.name).open("wb") as copy:
+            copy.write(log.read(4096))
+            copy.truncate(GIB)
+    with (other / "commitlog" / f"{(FILES - 1) * GIB:020d}").open("r+b") as file:
+        file.seek(16)
+        file.write(b"\x01")
+    tracemalloc.start()
+    try:
+        report = doctor.diff(terabyte, other)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.first == (FILES - 1) * GIB
+    assert [one.fields for one in report.differences] == [("flag",)]
+    assert peak < MEMORY_MAX
