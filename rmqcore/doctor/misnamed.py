@@ -21,7 +21,7 @@ def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
     Args:
         files: (physical offset, path, bytes) of each log file.
     """
-    said = {start: _said_by(path, size) for start, path, size in files}
+    said = {start: place_said_by(path, size) for start, path, size in files}
     found = []
     for start, path, _ in files:
         place = said[start]
@@ -30,7 +30,7 @@ def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
     return found
 
 
-def _said_by(path: Path, size: int) -> int | None:
+def place_said_by(path: Path, size: int) -> int | None:
     """Where a file's first record says that it lies; None when it is not whole."""
     with path.open("rb") as stream:
         head = stream.read(RECORD_HEAD_SIZE)

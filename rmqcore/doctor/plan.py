@@ -32,7 +32,7 @@ from rmqcore.doctor.log_survey import (
     survey_log,
 )
 from rmqcore.doctor.lost_messages import LostMessage, lost_messages
-from rmqcore.doctor.misnamed import misnamed
+from rmqcore.doctor.misnamed import misnamed, place_said_by
 from rmqcore.doctor.misplaced import add_misplaced
 from rmqcore.doctor.offset_tables import offsets_ahead
 from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
@@ -369,13 +369,19 @@ class Planner:
         }
 
     def _regular_files(self, size: int) -> list[tuple[int, Path, int]]:
-        """The log's files; one whose name is no offset of this log is taken out."""
+        """The log's files; one whose name is no offset of this log is taken out.
+
+        Where the log lies is told by the files whose first records say that they are in place.
+        """
         files = numbered_files(self._directory.commit_log)
-        phases = [start % size for start, _, _ in files]
+        in_place = [start for start, path, length in files if place_said_by(path, length) == start]
+        believed = in_place or [start for start, _, _ in files]
+        phases = [start % size for start in believed]
         common = max(phases, key=phases.count, default=0)
         regular: list[tuple[int, Path, int]] = []
         for number, (start, path, length) in enumerate(files):
-            far = regular and start - regular[-1][0] > MISSING_MAX * size
+            behind = regular[-1][0] if regular else start
+            far = max(start - behind, believed[0] - start) > MISSING_MAX * size
             if start % size != common or far:
                 saves = "the log is one sequence of files again"
                 what = f"its name is no offset of a log of files of {size} bytes"

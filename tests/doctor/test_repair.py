@@ -31,11 +31,13 @@ import rmqcore
 from golden.check import digest_tree
 from golden.stores import RELEASES, packed_stores
 from rmqcore import doctor
+from rmqcore._codec import encode_record
 from rmqcore.config import load_config
 from rmqcore.doctor.cover import LOST_FLAG, LOST_PROPERTY
 from rmqcore.errors import ConfigError, StoreError, StoreLockedError
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.java.json import parse_java_json
+from rmqcore.message import Message
 
 ALL = packed_stores()
 DUMPS = Path(__file__).parents[1] / "unit" / "broker_configs"
@@ -565,3 +567,21 @@ def test_a_torn_tail_is_cut_and_nothing_more_where_queues_and_index_agree(store_
         "checkpoint",
     ]
     assert_found(store_path, known[:-1])
+
+
+@pytest.mark.parametrize(
+    ("start", "strays"), [(0, (700_001, 700_001 + (1 << 16))), (5000 << 16, (0,))]
+)
+def test_files_that_are_none_of_the_log_do_not_outvote_it(store_path, start, strays):
+    (store_path / "commitlog").mkdir(parents=True)
+    record = encode_record(
+        Message("T", b"body"), queue_offset=0, phy_offset=start, store_timestamp_ms=1000
+    )
+    log = store_path / "commitlog" / f"{start:020d}"
+    log.write_bytes(record.ljust(1 << 16, b"\0"))
+    for stray in strays:
+        log.with_name(f"{stray:020d}").write_bytes(b"x")
+    assert doctor.repair(store_path, config={"mapped_file_size_commit_log": 1 << 16}).clean
+    assert log_files(store_path) == [log]
+    with rmqcore.open_store(store_path, mode="r") as opened:
+        assert [message.body for message in opened.messages("T", 0)] == [b"body"]
