@@ -399,7 +399,7 @@ class Recovery:
         self.report.end_offset = end
         self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.truncate(end)
-        if not self._clean_shutdown:
+        if self.report.units_dropped or not self._clean_shutdown:
             self._drop_empty_queues()
         for start, stop in self._judge.passed_over:
             self.report.units_dropped += self._queues.blank_between(start, stop)

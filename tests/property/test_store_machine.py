@@ -1,12 +1,13 @@
-"""A whole store through puts, closings, kills, torn tails and lost files, against the oracle.
+"""A whole store through puts, deletions, closings, kills, cuts and lost files, against the oracle.
 
-After every opening all that was put is there, found by queue, key, time, position and id, and the
-derived files are those that the oracle derives from the log.
+After every opening all that was put, and was neither deleted nor cut off, is there, found by queue,
+key, time, position and id, and the derived files are those that the oracle derives from the log.
 """
 
 import shutil
 import struct
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from reference.consume_queue import FILLER, UNIT_SIZE, Unit
 from reference.index import IndexRule
 from reference.records import BLANK_SIZE
 from reference.recovery import Ending
@@ -40,10 +42,24 @@ PUT = {
     "keys": st.lists(st.sampled_from(KEYS), max_size=2).map(tuple),
     "sys_flag": st.sampled_from([0, 0, 0, 0x4, 0x8, 0xC]),
 }
+#: of these flags: not half of a transaction, and not rolled back
+QUEUED = (0, 0x8)
+
+
+def units_from(phy_offset, files):
+    """The units of queue files that point at or behind a log position, by file and place."""
+    return {
+        (name, at): unit
+        for name, data in files.items()
+        for at in range(0, len(data), UNIT_SIZE)
+        if (unit := Unit.decode(data[at : at + UNIT_SIZE])).is_valid
+        and unit.phy_offset >= phy_offset
+        and unit != FILLER
+    }
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """One store and the positions of everything that was put into it."""
+    """One store, what its log must hold, and of each queue the log positions by queue offset."""
 
     def __init__(self):
         super().__init__()
@@ -51,6 +67,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.generation = 0
         self.path = self.folder / "0"
         self.put_at = []
+        self.queues = defaultdict(list)
+        self.deleted_below = {}
         self.store = open_store(self.path, **SETTINGS)
 
     def teardown(self):
@@ -63,6 +81,8 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self, fields):
         receipt = self.store.put(**fields)
         self.put_at.append((receipt.phy_offset, fields["body"]))
+        if fields["sys_flag"] in QUEUED:
+            self.queues[fields["topic"], fields["queue_id"]].append(receipt.phy_offset)
 
     @rule(
         topic=TOPICS, bodies=st.lists(st.binary(min_size=1, max_size=400), min_size=1, max_size=5)
@@ -71,6 +91,27 @@ class StoreMachine(RuleBasedStateMachine):
         receipt = self.store.put_messages([Message(topic, body, keys=("k",)) for body in bodies])
         offsets = [int(message_id[-16:], 16) for message_id in receipt.message_id.split(",")]
         self.put_at += zip(offsets, bodies, strict=True)
+        self.queues[topic, 0] += offsets
+
+    @rule(topic=TOPICS)
+    def delete_topic(self, topic):
+        of_topic = [key for key in self.queues if key[0] == topic]
+        assert self.store.delete_topic(topic) == bool(of_topic)
+        if of_topic:
+            self.deleted_below[topic] = self.store.max_phy_offset
+        for key in of_topic:
+            del self.queues[key]
+        self.check()
+
+    @rule(count=st.integers(1, 3))
+    def expire_log_files(self, count):
+        self.store.flush()
+        log = self.store.log.queue
+        begin = min(log.files[0].file_from_offset + count * LOG_FILE, self.last_file())
+        self.store._retention.delete_before(begin)
+        assert self.store.min_phy_offset == begin
+        self.put_at = [(at, body) for at, body in self.put_at if at >= begin]
+        self.check()
 
     @rule()
     def flush(self):
@@ -98,6 +139,23 @@ class StoreMachine(RuleBasedStateMachine):
                 file.seek(at)
                 file.write((struct.pack(">iI", 300, 0xDAA320A7) + b"\xee" * 100)[:kept])
         self.reopen(None)
+
+    @rule(number=st.integers(0, 50), clean=st.booleans())
+    def cut_the_log_at_a_damaged_record(self, number, clean):
+        if clean:
+            self.store.close()
+        else:
+            self.die(flushed=False)
+        behind_others = [at for at, _ in self.put_at if at > self.last_file()]
+        if behind_others:
+            end = behind_others[number % len(behind_others)]
+            path = self.path / "commitlog" / f"{end - end % LOG_FILE:020d}"
+            with path.open("r+b") as file:
+                file.seek(end % LOG_FILE + 4)
+                file.write(b"\xee")
+            self.forget_from(end)
+        self.store = open_store(self.path, **SETTINGS, on_corruption="truncate")
+        self.check()
 
     @rule(number=st.integers(0, 50), clean=st.booleans())
     def lose_a_derived_file(self, number, clean):
@@ -145,8 +203,22 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.recovery_report.ending.value == ending.value
         self.check()
 
+    def forget_from(self, end):
+        """The log has been cut: what was behind its end is gone, its queue offsets are free."""
+        self.put_at = [(at, body) for at, body in self.put_at if at < end]
+        self.deleted_below = {topic: min(at, end) for topic, at in self.deleted_below.items()}
+        for key, positions in list(self.queues.items()):
+            self.queues[key] = [at for at in positions if at < end]
+            if not self.queues[key]:
+                del self.queues[key]
+
+    def last_file(self):
+        """Log position of the first byte of the file that is written."""
+        last = self.put_at[-1][0] if self.put_at else 0
+        return last - last % LOG_FILE
+
     def oracle(self):
-        return ReferenceStore(self.path, SIZES)
+        return ReferenceStore(self.path, SIZES, self.deleted_below)
 
     # ---- what must hold
 
@@ -161,16 +233,16 @@ class StoreMachine(RuleBasedStateMachine):
     def check_reads(self, oracle):
         store = self.store
         assert store.max_phy_offset == oracle.max_phy_offset
-        assert set(store.queues()) == oracle.queues.keys()
-        for topic, queue_id in oracle.queues:
+        assert set(store.queues()) == self.queues.keys()
+        assert store.min_phy_offset == oracle.min_phy_offset
+        for (topic, queue_id), positions in self.queues.items():
             records = oracle.queue(topic, queue_id)
-            assert store.min_queue_offset(topic, queue_id) == oracle.min_queue_offset(
-                topic, queue_id
-            )
-            assert store.max_queue_offset(topic, queue_id) == oracle.max_queue_offset(
-                topic, queue_id
-            )
-            found = store.get_message(topic, queue_id, 0, max_messages=1000).messages
+            end = len(positions)
+            first = end - len(records)
+            assert [r.phy_offset for r in records] == positions[first:]
+            assert store.min_queue_offset(topic, queue_id) == first
+            assert store.max_queue_offset(topic, queue_id) == end
+            found = store.get_message(topic, queue_id, first, max_messages=1000).messages
             assert [m.phy_offset for m in found] == [r.phy_offset for r in records]
             assert [bytes(m.body) for m in found] == [r.body for r in records]
             times = {record.store_timestamp_ms + step for record in records for step in (-1, 0, 1)}
@@ -196,7 +268,13 @@ class StoreMachine(RuleBasedStateMachine):
             for queue in root.glob("*/*")
             for start, data in read_files(queue).items()
         }
-        assert on_disk == oracle.consume_queue_files()
+        derived = oracle.consume_queue_files()
+        if oracle.min_phy_offset == 0:
+            assert on_disk == derived
+        begin = oracle.min_phy_offset
+        assert units_from(begin, on_disk) == units_from(begin, derived)
+        if begin > 0:  # how much is left of what was derived from deleted files is free
+            return
         index = [path.read_bytes() for path in sorted((self.path / "index").iterdir())]
         derived = oracle.index_files(IndexRule.KEYS_AND_TAGS)
         assert index == [bytes(f.data) for f in derived if f.header.index_count > 1]
@@ -220,6 +298,22 @@ def test_any_lost_file_is_derived_again(clean, number):
         message = {"topic": "T", "queue_id": step % 2, "body": b"x" * 100, "keys": ("k",)}
         machine.put(message | {"tags": None, "sys_flag": 0})
     machine.lose_a_derived_file(number, clean)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_queue_whose_messages_were_all_cut_off_is_gone(clean):
+    machine = StoreMachine()
+    message = {"queue_id": 0, "body": b"x" * 100, "tags": None, "keys": ("k",), "sys_flag": 0}
+    for topic in ("T", "Topic_B-2"):
+        machine.put(message | {"topic": topic})
+    machine.cut_the_log_at_a_damaged_record(0, clean)
+    assert machine.store.queues() == [("T", 0)]
+    for _ in range(3):
+        machine.put(message | {"topic": "T"})
+    machine.die_and_open(flushed=False)
+    machine.put(message | {"topic": "Topic_B-2"})
+    machine.close_and_open()
     machine.teardown()
 
 

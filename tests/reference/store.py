@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,25 @@ def read_files(directory: Path) -> dict[int, bytes]:
 class ReferenceStore:
     """Answers from the log's records, by looking at all of them."""
 
-    def __init__(self, path: Path, sizes: Sizes) -> None:
+    def __init__(
+        self, path: Path, sizes: Sizes, deleted_below: Mapping[str, int] | None = None
+    ) -> None:
+        """Read the log.
+
+        Args:
+            path: the store's directory.
+            sizes: of its files.
+            deleted_below: by topic that was deleted, the end of the log then; no record below it is
+                in a queue.
+        """
         self.sizes = sizes
+        since = deleted_below or {}
         self.log_files = read_files(path / "commitlog")
         self.walk: LogWalk = walk_log(self.log_files)
         self.records: list[Record] = self.walk.records
-        self.queues: dict[QueueKey, dict[int, Record]] = queues_of(self.records)
+        self.queues: dict[QueueKey, dict[int, Record]] = queues_of(
+            record for record in self.records if record.phy_offset >= since.get(record.topic, 0)
+        )
 
     @property
     def min_phy_offset(self) -> int:
