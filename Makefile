@@ -15,7 +15,7 @@ HERE   := $(CURDIR)
 # tests wait for the disk and for other processes half of their time
 SIDE_BY_SIDE := -n 3 --dist loadgroup
 
-.PHONY: help setup build run test test-long lint types stubs asan bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark test-spark-all test-debian wheel test-interop test-ha test-sharing test-sizes test-adapters clean
+.PHONY: help setup build run test test-long lint types stubs asan tsan bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark test-spark-all test-debian wheel test-interop test-ha test-sharing test-sizes test-adapters clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -92,6 +92,9 @@ bench-spark: build $(VENV)/spark ## Spark's paths beside Parquet's and the engin
 
 asan: $(VENV)/built ## unit, property and fuzz tests under the address and undefined-behaviour sanitizers
 	@scripts/lane asan $(PY)
+
+tsan: $(VENV)/built ## the tests of threads under the thread sanitizer
+	@scripts/lane tsan $(PY)
 
 wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, run the unit tests there
 	@scripts/lane wheel $(PY)

@@ -20,8 +20,8 @@ link_args = ["-Wl,--strip-all"]
 if os.environ.get("RMQCORE_DEBUG"):
     compile_args = ["-O1", "-g", "-fno-strict-aliasing", "-DRMQ_DEBUG=1"]
     link_args = []
-if os.environ.get("RMQCORE_SANITIZE"):
-    sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
+if sanitizers := os.environ.get("RMQCORE_SANITIZE"):
+    sanitize = [f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer", "-g"]
     compile_args = ["-O1", "-fno-strict-aliasing", *sanitize]
     link_args = sanitize
 
