@@ -87,7 +87,7 @@ class CommitLog:
         Raises:
             CorruptStoreError: a file has another length, or a file is missing between two.
         """
-        self.queue.load(lengthen=lengthen)
+        self.queue.load(lengthen=lengthen, keep_first=True)
         self.end.move_to(self.queue.max_offset)
 
     @property

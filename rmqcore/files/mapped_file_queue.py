@@ -125,7 +125,7 @@ class MappedFileQueue:
         self._sync_names = sync_names
         self.unsynced = False
 
-    def load(self, *, lengthen: bool = False) -> None:
+    def load(self, *, lengthen: bool = False, keep_first: bool = False) -> None:
         """Take in the files of the directory.
 
         A last file that is short and holds nothing, left by a crash during creation, is brought
@@ -134,12 +134,16 @@ class MappedFileQueue:
 
         Args:
             lengthen: do the same with a short last file that holds data.
+            keep_first: bring the first file to its length, too, in place of removing it: without
+                any, what is derived would tell of a lost log.
 
         Raises:
             CorruptStoreError: a file has another length, or a file is missing between two.
         """
         found = numbered_files(self.directory)
         begun = next((number for number, (_, _, size) in enumerate(found) if not size), len(found))
+        if keep_first and self.writable:
+            begun = max(begun, 1)
         if all(holds_nothing(path) for _, path, _ in found[begun:]):
             for _, path, _ in reversed(found[begun:]) if self.writable else ():
                 path.unlink()
@@ -147,7 +151,7 @@ class MappedFileQueue:
         files: list[MappedFile] = []
         for number, (start, path, size) in enumerate(found):
             last = number == len(found) - 1
-            if size != self.file_size and not (last and 0 < size < self.file_size):
+            if size != self.file_size and not (last and size < self.file_size):
                 raise CorruptStoreError(
                     path, -1, f"the file has {size} bytes, files here have {self.file_size}"
                 )

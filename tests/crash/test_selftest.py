@@ -15,6 +15,8 @@ from rmqcore.doctor.selftest.block_log import BlockLog
 from rmqcore.doctor.selftest.mounted import FILE_SYSTEMS, why_not
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_mark import StoreMark
+from rmqcore.recovery.recovery import Recovery
 
 
 def ignore(*_):
@@ -220,6 +222,32 @@ def test_files_made_ahead_may_have_names_and_no_length(tmp_path):
     queue.load()
     assert [file.file_from_offset for file in queue.files] == [0]
     assert [file.name for file in directory.iterdir()] == [f"{0:020d}"]
+
+
+def test_a_log_whose_only_file_has_no_length_keeps_it(store_path, monkeypatch):
+    """Without it an opening that was cut off in front of the queues would leave a lost log."""
+    sizes = {"mapped_file_size_commit_log": 1 << 16}
+    with open_store(store_path, **sizes) as store:
+        store.put("T", b"x")
+    (file,) = (store_path / "commitlog").iterdir()
+    os.truncate(file, 0)
+    (store_path / "abort").touch()
+
+    def cut_off(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(CorruptStoreError, match="the log ends here"):
+        # no kill takes a file's length
+        open_store(store_path, **sizes)
+    monkeypatch.setattr(StoreMark, "this_machine", lambda _: "started anew")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recovery, "run", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            open_store(store_path, **sizes)
+    assert file.exists()
+    with open_store(store_path, **sizes) as store:
+        assert store.max_queue_offset("T", 0) == 0
+        assert store.put("T", b"y").ok
 
 
 def test_an_empty_file_in_front_of_records_is_refused(tmp_path):
