@@ -54,6 +54,30 @@ class StatsSnapshot:
     transferred_count: int
 
 
+class PutLatencies:
+    """How long puts took; keeps nothing of the store, as the log's tail keeps this.
+
+    Attributes:
+        samples_ms: the last ones, milliseconds.
+        most_ms: the longest of all.
+
+    Threads: any.
+    """
+
+    def __init__(self) -> None:
+        self._lock = ReentrantLock()
+        self.samples_ms: deque[float] = deque(maxlen=_LATENCY_SAMPLES)
+        self.most_ms = 0.0
+
+    def took(self, elapsed_ms: float) -> None:
+        """Add the time of one put, milliseconds."""
+        # no lock, which a put would wait for: adding to a deque is one step
+        self.samples_ms.append(elapsed_ms)
+        if elapsed_ms > self.most_ms:
+            with self._lock.within():
+                self.most_ms = max(self.most_ms, elapsed_ms)
+
+
 class StoreStatsService:
     """Samples of latencies, and rates over 10, 60 and 600 seconds.
 
@@ -84,8 +108,8 @@ class StoreStatsService:
         self._boot_timestamp_ms = clock()
         self._put_failed_count = 0
         self._dispatch_max_buffer = 0
-        self._put_max_ms = 0.0
-        self._put_latencies_ms: deque[float] = deque(maxlen=_LATENCY_SAMPLES)
+        #: of puts that were timed
+        self.put_latencies = PutLatencies()
         self._snapshots: deque[StatsSnapshot] = deque(maxlen=max(_RATE_WINDOWS_S) + 1)
         self._snapshots.append(self.snapshot())
 
@@ -96,11 +120,7 @@ class StoreStatsService:
 
     def put_took(self, elapsed_ms: float) -> None:
         """Sample how long one put took, milliseconds: its wait for the disk, where it waits."""
-        # no lock, which a put would wait for: adding to a deque is one step
-        self._put_latencies_ms.append(elapsed_ms)
-        if elapsed_ms > self._put_max_ms:
-            with self._lock.within():
-                self._put_max_ms = max(self._put_max_ms, elapsed_ms)
+        self.put_latencies.took(elapsed_ms)
 
     def dispatch_lagged(self, size: int) -> None:
         """Note how many bytes of log wait for their dispatch."""
@@ -125,7 +145,7 @@ class StoreStatsService:
         Returns:
             Milliseconds; 0.0 without samples.
         """
-        samples = sorted(self._put_latencies_ms.copy())
+        samples = sorted(self.put_latencies.samples_ms.copy())
         if not samples:
             return 0.0
         return samples[min(len(samples) - 1, int(quantile * len(samples)))]
@@ -147,7 +167,7 @@ class StoreStatsService:
         return {
             "bootTimestamp": str(self._boot_timestamp_ms),
             "runtime": _format_runtime((now.timestamp_ms - self._boot_timestamp_ms) // 1000),
-            "putMessageEntireTimeMax": str(round(self._put_max_ms)),
+            "putMessageEntireTimeMax": str(round(self.put_latencies.most_ms)),
             "putMessageTimesTotal": str(total),
             "putMessageFailedTimes": str(self._put_failed_count),
             "putMessageSizeTotal": str(now.put_size),
@@ -168,7 +188,7 @@ class StoreStatsService:
 
     def _format_distribution(self) -> str:
         buckets = [0] * len(_BUCKET_NAMES)
-        for elapsed_ms in self._put_latencies_ms.copy():
+        for elapsed_ms in self.put_latencies.samples_ms.copy():
             whole_ms = int(elapsed_ms)
             buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1
         pairs = zip(_BUCKET_NAMES, buckets, strict=True)

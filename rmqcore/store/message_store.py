@@ -183,7 +183,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             put_counts=lambda: self._tail.counts,
             get_counts=lambda: self._reader.counts,
         )
-        self._tail.took = None if policy.waits_for_disk else self._stats.put_took
+        self._tail.took = None if policy.waits_for_disk else self._stats.put_latencies.took
 
     def _allocate_service(self) -> AllocateMappedFileService:
         config = self.config

@@ -76,7 +76,7 @@ cdef class LogTail(LogEnd):
 
     Attributes:
         took: called with the milliseconds of one put of 64, from before the lock to after it; None
-            calls nobody.
+            calls nobody. A thread that waits for a put keeps it, so it must not keep the store.
 
     Threads: any number of writers; one at a time holds the lock. A put that waits for that lock
     does not hold the GIL, and what has 64 KiB or more is copied without it.
