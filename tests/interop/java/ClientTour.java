@@ -79,7 +79,7 @@ public class ClientTour {
         public void onSuccess(SendResult result) { told("async", result); answered.countDown(); }
         public void onException(Throwable error) { line("FAILED", "" + error); answered.countDown(); }
       });
-    answered.await(10, TimeUnit.SECONDS);
+    answered.await(30, TimeUnit.SECONDS);
     for (int n = 0; n < 2; n++) producer.sendOneway(message("Send", "oneway" + n));
     List<Message> batch = new ArrayList<>();
     for (int n = 0; n < 6; n++) batch.add(message("Send", "batch" + n));
@@ -162,7 +162,7 @@ public class ClientTour {
       });
       consumer.start();
     }
-    left.await(10, TimeUnit.SECONDS);
+    left.await(60, TimeUnit.SECONDS);
     Thread.sleep(1000);
   }
 
