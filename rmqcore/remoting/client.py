@@ -152,6 +152,8 @@ class RemotingClient:
         opening = self._opening.get(address)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(address))
+            # who asked may have given up before it fails
+            opening.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._opening[address] = opening
         done, _ = await asyncio.wait([opening], timeout=timeout_ms / 1000)
         if not done:

@@ -1,6 +1,7 @@
 """A client connects when it must, pairs answers with requests, and says what went wrong."""
 
 import asyncio
+import gc
 import socket
 
 import pytest
@@ -131,6 +132,23 @@ def test_who_gives_up_connecting_does_not_end_it_for_others(run):
             assert (await second).code == 0
 
     run(scene())
+
+
+def test_a_connection_that_nobody_waits_for_any_more_fails_in_silence(run, caplog):
+    async def scene():
+        client = RemotingClient()
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            address = "127.0.0.1:{1}".format(*bound.getsockname())
+            asking = asyncio.create_task(client.invoke(address, RemotingCommand(ECHO)))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await until(lambda: not client._opening and asking.done())
+        await client.close()
+
+    run(scene())
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":1", "127.0.0.1:65536", "h:-1"])
