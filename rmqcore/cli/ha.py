@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
-from rmqcore.cli.options import AsJson, StorePath
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import print_json, print_table
+from rmqcore.cli.progress import Bars
 from rmqcore.cli.remote import (
     DEFAULT_NAME_SERVER,
     AccessKey,
@@ -20,6 +22,7 @@ from rmqcore.cli.remote import (
     access,
 )
 from rmqcore.client.blocking import Admin
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import Divergence, cut, fetch, find_divergence
 from rmqcore.remoting import RemotingError
 from rmqcore.store.opening import open_store
@@ -28,6 +31,7 @@ app = typer.Typer(
     help="Masters and slaves: how far they are in step.", epilog=EXIT_CODES, no_args_is_help=True
 )
 
+_AS_SLAVE = {"broker_role": "SLAVE", "on_corruption": "truncate"}
 _COLUMNS = ("broker_name", "role", "address", "end", "peer", "lag_bytes", "lag_ms", "problem")
 
 
@@ -108,6 +112,8 @@ def resync(
     get: Annotated[
         bool, typer.Option("--fetch", help="with --yes: get what the other side has more, at once")
     ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Say up to where a slave's log is its master's; with --yes cut it there.
@@ -118,14 +124,23 @@ def resync(
     A master that has lost the end of its log gets it back from its slave: on the store of the
     master, which is not running, with --yes --fetch and the replication port of the slave.
     """
-    with open_store(store, broker_role="SLAVE", on_corruption="truncate") as slave:
-        found = asyncio.run(find_divergence(slave, master))
-    kept, fetched = None, 0
-    if yes and not found.in_order:
-        kept = cut(store, found)
-    if yes:
-        with open_store(store, broker_role="SLAVE", on_corruption="truncate") as slave:
-            fetched = asyncio.run(fetch(slave, master)) if get else 0
+    asked = configured(config, settings).with_settings(_AS_SLAVE)
+    kept, fetched, end = None, 0, 0
+    with Bars() as bars:
+        with open_store(store, config=asked, create=False, progress=bars.recovery) as slave:
+            bars.hide_recovery()
+            found = asyncio.run(find_divergence(slave, master, partial(bars.show, "compare")))
+            # a log that is put aside whole tells the next opening no sizes
+            asked = slave.config
+        if yes and not found.in_order:
+            kept = cut(StoreDir(store, asked.store_path_commit_log), found)
+        if yes:
+            with open_store(store, config=asked, progress=bars.recovery) as slave:
+                bars.hide_recovery()
+                if get:
+                    shown = partial(bars.show, "fetch", total=None)
+                    fetched = asyncio.run(fetch(slave, master, shown))
+                    end = slave.max_phy_offset
     facts: dict[str, Any] = {
         "begin": found.begin,
         "same_up_to": found.common_end,
@@ -139,7 +154,7 @@ def resync(
     else:
         typer.echo(_told(found, kept))
         if fetched:
-            typer.echo(f"fetched {fetched} bytes; the log ends at {found.common_end + fetched}")
+            typer.echo(f"fetched {fetched} bytes; the log ends at {end}")
     if not found.in_order and kept is None:
         raise typer.Exit(ExitCode.FINDINGS)
 

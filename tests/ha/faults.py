@@ -24,6 +24,7 @@ from crash.fault_disk import FaultDisk
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.clock import wall_clock_ms
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import cut, fetch, find_divergence
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
@@ -434,10 +435,10 @@ class Scenario:
         await self.end(who, b"q")
         path, address = self.stores[who], self.ha_address(other)
         with open_store(path, broker_role="SLAVE", on_corruption="truncate") as store:
-            found = await find_divergence(store, address)
+            found, config = await find_divergence(store, address), store.config
         if not found.in_order:
-            cut(path, found)
-        with open_store(path, broker_role="SLAVE", on_corruption="truncate") as store:
+            cut(StoreDir(path), found)
+        with open_store(path, config=config) as store:
             await fetch(store, address)
         await self.start(who)
 

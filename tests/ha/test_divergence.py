@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from rmqcore import open_store
 from rmqcore.cli.app import app
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.message import Message
 
@@ -73,13 +74,13 @@ def resync(master, path):
     """Find where they part, cut there, and open the slave's store."""
 
     async def find(slave):
-        async with serving(master) as service:
+        async with serving(master, ha_send_heartbeat_interval=20) as service:
             return await find_divergence(slave, f"127.0.0.1:{service.port}")
 
     with slave_store(path) as slave:
         found = asyncio.run(find(slave))
     if not found.in_order:
-        cut(path, found)
+        cut(StoreDir(path), found)
     return found
 
 
