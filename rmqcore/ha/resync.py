@@ -7,12 +7,13 @@ reports an offset there gets the bytes from it on.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -272,9 +273,8 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
     """
     directory.lock()
     try:
-        name = f"resync-{time.strftime('%Y%m%d-%H%M%S')}-{divergence.common_end}"
-        kept = directory.path / name
-        (kept / "commitlog").mkdir(parents=True)
+        kept = _new_folder(directory.path, divergence.common_end)
+        (kept / "commitlog").mkdir()
         _cut_files(directory.commit_log, kept / "commitlog", divergence.common_end)
         if divergence.common_end <= divergence.begin:
             for derived in (
@@ -290,6 +290,16 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
         return kept
     finally:
         directory.unlock()
+
+
+def _new_folder(store: Path, at: int) -> Path:
+    name = f"resync-{time.strftime('%Y%m%d-%H%M%S')}-{at}"
+    for number in itertools.count(1):
+        folder = store / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir()
+            break
+    return folder
 
 
 def _cut_files(log: Path, kept: Path, at: int) -> None:

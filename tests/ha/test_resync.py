@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from ha.pair import (
@@ -192,6 +193,22 @@ def test_a_log_with_nothing_in_common_is_fetched_anew_in_files_of_its_size(tmp_p
         with open_store(tmp_path / "s") as again:
             assert log_bytes(again) == log_bytes(master)
             assert derived(again) == derived(master)
+
+
+def test_what_is_cut_off_twice_in_a_second_is_kept_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(resync, "time", SimpleNamespace(strftime=lambda _: "now"))
+    end = parted(tmp_path, 30, 300, 5)
+    with master_store(tmp_path / "m") as master:
+        kept = []
+        for count in (300, 7, 0):
+            with open_store(tmp_path / "s", on_corruption="truncate") as slave:
+                fill(slave, count, seed=9)
+            kept.append(json.loads(command(master, str(tmp_path / "s"), "--yes").stdout)["kept_in"])
+    assert [path and path.rpartition("/")[2] for path in kept] == [
+        f"resync-now-{end}",
+        f"resync-now-{end}-2",
+        None,
+    ]
 
 
 def test_a_log_that_lies_elsewhere_is_led_back(tmp_path):
