@@ -22,16 +22,19 @@ from rmqcore.cli.remote import (
     access,
 )
 from rmqcore.client.blocking import Admin
+from rmqcore.config import StoreConfig
+from rmqcore.errors import CorruptStoreError
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.ha.resync import Divergence, cut, fetch, find_divergence
+from rmqcore.ha.resync import Divergence, cut, damage_in, fetch, find_divergence
+from rmqcore.recovery.geometry import fitted_config
 from rmqcore.remoting import RemotingError
+from rmqcore.remoting.client import split_address
 from rmqcore.store.opening import open_store
 
 app = typer.Typer(
     help="Masters and slaves: how far they are in step.", epilog=EXIT_CODES, no_args_is_help=True
 )
 
-_AS_SLAVE = {"broker_role": "SLAVE", "on_corruption": "truncate"}
 _COLUMNS = ("broker_name", "role", "address", "end", "peer", "lag_bytes", "lag_ms", "problem")
 
 
@@ -124,18 +127,22 @@ def resync(
     A master that has lost the end of its log gets it back from its slave: on the store of the
     master, which is not running, with --yes --fetch and the replication port of the slave.
     """
-    asked = configured(config, settings).with_settings(_AS_SLAVE)
+    try:
+        split_address(master)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--master") from error
+    asked = configured(config, settings).with_settings({"broker_role": "SLAVE"})
+    directory = StoreDir(store, asked.store_path_commit_log)
+    directory.require()
+    # a log that is put aside whole tells the next opening no sizes
+    asked = fitted_config(asked, directory)
     kept, fetched, end = None, 0, 0
     with Bars() as bars:
-        with open_store(store, config=asked, create=False, progress=bars.recovery) as slave:
-            bars.hide_recovery()
-            found = asyncio.run(find_divergence(slave, master, partial(bars.show, "compare")))
-            # a log that is put aside whole tells the next opening no sizes
-            asked = slave.config
+        found, damaged = _found(directory, asked, master, bars, cuts=yes)
         if yes and not found.in_order:
-            kept = cut(StoreDir(store, asked.store_path_commit_log), found)
+            kept = cut(directory, found)
         if yes:
-            with open_store(store, config=asked, progress=bars.recovery) as slave:
+            with open_store(store, config=_cut_short(asked), progress=bars.recovery) as slave:
                 bars.hide_recovery()
                 if get:
                     shown = partial(bars.show, "fetch", total=None)
@@ -147,6 +154,7 @@ def resync(
         "end": found.end,
         "differs": found.master_goes_on,
         "kept_in": str(kept) if kept else None,
+        "damaged_kept_in": str(damaged) if damaged else None,
         "fetched": fetched,
     }
     if as_json:
@@ -159,9 +167,47 @@ def resync(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _cut_short(config: StoreConfig) -> StoreConfig:
+    """The settings that open a store whose log was cut: queues and index follow it."""
+    return config.with_settings({"on_corruption": "truncate"})
+
+
+def _found(
+    directory: StoreDir, config: StoreConfig, master: str, bars: Bars, *, cuts: bool
+) -> tuple[Divergence, Path | None]:
+    """Compare a store's log with its master's; a damaged one is cut first, where that is allowed.
+
+    Returns:
+        what was found, and the folder that keeps what followed the damage.
+    """
+
+    def compared(asked: StoreConfig) -> Divergence:
+        with open_store(
+            directory.path, config=asked, create=False, progress=bars.recovery
+        ) as slave:
+            bars.hide_recovery()
+            return asyncio.run(find_divergence(slave, master, partial(bars.show, "compare")))
+
+    try:
+        return compared(config), None
+    except CorruptStoreError as error:
+        damage = damage_in(directory, error)
+        if damage is None:
+            raise
+        if not cuts:
+            error.add_note("--yes ends the log there, and keeps what follows in a folder")
+            raise
+    kept = cut(directory, damage)
+    typer.echo(f"damaged at {damage.common_end}; what follows is kept in {kept}", err=True)
+    return compared(_cut_short(config)), kept
+
+
 def _told(found: Divergence, kept: Path | None) -> str:
     if found.in_order:
         return f"the log is the master's up to its end, {found.end}: nothing to do"
+    if found.end == found.begin:
+        does = f"is put aside in {kept}" if kept else "--yes begins it anew"
+        return f"the log is empty, and begins at {found.end}, where the master has nothing: {does}"
     lost = found.end - found.common_end
     if kept is not None:
         return f"cut at {found.common_end}; {lost} bytes are kept in {kept}"

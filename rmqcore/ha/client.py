@@ -17,7 +17,7 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptRecordError, RmqCoreError
 from rmqcore.ha.connection import FlowMonitor
 from rmqcore.ha.errors import DivergedError
-from rmqcore.ha.frames import REPORT, FrameReader
+from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import connect, send_all
@@ -149,7 +149,7 @@ class HAClient:
         self._asks = 0
         self._takes_last = False
         self._reported = self._idle = 0
-        self._last_read = self._last_write = 0.0
+        self._last_read = self._last_write = self._last_data = 0.0
         self._last_read_ms = self._last_write_ms = 0
 
     async def run(self) -> None:
@@ -197,7 +197,7 @@ class HAClient:
         loop = asyncio.get_running_loop()
         start = await self._where_to_begin()
         self._heard()
-        self._idle = 0
+        self._idle, self._last_data = 0, time.monotonic()
         self.state = HAState.TRANSFER
         await self._report(sock, start)
         tasks = [
@@ -280,11 +280,14 @@ class HAClient:
                 await self._append(body, offset)
                 expected = offset + len(body)
                 self._idle = 0 if body else self._idle + 1
+                if body:
+                    self._last_data = time.monotonic()
             appended = self._store.appended_offset
-            if self._idle >= _IDLE_MAX and self._asks and appended == 0:
+            has_nothing = self._has_nothing()
+            if has_nothing and self._asks and appended == 0:
                 self._asks, self._takes_last = 0, True
                 return "it has nothing from the beginning on: asked for what it has"
-            if self._idle >= _IDLE_MAX and expected < appended:
+            if has_nothing and expected < appended:
                 raise DivergedError(
                     f"the master has nothing from {expected} on, where this log goes on to "
                     f"{appended}: it has lost its end, or the log is another's. "
@@ -300,6 +303,10 @@ class HAClient:
                 await self._note_compared()
             # a master that sends without a pause leaves the others on this loop their turn
             await asyncio.sleep(0)
+
+    def _has_nothing(self) -> bool:
+        """Whether the master has said for long enough that it has nothing to send."""
+        return self._idle >= _IDLE_MAX and time.monotonic() - self._last_data >= QUIET_S
 
     async def _note_compared(self) -> None:
         self._unsure = False

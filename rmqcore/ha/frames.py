@@ -19,6 +19,8 @@ REPORT: Final = struct.Struct(">q")
 HEADER: Final = struct.Struct(">qi")
 #: what a slave can hold of one frame: RocketMQ's own buffer
 FRAME_SIZE_MAX: Final = 4 * 1024 * 1024
+#: a master that is bound to so many bytes a second may send heart-beats only, for as long as that
+QUIET_S: Final = 1.5
 #: no log is as long; what names such an offset speaks another protocol
 OFFSET_MAX: Final = 1 << 56
 

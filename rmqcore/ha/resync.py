@@ -7,6 +7,7 @@ reports an offset there gets the bytes from it on.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import shutil
@@ -18,22 +19,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import StoreDir, sync_directory
-from rmqcore.ha.frames import OFFSET_MAX, REPORT, FrameReader
+from rmqcore.files.store_dir import StoreDir, make_directory, room_at, sync_directory, sync_file
+from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 #: a master sends a heart-beat every 5 s when it has nothing else
 _SILENCE_S: Final = 20.0
-#: how often a slave says that it is there
-_REPORT_S: Final = 5.0
+#: how often this side says that it is there; how long a master waits for that is its own setting
+_REPORT_S: Final = 0.2
 #: the first heart-beat may come before the report was looked at, the second does not
 _IDLE_MAX: Final = 2
 #: the byte that a log can be asked for from: a report of 0 asks for the last file only, and byte 0
 #: is the first of a record's size, which is below 16 MiB
 _FIRST: Final = 1
 _LOOK: Final = 1 << 20
+#: bytes of a frame of RocketMQ's that is followed by more; ours are larger
+_BATCH: Final = 32 * 1024
+#: who sends smaller ones only, for so long, has sent all, and what is put into it since
+_GROWS_S: Final = 3.0
 
 
 class ReadLog(Protocol):
@@ -86,7 +92,8 @@ class Divergence:
 
     Attributes:
         begin: offset where the slave's log begins.
-        common_end: both have the same records up to here; ``begin`` when they have none in common.
+        common_end: both have the same records up to here; ``begin`` when they have none in common,
+            0 when the slave's log is empty behind 0, where the master has nothing.
         end: offset where the slave's log ends.
         master_goes_on: whether the master has something else there, not only nothing yet.
     """
@@ -121,6 +128,8 @@ async def find_divergence(
         HAError: what answers there is no master.
     """
     begin, end = log.min_phy_offset, log.max_phy_offset
+    if end == begin > 0 and not await _sends(address, begin):
+        return Divergence(begin, 0, end, False)
     if end <= max(begin, _FIRST):
         return Divergence(begin, end, end, False)
     start = await _first_sent(address, begin, end, log.log_file_size)
@@ -132,35 +141,44 @@ async def find_divergence(
     if same == end:
         return Divergence(begin, end, end, False)
     # a cut inside of a record would leave one whose end is zeros, and may pass for whole
-    common_end = begin if same == start else log.record_begin(same)
-    return Divergence(begin, common_end, end, differs)
+    common_end = log.record_begin(same)
+    return Divergence(begin, common_end if common_end > start else begin, end, differs)
 
 
 async def _first_sent(address: str, begin: int, end: int, file_size: int) -> int | None:
     """The lowest offset, of those in question, that a master sends; None: it has none of them."""
-    if await _sent_first(address, max(begin, _FIRST)) is not None:
+    if await _sends(address, max(begin, _FIRST)):
         return max(begin, _FIRST)
-    # 0 is answered by an offset that it has
-    known = await _sent_first(address, 0)
-    if known is None:
-        return None
-    starts = range(begin - begin % file_size + file_size, min(end, known + 1), file_size)
+    last = await _answered(address, 0)
+    # of these it has all behind the first that it sends; where its last file begins, it may end
+    starts = range(begin - begin % file_size + file_size, min(end, last), file_size)
     low, high = 0, len(starts)
     while low < high:
         middle = (low + high) // 2
-        if await _sent_first(address, starts[middle]) is None:
-            low = middle + 1
-        else:
+        if await _sends(address, starts[middle]):
             high = middle
-    return starts[low] if low < len(starts) else None
+        else:
+            low = middle + 1
+    if low < len(starts):
+        return starts[low]
+    return last if begin < last < end and await _sends(address, last) else None
 
 
-async def _sent_first(address: str, offset: int) -> int | None:
-    """The offset of what a master sends first when it is asked for one; None: it sends nothing."""
+async def _sends(address: str, offset: int) -> bool:
+    """Whether a master has something from an offset on."""
+    async with aclosing(_sent_from(address, offset)) as sent:
+        async for _, body in sent:
+            if body:
+                return True
+    return False
+
+
+async def _answered(address: str, offset: int) -> int:
+    """The offset that a master answers one with: the same, but for 0 one where it has a file."""
     async with aclosing(_sent_from(address, offset)) as sent:
         async for begin, _ in sent:
             return begin
-    return None
+    return offset
 
 
 async def _same_from(
@@ -169,6 +187,8 @@ async def _same_from(
     """Up to where both are the same from an offset on, and whether the master differs there."""
     async with aclosing(_sent_from(address, at)) as sent:
         async for offset, theirs in sent:
+            if not theirs:
+                continue
             ours = bytes(log.bytes_at(offset, min(len(theirs), stop - offset)) or b"")
             if ours != theirs[: len(ours)]:
                 pairs = enumerate(zip(ours, theirs, strict=False))
@@ -181,7 +201,7 @@ async def _same_from(
 
 
 async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, bytes], None]:
-    """What a master sends from an offset on, until heart-beats say that this is all.
+    """What a master sends from an offset on, heart-beats too, until they say that this is all.
 
     Raises:
         OSError: it cannot be reached, or ends before it has said so.
@@ -191,8 +211,8 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
     sock = await connect(address, _CONNECT_TIMEOUT_S)
     reporting = loop.create_task(_report(sock, offset))
     try:
-        frames, idle = FrameReader(1), 0
-        while idle < _IDLE_MAX:
+        frames, idle, since = FrameReader(1), 0, loop.time()
+        while idle < _IDLE_MAX or loop.time() - since < QUIET_S:
             try:
                 async with asyncio.timeout(_SILENCE_S):
                     size = await loop.sock_recv_into(sock, frames.free)
@@ -203,9 +223,9 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
                 raise ConnectionResetError(f"{address}: it has closed the connection")
             for begin, body in frames.received(size, offset):
                 offset = begin + len(body)
+                yield begin, bytes(body)
                 idle = 0 if body else idle + 1
-                if body:
-                    yield begin, bytes(body)
+                since = loop.time() if body else since
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
@@ -223,6 +243,8 @@ async def fetch(
     log: AppendedLog, address: str, progress: Callable[[int], None] = lambda _done: None
 ) -> int:
     """Append what the other side has behind the end of a log that is the same up to there.
+
+    It need not stand still: this ends when all was had but what has just been put into it.
 
     Args:
         log: of a store that was opened as a slave's.
@@ -243,14 +265,32 @@ async def fetch(
         start = await _first_sent(address, 0, OFFSET_MAX, log.log_file_size)
     if start is None:
         return 0
+    loop, grows_since = asyncio.get_running_loop(), None
     async with aclosing(_sent_from(address, start)) as sent:
         async for offset, data in sent:
+            if not data:
+                continue
             if offset == _FIRST and begin == 0:
                 log.append_data(b"\0" + data, 0)
             else:
                 log.append_data(data, offset)
             progress(offset + len(data) - start)
+            if grows_since is None or len(data) >= _BATCH:
+                grows_since = loop.time()
+            elif loop.time() - grows_since >= _GROWS_S:
+                break
     return log.drop_partial() - (0 if start == _FIRST else start)
+
+
+def damage_in(directory: StoreDir, error: CorruptStoreError) -> Divergence | None:
+    """Where to cut a log that an opening has found damaged; None when that is not in the log."""
+    files = numbered_files(directory.commit_log)
+    if not files or error.phy_offset < 0:
+        return None
+    if directory.commit_log not in (error.path, error.path.parent):
+        return None
+    last, _, size = files[-1]
+    return Divergence(files[0][0], error.phy_offset, last + size, False)
 
 
 def cut(directory: StoreDir, divergence: Divergence) -> Path:
@@ -259,6 +299,9 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
     What is cut off is kept. The next opening with ``on_corruption="truncate"`` brings queues and
     index down to it. A log that has nothing in common with its master's is put aside whole, with
     what was derived from it, and begins anew.
+
+    Whatever ends it in the middle, everything is in the store or in the folder, and both another
+    opening and another cut go on from there.
 
     Args:
         directory: of the slave's store.
@@ -274,9 +317,9 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
     directory.lock()
     try:
         kept = _new_folder(directory.path, divergence.common_end)
-        (kept / "commitlog").mkdir()
-        _cut_files(directory.commit_log, kept / "commitlog", divergence.common_end)
+        make_directory(kept / "commitlog")
         if divergence.common_end <= divergence.begin:
+            # first: queues without a log are not opened
             for derived in (
                 directory.consume_queue,
                 directory.consume_queue_ext,
@@ -286,7 +329,9 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
             ):
                 if derived.exists():
                     derived.rename(kept / derived.name)
-        sync_directory(directory.path)
+            sync_directory(kept)
+            sync_directory(directory.path)
+        _cut_files(directory.commit_log, kept / "commitlog", divergence.common_end)
         return kept
     finally:
         directory.unlock()
@@ -299,28 +344,57 @@ def _new_folder(store: Path, at: int) -> Path:
         with suppress(FileExistsError):
             folder.mkdir()
             break
+    sync_directory(store)
     return folder
 
 
 def _cut_files(log: Path, kept: Path, at: int) -> None:
-    for begin, path, size in reversed(numbered_files(log)):
-        if begin >= at:
-            # the log may lie on another disk
-            shutil.move(path, kept / path.name)
-        elif begin + size > at:
-            # at its place in a file of the same size, whose front is a hole
-            with path.open("r+b") as file, (kept / path.name).open("wb") as copy:
-                copy.truncate(size)
-                for position in range(at - begin, size, _LOOK):
-                    file.seek(position)
-                    copy.seek(position)
-                    copy.write(file.read(_LOOK))
-                copy.flush()
-                os.fsync(copy.fileno())
-                for position in range(at - begin, size, _LOOK):
-                    file.seek(position)
-                    file.write(bytes(min(_LOOK, size - position)))
-                file.flush()
-                os.fsync(file.fileno())
-    sync_directory(log)
+    """Move the files behind an offset, the last one first, and blank what follows it in its own."""
+    files = numbered_files(log)
+    parted = [one for one in files if one[0] < at < one[0] + one[2]]
+    for begin, path, size in parted:
+        # before anything is taken away: the disk may be full
+        with room_at(kept):
+            _copy_end(path, kept / path.name, at - begin, size)
     sync_directory(kept)
+    for begin, path, _ in reversed(files):
+        if begin >= at:
+            _move(path, kept / path.name)
+    sync_directory(log)
+    for begin, path, size in parted:
+        _blank_end(path, at - begin, size)
+
+
+def _move(path: Path, to: Path) -> None:
+    try:
+        path.rename(to)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # the log lies on another disk
+        with room_at(to):
+            shutil.copyfile(path, to)
+            sync_file(to)
+        sync_directory(to.parent)
+        path.unlink()
+
+
+def _copy_end(path: Path, to: Path, at: int, size: int) -> None:
+    """Copy the end of a file to its place in one of the same size, whose front is a hole."""
+    with path.open("rb") as file, to.open("wb") as copy:
+        copy.truncate(size)
+        for position in range(at, size, _LOOK):
+            file.seek(position)
+            copy.seek(position)
+            copy.write(file.read(_LOOK))
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def _blank_end(path: Path, at: int, size: int) -> None:
+    """Write zeros from the end of a file to a position: what is left at any moment is a log."""
+    with path.open("r+b", buffering=0) as file:
+        for position in reversed(range(at, size, _LOOK)):
+            file.seek(position)
+            file.write(bytes(min(_LOOK, size - position)))
+        os.fsync(file.fileno())

@@ -424,6 +424,7 @@ class Scenario:
             if "resync" in told.get("problem", ""):
                 await self._lead_back()
                 before = len(self.replicated)
+                deadline = asyncio.get_running_loop().time() + TIMEOUT_S
             assert asyncio.get_running_loop().time() < deadline, self.told(f"slave: {told}")
             await asyncio.sleep(0.02)
 

@@ -17,6 +17,7 @@ from ha.pair import (
 )
 
 from rmqcore.errors import CorruptRecordError
+from rmqcore.ha import client
 
 FILE = 16 << 10
 
@@ -73,7 +74,8 @@ def test_an_empty_slave_gets_all_of_it(tmp_path, known):
         assert log_bytes(slave) == log_bytes(master)
 
 
-def test_an_empty_slave_that_cannot_have_all_of_it_gets_the_last_file(tmp_path):
+def test_an_empty_slave_that_cannot_have_all_of_it_gets_the_last_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "QUIET_S", 0)
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
         begins = master.max_phy_offset - master.max_phy_offset % FILE
         heard = followed(master, slave, known=False, least=begins)

@@ -25,10 +25,16 @@ from typer.testing import CliRunner
 from rmqcore import open_store
 from rmqcore.cli.app import app
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.ha import resync as resyncing
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.message import Message
 
 FILE = 16 << 10
+
+
+@pytest.fixture(autouse=True)
+def no_master_is_slow(monkeypatch):
+    monkeypatch.setattr(resyncing, "QUIET_S", 0.05)
 
 
 def in_step(master, slave, **settings):

@@ -6,6 +6,13 @@ import pytest
 from ha.faults import Namespaces, Proxy, Scenario
 
 from interop.cluster import broker_ports, free_port
+from rmqcore.ha import resync
+
+
+@pytest.fixture(autouse=True)
+def no_master_is_slow(monkeypatch):
+    monkeypatch.setattr(resync, "QUIET_S", 0.5)
+    monkeypatch.setattr(resync, "_GROWS_S", 0.5)
 
 
 def befall(path, seed, network, count):

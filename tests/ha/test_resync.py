@@ -3,31 +3,42 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
 from ha.pair import (
     SMALL,
     derived,
+    files,
     fill,
+    following,
     frame,
     log_bytes,
     master_store,
     peer_master,
     serving,
     slave_store,
+    until,
 )
 from typer.testing import CliRunner
 
 from rmqcore import open_store
 from rmqcore.cli.app import app
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha import resync
-from rmqcore.ha.resync import Divergence, fetch, find_divergence
+from rmqcore.ha.resync import Divergence, cut, fetch, find_divergence
 
 FILE = 16 << 10
 ALIKE = b"x" * 200
 QUICK = {"ha_send_heartbeat_interval": 20}
+
+
+@pytest.fixture(autouse=True)
+def no_master_is_slow(monkeypatch):
+    monkeypatch.setattr(resync, "QUIET_S", 0.05)
 
 
 def parted(path, common, ours, theirs):
@@ -96,13 +107,12 @@ def test_logs_that_are_alike_by_chance_are_not_the_same(tmp_path, common, ours, 
         assert divergence(master, slave) == Divergence(0, end, slave.max_phy_offset, True)
 
 
-def test_a_slow_master_is_heard_to_the_end(tmp_path, monkeypatch):
+def test_a_slow_master_is_heard_to_the_end(tmp_path):
     """Who compares for longer than a master waits for a word is not hung up on."""
-    monkeypatch.setattr(resync, "_REPORT_S", 0.05)
     with master_store(tmp_path / "m", 300) as master:
         shutil.copytree(tmp_path / "m", tmp_path / "s")
         slow = {
-            **{"ha_housekeeping_interval": 300, "ha_send_heartbeat_interval": 5000},
+            **{"ha_housekeeping_interval": 1000, "ha_send_heartbeat_interval": 5000},
             **{"ha_flow_control_enable": True, "ha_transfer_batch_size": 4096},
             "max_ha_transfer_byte_in_second": master.max_phy_offset // 2,
         }
@@ -145,6 +155,36 @@ def test_a_master_that_says_nothing_is_not_taken_for_an_empty_one(tmp_path, monk
         asyncio.run(scenario(slave))
 
 
+@pytest.mark.parametrize("asks", ["compare", "fetch", "follow"])
+def test_heart_beats_of_a_master_that_may_send_no_more_in_this_second(tmp_path, monkeypatch, asks):
+    """They do not say that it has nothing."""
+    monkeypatch.undo()
+    with master_store(tmp_path / "m", 300) as master:
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        settings = {
+            **{"ha_send_heartbeat_interval": 150, "ha_flow_control_enable": True},
+            **{"ha_transfer_batch_size": 4096},
+            "max_ha_transfer_byte_in_second": master.max_phy_offset * 2 // 5,
+        }
+
+        async def scenario(slave, empty):
+            async with serving(master, **settings) as service:
+                address = f"127.0.0.1:{service.port}"
+                if asks == "compare":
+                    assert (await find_divergence(slave, address)).in_order
+                elif asks == "fetch":
+                    assert await fetch(empty, address) == master.max_phy_offset
+                else:
+                    async with following(slave, service.port) as client:
+                        await until(lambda: slave.unsure_offset == slave.max_phy_offset)
+                        assert client.problem is None
+
+        (tmp_path / "s" / "abort").write_text("1")
+        with slave_store(tmp_path / "s") as slave, slave_store(tmp_path / "empty") as empty:
+            assert slave.unsure_offset == 0
+            asyncio.run(scenario(slave, empty))
+
+
 @pytest.mark.parametrize("kept", [0, 1, 3, 5])
 def test_what_a_master_of_rocketmq_still_has_is_compared(tmp_path, kept):
     """Asked for what it has deleted it sends nothing, and for 0 its last file."""
@@ -165,6 +205,52 @@ def test_what_a_master_of_rocketmq_still_has_is_compared(tmp_path, kept):
         assert (found.common_end, found.master_goes_on) == (last, True)
 
 
+@pytest.mark.parametrize("case", range(8))
+def test_logs_that_begin_part_and_end_anywhere(tmp_path, rng, case):
+    with master_store(tmp_path / "m") as store:
+        fill(store, rng.randrange(1, 300))
+    shutil.copytree(tmp_path / "m", tmp_path / "o")
+    logs = []
+    for number, name in enumerate("om"):
+        with open_store(tmp_path / name, **SMALL) as store:
+            fill(store, rng.choice([0, rng.randrange(300)]), seed=2 + number)
+            logs.append(log_bytes(store))
+    ours, theirs = logs
+    theirs = theirs[: rng.choice([len(theirs), len(theirs) // FILE * FILE, rng.randrange(FILE)])]
+    begin, least = (
+        rng.choice([0, rng.randrange(len(log) // FILE + 1) * FILE]) for log in (ours, theirs)
+    )
+    begin = begin if begin < len(ours) else 0
+
+    async def asked(ask, slave):
+        async with rocketmq_master(theirs, least) as address:
+            return await ask(slave, address)
+
+    with slave_store(tmp_path / "s") as slave:
+        slave.append_data(ours[begin:], begin)
+        end, start = slave.max_phy_offset, max(begin, least)
+        places = [*(one.phy_offset for one in slave.messages()), *range(begin, end, FILE)]
+        same = start
+        while same < min(end, len(theirs)) and ours[same] == theirs[same]:
+            same += 1
+        found = asyncio.run(asked(find_divergence, slave))
+        assert (found.begin, found.end, found.in_order) == (begin, end, same == end > start)
+        whole = max(place for place in (begin, *places) if place <= same)
+        if same < end:
+            # the place of an end-of-file record is none of them
+            assert whole <= found.common_end <= same or whole <= start
+            assert whole > start or found.common_end == begin
+    if not found.in_order:
+        cut(StoreDir(tmp_path / "s"), found)
+    with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+        assert slave.max_phy_offset <= (found.common_end if found.common_end > begin else 0)
+        asyncio.run(asked(fetch, slave))
+        log, begin = log_bytes(slave), slave.min_phy_offset
+        assert log == theirs[begin:][: len(log)]
+        # all but a part of a record
+        assert least >= len(theirs) or begin + len(log) > len(theirs) - 1000
+
+
 @pytest.mark.parametrize("least", [0, 3 * FILE])
 def test_an_empty_log_fetches_all_that_a_master_of_rocketmq_has(tmp_path, least):
     with master_store(tmp_path / "m", 400) as master:
@@ -178,6 +264,28 @@ def test_an_empty_log_fetches_all_that_a_master_of_rocketmq_has(tmp_path, least)
         assert asyncio.run(scenario(slave)) == len(log) - least
         assert slave.min_phy_offset == least
         assert log_bytes(slave) == log[least:]
+
+
+def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(resync, "_GROWS_S", 0.3)
+
+    async def scenario(master, slave):
+        async def put():
+            while True:
+                await master.put_async("T", ALIKE)
+                await asyncio.sleep(0.001)
+
+        async with serving(master, **QUICK) as service:
+            before, putting = master.max_phy_offset, asyncio.create_task(put())
+            async with asyncio.timeout(10):
+                assert await fetch(slave, f"127.0.0.1:{service.port}") > before
+            putting.cancel()
+            await asyncio.wait([putting])
+
+    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+        log = log_bytes(slave)
+        assert log == log_bytes(master)[: len(log)]
 
 
 def test_a_log_with_nothing_in_common_is_fetched_anew_in_files_of_its_size(tmp_path):
@@ -221,3 +329,210 @@ def test_a_log_that_lies_elsewhere_is_led_back(tmp_path):
         assert (facts["same_up_to"], facts["kept_in"] is None) == (end, False)
         with slave_store(tmp_path / "s", store_path_commit_log=str(tmp_path / "log")) as slave:
             assert log_bytes(slave) == log_bytes(master)
+
+
+def test_a_log_of_other_records_from_where_the_master_begins_is_not_the_masters(tmp_path):
+    """What lies in front of that was never compared."""
+    with master_store(tmp_path / "m", 400) as master:
+        log = log_bytes(master)
+    with slave_store(tmp_path / "s") as slave, open_store(tmp_path / "o", **SMALL) as other:
+        fill(other, 400, seed=9)
+        slave.append_data(log_bytes(other), 0)
+
+        async def scenario():
+            async with rocketmq_master(log, 2 * FILE) as address:
+                return await find_divergence(slave, address)
+
+        end = slave.max_phy_offset
+        assert asyncio.run(scenario()) == Divergence(0, 0, end, True)
+
+
+@pytest.mark.parametrize("least", [2 * FILE, 5 * FILE])
+def test_a_master_whose_log_ends_with_a_file_has_those_before_it(tmp_path, least):
+    with master_store(tmp_path / "m", 400) as master:
+        log = log_bytes(master)
+    shutil.copytree(tmp_path / "m", tmp_path / "s")
+    log = log[: len(log) - len(log) % FILE]
+
+    async def scenario(ask, store):
+        async with rocketmq_master(log, least) as address:
+            return await ask(store, address)
+
+    assert len(log) == 6 * FILE
+    with slave_store(tmp_path / "s") as slave, slave_store(tmp_path / "empty") as empty:
+        assert asyncio.run(scenario(find_divergence, slave)).common_end == len(log)
+        assert asyncio.run(scenario(fetch, empty)) == len(log) - least
+
+
+def test_an_empty_log_that_begins_where_the_master_has_nothing_is_begun_anew(tmp_path):
+    with master_store(tmp_path / "m", 400) as master:
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        for file in (tmp_path / "s" / "commitlog").iterdir():
+            if int(file.name) == FILE:
+                file.write_bytes(bytes(FILE))
+            else:
+                file.unlink()
+        with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+            assert (slave.min_phy_offset, slave.max_phy_offset) == (FILE, FILE)
+            assert divergence(master, slave).in_order
+        assert master.queues(), "nothing that goes is still to be dispatched"
+        master.log.queue.remove_first(3)
+        told = command(master, str(tmp_path / "s"))
+        assert (told.exit_code, json.loads(told.stdout)["same_up_to"]) == (1, 0)
+        command(master, str(tmp_path / "s"), "--yes", "--fetch")
+        with open_store(tmp_path / "s") as slave:
+            assert slave.min_phy_offset == 3 * FILE
+            assert log_bytes(slave) == log_bytes(master)
+
+
+# ---- a log that is damaged
+
+
+def rotten(store, number):
+    """Change a byte in the body of a record that lies before the last ones; where it begins."""
+    with open_store(store) as opened:
+        record = list(opened.messages())[number]
+    begin = record.phy_offset
+    log = store / "commitlog" / f"{begin - begin % FILE:020}"
+    whole = bytearray(log.read_bytes())
+    at = whole.index(bytes(record.body), begin % FILE)
+    whole[at] ^= 1
+    log.write_bytes(whole)
+    return begin
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_lies_behind_damage_is_kept_and_only_when_told(tmp_path, closed):
+    with master_store(tmp_path / "m", 300) as master:
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        (tmp_path / "s" / "abort").unlink()
+        begin = rotten(tmp_path / "s", -20)
+        if not closed:
+            (tmp_path / "s" / "abort").write_text("1")
+        log = tmp_path / "s" / "commitlog"
+        before = files(log)
+        told = command(master, str(tmp_path / "s"))
+        assert (told.exit_code, files(log)) == (4, before)
+        assert "--yes ends the log there, and keeps what follows" in told.stderr
+        done = command(master, str(tmp_path / "s"), "--yes", "--fetch")
+        assert done.exit_code == 0
+        facts = json.loads(done.stdout)
+        assert (facts["same_up_to"], facts["end"], facts["kept_in"]) == (begin, begin, None)
+        assert facts["damaged_kept_in"] in done.stderr
+        name = f"{begin - begin % FILE:020}"
+        (kept,) = tmp_path.glob(f"s/resync-*/commitlog/{name}")
+        assert kept.read_bytes()[begin % FILE :] == before[name][begin % FILE :]
+        with slave_store(tmp_path / "s") as slave:
+            assert log_bytes(slave) == log_bytes(master)
+            assert derived(slave) == derived(master)
+
+
+def test_a_log_that_is_not_where_it_is_looked_for_costs_no_queues(tmp_path):
+    parted(tmp_path, 30, 300, 5)
+    (tmp_path / "s" / "commitlog").rename(tmp_path / "log")
+    (tmp_path / "s" / "commitlog").mkdir()
+    with master_store(tmp_path / "m") as master:
+        for words in ([], ["--yes"]):
+            assert command(master, str(tmp_path / "s"), *words).exit_code == 4
+    assert list(tmp_path.glob("s/consumequeue/T0/0/*"))
+    assert not list(tmp_path.glob("s/resync-*"))
+
+
+# ---- a cut that ends in the middle
+
+
+def killed(step, work):
+    """Whether a process that does some work in this module's code was killed at a step of it."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    left = iter(range(step))
+
+    def trace(running, event, _):
+        if running.f_code.co_filename != resync.__file__:
+            return None
+        if event == "line" and next(left, None) is None:
+            os._exit(9)
+        return trace
+
+    try:
+        sys.settrace(trace)
+        work()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(resync, "_LOOK", 5000)
+    if whole:
+        with master_store(tmp_path / "m", 300), master_store(tmp_path / "s") as slave:
+            fill(slave, 200, seed=4)
+    else:
+        parted(tmp_path, 100, 250, 5)
+    sizes = [word for name, value in SMALL.items() for word in ("-c", f"{name}={value}")]
+    with slave_store(tmp_path / "s") as slave:
+        sizes_of = {one.phy_offset: one.store_size for one in slave.messages()}
+        records = {at: bytes(slave.bytes_at(at, size)) for at, size in sizes_of.items()}
+    with master_store(tmp_path / "m") as master:
+        with slave_store(tmp_path / "s") as slave:
+            found = divergence(master, slave)
+        assert (found.common_end == 0) is whole
+        taken = [one for one in records.items() if one[0] >= found.common_end]
+        for step in range(0, 10_000, 3):
+            path = tmp_path / f"s{step}"
+            shutil.copytree(tmp_path / "s", path)
+            if not killed(step, lambda path=path: cut(StoreDir(path), found)):
+                break
+            done = command(master, str(path), "--yes", "--fetch", *sizes)
+            assert done.exit_code == 0, (step, done.output)
+            kept = {}
+            for file in path.glob("resync-*/commitlog/*"):
+                kept.setdefault(int(file.name), []).append(file.read_bytes())
+            for begin, record in taken:
+                pieces = kept[begin - begin % FILE]
+                assert any(one.startswith(record, begin % FILE) for one in pieces), (step, begin)
+            with slave_store(path) as slave:
+                assert log_bytes(slave) == log_bytes(master), step
+                assert derived(slave) == derived(master), step
+            shutil.rmtree(path)
+        assert step > 50
+
+
+def test_a_cut_has_room_for_what_it_keeps_before_it_takes_anything(tmp_path, monkeypatch):
+    end = parted(tmp_path, 30, 300, 5)
+    before = files(tmp_path / "s" / "commitlog")
+
+    def full(_):
+        raise OSError(28, os.strerror(28))
+
+    with master_store(tmp_path / "m") as master:
+        with monkeypatch.context() as patch:
+            patch.setattr(resync, "os", SimpleNamespace(fsync=full))
+            done = command(master, str(tmp_path / "s"), "--yes")
+            assert (done.exit_code, files(tmp_path / "s" / "commitlog")) == (5, before)
+            assert str(tmp_path / "s" / "resync-") in done.stderr
+        assert json.loads(command(master, str(tmp_path / "s"), "--yes").stdout)["same_up_to"] == end
+
+
+def test_what_is_no_address_is_told(tmp_path):
+    parted(tmp_path, 3, 0, 0)
+    asked = ["ha", "resync", str(tmp_path / "s"), "--master", "nowhere"]
+    done = CliRunner().invoke(app, asked)
+    assert (done.exit_code, "'nowhere' is not host:port" in done.stderr) == (2, True)
+
+
+def test_files_of_a_log_on_another_disk_are_copied(tmp_path, monkeypatch):
+    end = parted(tmp_path, 30, 300, 5)
+    whole = files(tmp_path / "s" / "commitlog")
+
+    def other_disk(path, _):
+        raise OSError(18, os.strerror(18))
+
+    with slave_store(tmp_path / "s") as slave:
+        found = Divergence(0, end, slave.max_phy_offset, True)
+    monkeypatch.setattr(resync.Path, "rename", other_disk)
+    kept = files(cut(StoreDir(tmp_path / "s"), found) / "commitlog")
+    assert all(kept[name] == content for name, content in whole.items() if int(name) >= end)
+    assert set(kept) == {name for name in whole if int(name) + FILE > end}
