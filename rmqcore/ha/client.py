@@ -267,6 +267,7 @@ class HAClient:
     async def _receive(self, sock: socket.socket, start: int) -> str:
         file_size = self._store.log_file_size
         loop, frames, expected = asyncio.get_running_loop(), FrameReader(file_size), start
+        had = self._store.appended_offset
         while True:
             size = await loop.sock_recv_into(sock, frames.free[:_RECEIVED_MAX])
             if size == 0:
@@ -296,9 +297,11 @@ class HAClient:
             # what is here already counts when the master's bytes are the same
             reached = min(expected, appended)
             if reached > self._reported:
-                self.problem = self._told = None
                 self._sure_to = max(self._sure_to, reached)
                 await self._report(sock, reached)
+            if 0 < appended <= expected and (self._idle or appended > had):
+                # all was compared, and the master has nothing else or is gone on with
+                self.problem = self._told = None
             if self._unsure and expected >= appended:
                 await self._note_compared()
             # a master that sends without a pause leaves the others on this loop their turn

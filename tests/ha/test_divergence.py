@@ -8,6 +8,7 @@ import shutil
 import pytest
 from ha.pair import (
     SMALL,
+    config,
     derived,
     files,
     fill,
@@ -25,6 +26,7 @@ from typer.testing import CliRunner
 from rmqcore import open_store
 from rmqcore.cli.app import app
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.ha import HAClient
 from rmqcore.ha import resync as resyncing
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.message import Message
@@ -106,6 +108,84 @@ def test_different_bytes_are_never_gone_on_with(tmp_path, caplog, common, ours, 
             in_step(master, slave)
             assert log_bytes(slave) == log_bytes(master)
             assert derived(slave) == derived(master)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_problem_is_told_once_and_until_it_is_solved(tmp_path, caplog, closed):
+    """That some of a log is the master's solves nothing."""
+    diverged(tmp_path, 200, 9, 9)
+    if not closed:
+        (tmp_path / "s" / "abort").write_text("1")
+
+    def warned():
+        return [one for one in caplog.records if one.name == "rmqcore.ha.client"]
+
+    async def scenario(master, slave):
+        async with (
+            serving(master, ha_transfer_batch_size=4096) as service,
+            following(slave, service.port) as client,
+        ):
+            await until(lambda: client.problem)
+            connections = set()
+            while len(connections) < 6:
+                connections |= {id(one) for one in service.connections}
+                assert client.problem
+                await asyncio.sleep(0)
+            assert len(warned()) == 1
+
+    with master_store(tmp_path / "m") as master, caplog.at_level(logging.WARNING):
+        with slave_store(tmp_path / "s") as slave:
+            asyncio.run(scenario(master, slave))
+        assert resync(master, tmp_path / "s").master_goes_on
+
+
+def test_log_files_of_another_size_are_told_once(tmp_path, caplog):
+    async def scenario(master, slave):
+        async with serving(master) as service, following(slave, service.port, master) as client:
+            await until(lambda: client.problem)
+            for _ in range(300):
+                assert client.problem
+                await asyncio.sleep(0.001)
+
+    size = SMALL["mapped_file_size_commit_log"] // 2
+    with (
+        master_store(tmp_path / "m", 200) as master,
+        slave_store(tmp_path / "s", mapped_file_size_commit_log=size) as slave,
+        caplog.at_level(logging.WARNING),
+    ):
+        asyncio.run(scenario(master, slave))
+    assert len([one for one in caplog.records if one.name == "rmqcore.ha.client"]) == 1
+
+
+def test_a_problem_is_over_when_the_master_has_been_led_back(tmp_path):
+    diverged(tmp_path, 50, 20, 0)
+    port = 0
+
+    async def scenario(slave):
+        nonlocal port
+
+        async def unknown():
+            return None
+
+        client = HAClient(slave, config(), lambda: f"127.0.0.1:{port}", unknown)
+        following = asyncio.create_task(client.run())
+        with master_store(tmp_path / "m") as master:
+            async with serving(master, ha_send_heartbeat_interval=20) as service:
+                port = service.port
+                await until(lambda: client.problem)
+        with slave_store(tmp_path / "m") as master:
+            assert client.problem
+            master.append_data(log_bytes(slave)[master.appended_offset :], master.appended_offset)
+        with master_store(tmp_path / "m") as master:
+            # nothing new is put
+            async with serving(master, ha_send_heartbeat_interval=20) as service:
+                port = service.port
+                await until(lambda: client.problem is None)
+        following.cancel()
+        await asyncio.wait([following])
+
+    with slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(slave))
 
 
 def test_a_slave_ahead_of_its_master_says_by_how_much(tmp_path):
