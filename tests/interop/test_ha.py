@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,11 +142,11 @@ def bodies(body):
     return found
 
 
-def same_files(ours, theirs):
+def same_files(ours, theirs, least=4):
     """Every log file of one store, compared byte by byte with the other's."""
     names = sorted(file.name for file in (ours / "commitlog").iterdir())
     written = [name for name in names if (ours / "commitlog" / name).read_bytes().strip(b"\0")]
-    assert len(written) > 3
+    assert len(written) >= least
     assert written[0] == "0" * 20
     for name in written:
         mine = (ours / "commitlog" / name).read_bytes()
@@ -239,6 +240,138 @@ def test_a_java_slave_follows_our_master(release, tmp_path):
             master_process.wait(60)
             until(lambda: sorted(pulled(slave)) == list(range(COUNT)), "all are read there", 20)
     same_files(ours, home / "store")
+
+
+# ---- the way back
+
+
+def resync(store, broker, *words):
+    """What the command says about a store; the replication port is the one behind the broker's."""
+    host, port = broker.split(":")
+    address = f"{host}:{int(port) + 1}"
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqcore", "ha", "resync", store, "-m", address, "--json", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+def put(store, count):
+    """Let a store take messages that the other side does not have; where they begin."""
+    with open_store(store) as opened:
+        begin = opened.max_phy_offset
+        for number in range(count):
+            opened.put(TOPIC, b"%d other" % number, queue_id=number % 4)
+    return begin
+
+
+@pytest.mark.parametrize("release", JAVA)
+def test_our_slave_that_has_parted_from_a_java_master_is_led_back(release, tmp_path):
+    home, ours = tmp_path / "java", tmp_path / "ours"
+    slave_settings = {"brokerRole": "SLAVE", "brokerId": 1}
+    port = broker_ports()
+    with (
+        name_server() as (address, ask),
+        java_broker(release, home, address, NAME, **SHARED) as (_, master),
+    ):
+        registered(ask, 1)
+        send(master, 0, BEFORE, waits=False)
+        with our_broker(ours, address, port, **slave_settings) as (_, slave):
+            registered(ask, 2)
+            in_step(master, slave)
+        assert resync(ours, master)["same_up_to"] == log_range(master)[1]
+        parted = put(ours, 50)
+        ahead = resync(ours, master)
+        assert (ahead["same_up_to"], ahead["differs"], ahead["kept_in"]) == (parted, False, None)
+        send(master, BEFORE, 500, waits=False)
+        differs = resync(ours, master)
+        assert (differs["same_up_to"], differs["differs"]) == (parted, True)
+        done = resync(ours, master, "--yes")
+        assert (done["same_up_to"], done["fetched"]) == (parted, 0)
+        assert list((ours / done["kept_in"] / "commitlog").iterdir())
+        with our_broker(ours, address, port, **slave_settings) as (_, slave):
+            registered(ask, 2)
+            in_step(master, slave)
+            until(lambda: sorted(pulled(slave)) == list(range(BEFORE + 500)), "all are read", 30)
+    same_files(ours, home / "store", 2)
+
+
+@pytest.mark.parametrize("release", JAVA)
+def test_our_master_gets_what_it_has_lost_from_a_java_slave(release, tmp_path):
+    home, ours, early = tmp_path / "java", tmp_path / "ours", tmp_path / "early"
+    slave_settings = {**SHARED, "brokerRole": "SLAVE", "brokerId": 1}
+    port = broker_ports()
+    with name_server() as (address, ask), ExitStack() as stack:
+        with our_broker(ours, address, port) as (_, master):
+            assert set(send(master, 0, BEFORE, waits=False)) == {ResponseCode.SUCCESS}
+        shutil.copytree(ours, early)
+        with our_broker(ours, address, port, brokerRole="SYNC_MASTER") as (_, master):
+            _, slave = stack.enter_context(
+                java_broker(release, home, address, NAME, **slave_settings)
+            )
+            registered(ask, 2)
+            in_step(master, slave)
+            assert set(send(master, BEFORE, 2000, waits=True)) == {ResponseCode.SUCCESS}
+            end = log_range(master)[1]
+        # the master finds its store as it was earlier, and takes messages
+        parted = put(early, 20)
+        told = resync(early, slave)
+        assert (told["same_up_to"], told["differs"]) == (parted, True)
+        done = resync(early, slave, "--yes", "--fetch")
+        assert (done["same_up_to"], done["fetched"]) == (parted, end - parted)
+        assert resync(early, slave)["same_up_to"] == end
+        with our_broker(early, address, port, brokerRole="SYNC_MASTER") as (_, master):
+            until(lambda: ha_status(master)["inSyncSlaveNums"], "the slave follows again")
+            assert set(send(master, BEFORE + 2000, 100, waits=True)) == {ResponseCode.SUCCESS}
+            in_step(master, slave)
+            until(lambda: sorted(pulled(master)) == list(range(BEFORE + 2100)), "all are read", 30)
+    same_files(early, home / "store", 2)
+
+
+@pytest.mark.parametrize("release", JAVA)
+def test_a_java_master_that_has_deleted_its_first_files_is_compared_and_fetched(release, tmp_path):
+    home, ours, port = tmp_path / "java", tmp_path / "ours", broker_ports()
+    slave_settings = {"brokerRole": "SLAVE", "brokerId": 1}
+    files = home / "store" / "commitlog"
+    with name_server() as (address, ask):
+        with java_broker(release, home, address, NAME, **SHARED) as (process, master):
+            registered(ask, 1)
+            send(master, 0, COUNT, waits=False)
+            with our_broker(ours, address, port, **slave_settings) as (_, slave):
+                registered(ask, 2)
+                in_step(master, slave)
+            process.terminate()
+            process.wait(60)
+        for number in range(2):
+            (files / f"{number * FILE_SIZE:020}").unlink()
+        settings = {**SHARED, "storePathRootDir": home / "store", "storePathCommitLog": files}
+        with java_broker(release, tmp_path / "again", address, NAME, **settings) as (_, master):
+            registered(ask, 1)
+            least, end = until(lambda: log_range(master), "the master is there again")
+            assert least == 2 * FILE_SIZE
+            assert resync(ours, master)["same_up_to"] == end
+            parted = put(ours, 50)
+            assert resync(ours, master, "--yes")["same_up_to"] == parted == end
+            # an empty log gets all that there is, not the last file only
+            empty = tmp_path / "empty"
+            (empty / "commitlog").mkdir(parents=True)
+            sizes = ["-c", f"mappedFileSizeCommitLog={FILE_SIZE}"]
+            assert resync(empty, master, "--yes", "--fetch", *sizes)["fetched"] == end - least
+            # what the master has deleted is all that a log has
+            short = tmp_path / "short"
+            shutil.copytree(ours, short)
+            for file in sorted((short / "commitlog").iterdir())[1:]:
+                file.unlink()
+            told = resync(short, master, "-c", "on_corruption=truncate", "--yes", "--fetch")
+            assert (told["same_up_to"], told["fetched"]) == (0, end - least)
+    for store in (ours, empty, short):
+        for name in (f"{at:020}" for at in range(least, end, FILE_SIZE)):
+            mine = (store / "commitlog" / name).read_bytes()
+            assert mine == (files / name).read_bytes(), (store, name)
 
 
 def test_mqadmin_shows_our_master_and_both_kinds_of_slaves(tmp_path):
