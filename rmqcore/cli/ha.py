@@ -211,6 +211,12 @@ def _told(found: Divergence, kept: Path | None) -> str:
     lost = found.end - found.common_end
     if kept is not None:
         return f"cut at {found.common_end}; {lost} bytes are kept in {kept}"
+    if found.common_end <= found.begin:
+        return (
+            f"nothing of the log, which goes from {found.begin} to {found.end}, is the master's: "
+            "the master has deleted what follows it, or one of them is another's. --yes puts it "
+            "aside whole, for what the master has"
+        )
     why = (
         "the master has others there"
         if found.master_goes_on

@@ -92,6 +92,13 @@ def resync(master, path):
     return found
 
 
+async def command(master, path):
+    """What `rmqcore ha resync` tells."""
+    async with serving(master, ha_send_heartbeat_interval=20) as service:
+        asked = ["ha", "resync", str(path), "--master", f"127.0.0.1:{service.port}"]
+        return await asyncio.to_thread(CliRunner().invoke, app, asked)
+
+
 @pytest.mark.parametrize(("common", "ours", "theirs"), [(30, 5, 9), (200, 90, 3), (7, 300, 200)])
 def test_different_bytes_are_never_gone_on_with(tmp_path, caplog, common, ours, theirs):
     end = diverged(tmp_path, common, ours, theirs)
@@ -213,6 +220,10 @@ def test_a_master_that_has_deleted_what_the_slave_lacks_is_begun_with_anew(tmp_p
         assert master.min_phy_offset == 2 * FILE
         with slave_store(tmp_path / "s") as slave:
             assert "was deleted there" in told_problem(master, slave)
+        told = asyncio.run(command(master, tmp_path / "s"))
+        # nothing is to be given back to such a master
+        assert "the master has deleted what follows it" in told.stdout
+        assert "--fetch" not in told.stdout
         found = resync(master, tmp_path / "s")
         assert found.common_end == found.begin
         with slave_store(tmp_path / "s") as slave:
