@@ -131,6 +131,8 @@ def resync(
         split_address(master)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--master") from error
+    if get and not yes:
+        raise typer.BadParameter("it changes the store: give --yes, too", param_hint="--fetch")
     asked = configured(config, settings).with_settings({"broker_role": "SLAVE"})
     directory = StoreDir(store, asked.store_path_commit_log)
     directory.require()

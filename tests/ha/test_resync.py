@@ -516,11 +516,14 @@ def test_a_cut_has_room_for_what_it_keeps_before_it_takes_anything(tmp_path, mon
         assert json.loads(command(master, str(tmp_path / "s"), "--yes").stdout)["same_up_to"] == end
 
 
-def test_what_is_no_address_is_told(tmp_path):
+def test_what_makes_no_sense_is_refused(tmp_path):
     parted(tmp_path, 3, 0, 0)
     asked = ["ha", "resync", str(tmp_path / "s"), "--master", "nowhere"]
     done = CliRunner().invoke(app, asked)
     assert (done.exit_code, "'nowhere' is not host:port" in done.stderr) == (2, True)
+    asked[-1:] = ["127.0.0.1:1", "--fetch"]
+    done = CliRunner().invoke(app, asked)
+    assert (done.exit_code, "give --yes, too" in done.stderr) == (2, True)
 
 
 def test_files_of_a_log_on_another_disk_are_copied(tmp_path, monkeypatch):
