@@ -281,7 +281,7 @@ class Scenario:
         self.stores = {"master": path / "master-0", "slave": path / "slave-0"}
         self.processes, self.lives = {}, 0
         self.replicated, self.answers, self.without_power = set(), {}, None
-        self.client, self.numbers = RemotingClient(), iter(range(10**9))
+        self.client, self.numbers, self.loading = RemotingClient(), iter(range(10**9)), True
         self.said = []
 
     def address(self, who):
@@ -341,14 +341,18 @@ class Scenario:
             for kind in plan[:count]:
                 await self._befall(kind)
             await self.in_step()
-            await self._stop_load(loaders)
+            # what is on its way arrives before the logs are compared
+            self.loading = False
+            await asyncio.gather(*loaders)
             async with asyncio.timeout(TIMEOUT_S):
                 while not await self._have_the_same():
                     await asyncio.sleep(0.01)
             for who in ("slave", "master"):
                 await self.end(who, b"q")
         finally:
-            await self._stop_load(loaders)
+            for task in loaders:
+                task.cancel()
+            await asyncio.gather(*loaders, return_exceptions=True)
             await self.client.close()
             for who in list(self.processes):
                 await self.end(who)
@@ -377,14 +381,10 @@ class Scenario:
 
     # ---- load
 
-    @staticmethod
-    async def _stop_load(loaders):
-        for task in loaders:
-            task.cancel()
-        await asyncio.gather(*loaders, return_exceptions=True)
-
     async def _load(self):
         for number in self.numbers:
+            if not self.loading:
+                return
             queue, size = number % 2, self.draw.randrange(400)
             fields = {
                 **{"a": "PG", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue)},
