@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError
-from rmqcore.files.log_walker import GoodRecord, find_good_record, first_record
+from rmqcore.files.log_walker import GoodRecord, find_good_record
 from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus, lacks_size_only
 from rmqcore.recovery.report import Ending
@@ -60,17 +60,14 @@ class Judge:
         self.passed_over: list[tuple[int, int]] = []
 
     def at_blank(self, file: MappedFile, at: int) -> int | None:
-        """Where the log ends, at the blank that ends a file; None when the next file has records.
+        """Where the log ends, at the blank that ends a file; None: it goes on in the next file.
 
-        The blank is written before the next file gets its first record, so a process that dies
-        in between leaves a full file with nothing behind it: that is where the log ends.
+        The blank is written before the next file gets its first record: with that file there, the
+        blank belongs to the log, and a slave may have it.
+
+        Source: RocketMQ store/CommitLog.java, recoverNormally.
         """
-        behind = self._behind(file)
-        if any(first_record(other) is not None for other in behind):
-            return None
-        if find_good_record(behind) is not None:
-            return None
-        return file.file_from_offset + at
+        return None if self._behind(file) else file.file_from_offset + at
 
     def at_no_record(self, file: MappedFile, at: int, status: ScanStatus) -> GoodRecord | None:
         """Decide about a place where neither a good record nor a file's end is.

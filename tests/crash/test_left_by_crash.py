@@ -153,3 +153,31 @@ def test_the_log_lost_what_the_index_knows(tmp_path, left):
         check_against_log(store)
         put(store, EARLIER + 1)
         check_against_log(store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_ends_with_a_file_ends_there_after_an_opening(tmp_path, clean):
+    """A slave may have the end-of-file record, too, and must not be ahead of its master."""
+    path = tmp_path / "store"
+
+    def write(tell):
+        store = rmqcore.open_store(path, **SETTINGS)
+        for number in range(9):
+            put(store, number)
+        store._log_writer.roll(store.log.queue.files[-1].file_from_offset)
+        tell(store.max_phy_offset)
+        if not clean:
+            die()
+        store.close()
+
+    _, (end,) = run_child(write)
+    assert end % SETTINGS["mapped_file_size_commit_log"] == 0
+    with rmqcore.open_store(path, mode="r") as store:
+        assert store.max_phy_offset == end
+    for number in range(9, 11):
+        with rmqcore.open_store(path, **SETTINGS) as store:
+            assert store.max_phy_offset == end
+            put(store, number)
+            end = store.max_phy_offset
+            assert numbers_in(store) == list(range(number + 1))
+            check_against_log(store)
