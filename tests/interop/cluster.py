@@ -111,8 +111,15 @@ def mqadmin(release, home, address, *commands, options=()):
     script = home / "commands.txt"
     script.write_text("".join(f"{line} -n {address}\n" for line in commands), "utf-8")
     command, environment = java(release, home, "AdminScript", script, heap="128m", options=options)
+    # some commands write files where they run
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        command,
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     printed = {}
