@@ -10,8 +10,9 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -403,22 +404,22 @@ class Broker:
                     await asyncio.sleep(rested_s - loop.time())
             if loop.time() >= offsets_s:
                 managers.checkpoints.commit()
-                await self._persist(managers.pop_order.persist)
-                await self._persist(store.consumer_offsets.persist)
+                await self._persist(partial(asyncio.to_thread, managers.pop_order.persist))
+                await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
             began_s = loop.time()
-            await self._persist(store.topics.persist)
-            await self._persist(groups.persist)
+            await self._persist(managers.topics.save)
+            await self._persist(partial(asyncio.to_thread, groups.persist))
             if self._untold and self._registration is not None:
                 self._untold = False
                 self._registration.topics_changed()
             rested_s = loop.time() + _RESTS * (loop.time() - began_s)
 
     @staticmethod
-    async def _persist(write: Callable[[], bool]) -> None:
+    async def _persist(write: Callable[[], Awaitable[object]]) -> None:
         try:
-            await asyncio.to_thread(write)
+            await write()
         except OSError:
             logger.exception("configuration cannot be written, and is tried again")
 

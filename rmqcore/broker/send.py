@@ -5,6 +5,7 @@ Source: RocketMQ broker/processor/SendMessageProcessor.java, AbstractSendMessage
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import logging
@@ -144,6 +145,24 @@ class SendMessages:
         """Store a message, or a batch of one queue."""
         self._check_not_busy()
         wanted = SendRequest(request)
+        answer = self._send(connection, request, wanted)
+        if self._topics.is_saved(wanted.topic):
+            return answer
+        return self._answer_saved(wanted.topic, answer)
+
+    async def _answer_saved(
+        self, topic: str, answer: RemotingCommand | Awaitable[RemotingCommand]
+    ) -> RemotingCommand:
+        """The answer to a send, when a crash does not take the topic any more."""
+        done = await answer if inspect.isawaitable(answer) else answer
+        if await self._topics.saved(topic):
+            return done
+        remark = f"topic[{topic}] cannot be written to the disk now"
+        return failure(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def _send(
+        self, connection: Connection, request: RemotingCommand, wanted: SendRequest
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         self._check_writable(wanted.topic)
         topic = self._topics.for_send(
             wanted.topic, wanted.default_topic, wanted.default_queue_count
@@ -162,7 +181,9 @@ class SendMessages:
     def _direct_facts(self, topic: str) -> tuple[int, int, bytes, bytes, bytes] | None:
         """What the plain sends to a topic have in common, see `DirectSends`; None: look at each."""
         found, config = self._topics.get(topic), self._config()
-        if found is None or self._store.waits or self._waiting or topic.startswith(RETRY_PREFIX):
+        if found is None or not self._topics.is_saved(topic):
+            return None
+        if self._store.waits or self._waiting or topic.startswith(RETRY_PREFIX):
             return None
         if not config.broker_permission & PERM_WRITE:
             return None

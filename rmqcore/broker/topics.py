@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,6 +66,10 @@ class Topics:
         self.system_topics = frozenset(self._create_system_topics())
 
     def get(self, topic: str) -> TopicConfig | None:
+        #: topics that the file may not have yet
+        self._unsaved: set[str] = set()
+        self._saved = asyncio.Event()
+        self._refused = False
         """The configuration of a topic, None when there is none."""
         return self.table.get(topic)
 
@@ -95,8 +100,41 @@ class Topics:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         self._on_change()
 
+        self._unsaved.add(topic.topic_name)
     def removed(self) -> None:
         """Tell the name servers that the store has one topic less."""
+    def is_saved(self, topic: str) -> bool:
+        """Tell whether a topic is in the file; one that is not may be gone after a crash."""
+        return topic not in self._unsaved
+
+    async def saved(self, topic: str) -> bool:
+        """Wait until a topic is in the file; False when it cannot be written now.
+
+        An opening of the store takes a topic that is neither there nor has queues for one that
+        RocketMQ has deleted, and its messages with it.
+        """
+        while topic in self._unsaved:
+            await self._saved.wait()
+            if self._refused:
+                return False
+        return True
+
+    async def save(self) -> None:
+        """Write the table if it has changed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        names, refused = frozenset(self._unsaved), True
+        try:
+            await asyncio.to_thread(self.table.persist)
+            self._unsaved -= names
+            refused = False
+        finally:
+            self._refused = refused
+            saved, self._saved = self._saved, asyncio.Event()
+            saved.set()
+
         self._on_change()
 
     def check_sendable(self, topic: str) -> None:

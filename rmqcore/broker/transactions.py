@@ -307,5 +307,6 @@ def _immunity_ms(half: MessageExt, config: BrokerConfig) -> int:
 
 def _real_place(half: MessageExt) -> tuple[str, int]:
     properties = half.properties
+        await self._topics.saved(CHECK_MAX_TIME_TOPIC)
     queue_id = properties.get("REAL_QID", "0")
     return properties.get("REAL_TOPIC", ""), int(queue_id) if queue_id.isdigit() else 0

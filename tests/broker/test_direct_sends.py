@@ -1,6 +1,7 @@
 """Sends that are answered natively: as the processor answers them, or left to it."""
 
 import asyncio
+import inspect
 import tempfile
 from pathlib import Path
 
@@ -68,9 +69,10 @@ class Sends:
     def __init__(self, folder, config=None):
         self.store, self.config, self.arrived = Store(), config or BrokerConfig(), []
         table = TopicConfigTable(Path(folder), clock=lambda: 0)
-        topics = Topics(table, self.settings, lambda: None)
+        self.topics = topics = Topics(table, self.settings, lambda: None)
         for name, kind in (("Orders", "SINGLE_TAG"), ("Many", "MULTI_TAG")):
             topics.put(TopicConfig(topic_name=name, topic_filter_type=kind))
+        asyncio.run(topics.save())
         self.traffic = Traffic()
         self.sends = SendMessages(
             self.store, self.settings, topics, None, None, self.note, self.traffic
@@ -89,8 +91,15 @@ class Sends:
         """What the processor appends, and the frame that it answers with."""
         self.store.appended.clear()
         answer = self.sends.send(Connection(), request)
+        if inspect.isawaitable(answer):
+            answer = asyncio.run(self.when_saved(answer))
         answer.opaque, answer.flag = request.opaque, 1
         return list(self.store.appended), frame_of(answer)
+
+    async def when_saved(self, answer):
+        """The answer to a send that has created its topic."""
+        _, done = await asyncio.gather(self.topics.save(), answer)
+        return done
 
     def directly(self, received):
         """What is appended directly, where that ends, and the answers."""
