@@ -43,9 +43,11 @@ class AdminTopics:
         topics: Topics,
         consumers: Consumers,
         rates: Rates,
+        forget: Callable[[str], Sequence[str]],
         tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
     ) -> None:
         self._rates = rates
+        self._forget = forget
         self._tell = tell
         self._store = store
         self._config = config
@@ -126,7 +128,8 @@ class AdminTopics:
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         try:
-            await asyncio.to_thread(self._store.delete_topic, name)
+            for each in (*self._forget(name), name):
+                await asyncio.to_thread(self._store.delete_topic, each)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         self._topics.removed()

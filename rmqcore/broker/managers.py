@@ -17,6 +17,7 @@ from rmqcore.broker.pop_acks import PopAcks
 from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import PopHold
 from rmqcore.broker.pop_order import PopOrder
+from rmqcore.broker.pop_receipts import retry_topic_of
 from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
@@ -149,6 +150,28 @@ class Managers:
             return  # the store writes them itself: it closes, and has flushed, or deletes a topic
         except StoreError as error:
             raise OSError(errno.EIO, str(error)) from error
+
+    def forget_topic(self, topic: str) -> list[str]:
+        """Forget what is known of a topic's messages, before it is deleted.
+
+        Returns:
+            the topics that go with it: those of its messages that POP hands out again.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        pairs = self.store.consumer_offsets.pairs()
+        others, retries = set[str](), set[str]()
+        for name, group in pairs:
+            again = retry_topic_of(group, name)
+            if again != name:
+                (retries if name == topic else others).add(again)
+        along = [name for name in retries - others if self.topics.get(name) is not None]
+        for name in (topic, *along):
+            self.offsets.forget_topic(name)
+            self.pop_order.forget_topic(name)
+            self.checkpoints.forget_topic(name)
+        return along
 
     def release(self) -> None:
         """Answer all requests that wait for messages: the broker is about to stop."""

@@ -46,6 +46,10 @@ class Offsets:
         server.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
         server.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time)
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget what an administrator has set for a topic that is deleted."""
+        self.resets = {key: offset for key, offset in self.resets.items() if key[1] != topic}
+
     def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """14: the next offset that a group wants of a queue."""
         group, topic = request.text("consumerGroup"), request.text("topic")

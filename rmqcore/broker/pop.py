@@ -35,7 +35,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.message import GetMessageResult, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
@@ -135,11 +135,11 @@ class PopMessages:
             return _empty(ResponseCode.POLLING_TIMEOUT, _NOTHING)
 
         def wake(again: bool) -> None:
-            if connection.closed:
-                return
-            later = self._pop_or_wait(connection, request, wanted, arrived=again)
-            if later is not None:
-                connection.answer(request, later)
+            _answer_later(
+                connection,
+                request,
+                lambda: self._pop_or_wait(connection, request, wanted, arrived=again),
+            )
 
         if self._holds(connection, wanted, wake):
             return None
@@ -416,11 +416,11 @@ class PopMessages:
             return _notice()
 
         def wake(again: bool) -> None:
-            if connection.closed:
-                return
-            later = self._notified(connection, request, wanted, arrived=again)
-            if later is not None:
-                connection.answer(request, later)
+            _answer_later(
+                connection,
+                request,
+                lambda: self._notified(connection, request, wanted, arrived=again),
+            )
 
         if self._holds(connection, wanted, wake):
             return None
@@ -474,6 +474,25 @@ def _as_of(
 def _check_readable(permission: int, what: str) -> None:
     if not permission & PERM_READ:
         remark = f"{what} pop message is forbidden"
+def _answer_later(
+    connection: Connection,
+    request: RemotingCommand,
+    look: Callable[[], RemotingCommand | None],
+) -> None:
+    """Answer a request that has waited, unless `look` lets it wait on; it fails by itself."""
+    if connection.closed:
+        return
+    try:
+        answer = look()
+    except RequestRefusedError as error:
+        answer = _empty(error.code, error.remark)
+    except StoreError as error:
+        logger.warning("a request that waits cannot be answered: %s", error)
+        answer = _empty(ResponseCode.SYSTEM_ERROR, "the store does not take it now")
+    if answer is not None:
+        connection.answer(request, answer)
+
+
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
 

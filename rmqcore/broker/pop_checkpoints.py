@@ -146,6 +146,17 @@ class Checkpoints:
         self._close(key, known)
         return True
 
+    def forget_topic(self, topic: str) -> None:
+        """Store that all messages of a topic are done with, before it is deleted.
+
+        Their offsets will be those of other messages when the topic is made again.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        for key in [key for key in self._open if key[0] == topic]:
+            self.acknowledge(key, list(self._open[key].open_offsets))
+
     def find(self, key: CheckpointKey) -> Checkpoint | None:
         """An open checkpoint, None when there is none."""
         return self._open.get(key)

@@ -5,6 +5,7 @@ Source: RocketMQ broker/processor/PullMessageProcessor.java, DefaultPullMessageR
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
@@ -29,10 +30,13 @@ from rmqcore.remoting import (
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    failure,
 )
 from rmqcore.remoting.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
 
 _COUNT_MAX: Final = 1024
 _MEMORY_SIZE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -181,6 +185,9 @@ class PullMessages:
                 # the filter takes none of what has come: wait for what comes behind it
                 wait(pull._replace(queue_offset=int(answer.ext_fields["nextBeginOffset"])))
             else:
+            except StoreError as error:
+                logger.warning("a pull that waits cannot be answered: %s", error)
+                answer = failure(ResponseCode.SYSTEM_ERROR, "the queue cannot be read now")
                 connection.answer(request, answer)
 
         wait(wanted)

@@ -3,10 +3,52 @@
 import asyncio
 
 import pytest
+from broker.conftest import SMALL, Peer
 from broker.serving import serving
+from broker.test_pop import acknowledge, handed_out, pop, send_many
 
+from rmqcore.broker import Broker
 from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
+
+#: commits an offset, and brings its own subscription
+COMMITS = 5
+
+
+@pytest.fixture
+def lives(tmp_path):
+    """Run coroutine functions one after the other, each with a broker on the same store."""
+
+    def run(*scenarios):
+        async def main():
+            for scenario in scenarios:
+                broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL})
+                await broker.start()
+                peer = Peer(broker)
+                try:
+                    await scenario(broker, peer)
+                finally:
+                    await peer.client.close()
+                    await broker.stop()
+
+        asyncio.run(main())
+
+    return run
+
+
+async def delete(peer, topic="T"):
+    deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    assert deleted.code == ResponseCode.SUCCESS
+
+
+async def commit(peer, offset, topic="T"):
+    fields = {"consumerGroup": "CG", "topic": topic, "queueId": 0, "commitOffset": offset}
+    return await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def bodies(answer):
+    return [message.body for message, _ in handed_out(answer)]
+
 
 # ---- topics
 
@@ -52,3 +94,76 @@ def test_a_message_to_a_topic_that_cannot_be_written_down_is_not_acknowledged(wi
         assert sent.code == ResponseCode.SUCCESS
 
     with_broker(scenario)
+
+
+def test_nothing_of_a_deleted_topic_is_handed_out_when_it_is_made_again(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"old")
+        assert bodies(await pop(peer, invisible_ms=1000)) == [b"old"]
+        await delete(peer)
+        await peer.send("T", b"new")
+        ((message, receipt),) = handed_out(await pop(peer))
+        assert message.body == b"new"
+        assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        await asyncio.sleep(1.5)
+        assert bodies(await pop(peer)) == []
+
+    with_broker(scenario)
+
+
+def test_what_would_come_again_of_a_deleted_topic_goes_with_it(with_broker):
+    async def scenario(broker, peer):
+        for topic in ("T", "U"):
+            await peer.send(topic, b"old")
+            await pop(peer, topic=topic, invisible_ms=100)
+        async with asyncio.timeout(5):
+            while broker.store.max_queue_offset("%RETRY%CG_U", 0) == 0:
+                await asyncio.sleep(0.05)
+        await delete(peer)
+        await peer.send("T", b"new")
+        popped = [body for _ in range(4) for body in bodies(await pop(peer))]
+        assert popped == [b"new"]
+        popped = [body for _ in range(4) for body in bodies(await pop(peer, topic="U"))]
+        assert popped == [b"old"]
+
+    with_broker(scenario)
+
+
+def test_a_topic_made_again_does_not_wait_for_an_order_of_before(with_broker):
+    async def scenario(_, peer):
+        ordered = {"order": "true", "queue_id": 0}
+        await send_many(peer, 1, queues=1)
+        assert len(handed_out(await pop(peer, **ordered))) == 1
+        await delete(peer)
+        await send_many(peer, 3, queues=1)
+        assert len(handed_out(await pop(peer, **ordered))) == 3
+
+    with_broker(scenario)
+
+
+def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1, queues=1)
+        await pop(peer)
+        waiting = asyncio.ensure_future(pop(peer, poll_ms=1000))
+        await asyncio.sleep(0.2)
+        await delete(peer)
+        assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(scenario)
+
+
+def test_a_broker_ends_well_while_a_pop_waits_for_a_deleted_topic(lives):
+    async def first(broker, peer):
+        await send_many(peer, 1, queues=1)
+        await pop(peer)
+        waiting = asyncio.ensure_future(pop(peer, poll_ms=15_000))
+        await asyncio.sleep(0.2)
+        await delete(peer)
+        await broker.stop()
+        assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
+
+    async def second(broker, _):
+        assert broker.state()[0]
+
+    lives(first, second)
