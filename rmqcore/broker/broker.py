@@ -205,7 +205,7 @@ class Broker:
             groups_changed=self._saving.set,
         )
         self._managers = managers
-        await asyncio.to_thread(managers.checkpoints.load)
+        await asyncio.to_thread(self._load, managers)
         self._server = self._new_server(store, managers, self.config.listen_port)
         self.replication = Replication(
             store,
@@ -229,6 +229,12 @@ class Broker:
         store.topics.persist()
         self._tasks = [loop.create_task(work) for work in self._work(managers)]
         await self._registration.start()
+
+    def _load(self, managers: Managers) -> None:
+        """Read what the managers go on from; what a slave goes on from is its master's."""
+        if not self.config.is_slave:
+            managers.offsets.bring_back()
+        managers.checkpoints.load()
 
     def _new_server(
         self,

@@ -5,6 +5,7 @@ Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProce
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from rmqcore.broker.groups import Groups
@@ -21,6 +22,8 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
 
 #: the newest part of the log counts as young: a new group reads a topic that lies in it whole
 _YOUNG_BYTES: Final = 1 << 30
@@ -45,6 +48,23 @@ class Offsets:
         server.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
         server.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
         server.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time)
+
+    def bring_back(self) -> None:
+        """Set offsets beyond the end of their queue to that end; before anything is served.
+
+        A power cut takes records that were read and not on the disk yet. Their numbers are given to
+        the next messages, which the group would pass over.
+        """
+        table = self._store.consumer_offsets
+        for topic, group in table.pairs():
+            for queue_id, offset in table.queues(topic, group).items():
+                end = self._store.max_queue_offset(topic, queue_id)
+                if offset > end:
+                    logger.warning(
+                        "%s, queue %d: the offset of %s was %d, and is set to the end, %d",
+                        *(topic, queue_id, group, offset, end),
+                    )
+                    table.advance(topic, group, queue_id, end)
 
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""

@@ -52,6 +52,7 @@ _STATUS_CODES: Final = {
     GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 _NONE_MATCHED: Final = GetMessageStatus.NO_MATCHED_MESSAGE.name
+_RESET: Final = GetMessageStatus.OFFSET_RESET.name
 _EMPTY: Final = frozenset(
     {GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE}
 )
@@ -144,14 +145,19 @@ class PullMessages:
         subscription = self._checked(wanted)
         answer = self._look(wanted, subscription)
         commits = wanted.flags & PULL_COMMIT_OFFSET and not self._config().is_slave
-        if commits and wanted.commit_offset >= 0:
-            key = (wanted.group, wanted.topic, wanted.queue_id)
-            if key not in self._offsets.resets:
-                self._offsets.commit(*key, wanted.commit_offset)
+        if commits and answer.remark != _RESET:
+            self._commit(wanted)
         if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
             self._wait(connection, request, wanted, subscription)
             return None
         return answer
+
+    def _commit(self, wanted: PullRequest) -> None:
+        """Take the offset that a pull brings along; one beyond the queue's end is passed over."""
+        end = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
+        if 0 <= wanted.commit_offset <= end:
+            key = (wanted.group, wanted.topic, wanted.queue_id)
+            self._offsets.commit(*key, wanted.commit_offset)
 
     def _wait(
         self,
@@ -179,15 +185,15 @@ class PullMessages:
                 answer = self._look(pull, subscription)
             except RequestRefusedError as error:
                 answer = RemotingCommand(error.code, {}, b"", error.remark)
+            except StoreError as error:
+                logger.warning("a pull that waits cannot be answered: %s", error)
+                answer = failure(ResponseCode.SYSTEM_ERROR, "the queue cannot be read now")
             if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
                 wait(pull)
             elif arrived and _looked_at_all(answer):
                 # the filter takes none of what has come: wait for what comes behind it
                 wait(pull._replace(queue_offset=int(answer.ext_fields["nextBeginOffset"])))
             else:
-            except StoreError as error:
-                logger.warning("a pull that waits cannot be answered: %s", error)
-                answer = failure(ResponseCode.SYSTEM_ERROR, "the queue cannot be read now")
                 connection.answer(request, answer)
 
         wait(wanted)

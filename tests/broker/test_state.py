@@ -1,6 +1,7 @@
 """What a broker holds beside the log: over kills, restarts, deletions, and nonsense it is sent."""
 
 import asyncio
+import re
 
 import pytest
 from broker.conftest import SMALL, Peer
@@ -167,3 +168,61 @@ def test_a_broker_ends_well_while_a_pop_waits_for_a_deleted_topic(lives):
         assert broker.state()[0]
 
     lives(first, second)
+
+
+# ---- offsets
+
+
+def ahead(path):
+    """Let the offset of a group stand where a power cut leaves it that takes the log's end."""
+    file = path / "config" / "consumerOffset.json"
+    text, count = re.subn(r'("T@CG":\{\s*0:)3', r"\g<1>9", file.read_text())
+    assert count == 1
+    file.write_text(text)
+
+
+@pytest.mark.parametrize("popping", [False, True])
+def test_what_comes_behind_a_power_cut_is_not_passed_over(lives, tmp_path, popping):
+    async def first(_, peer):
+        await send_many(peer, 3, queues=1)
+        assert (await commit(peer, 3)).code == ResponseCode.SUCCESS
+
+    async def second(broker, peer):
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 3
+        for number in range(9):
+            await peer.send("T", b"%d" % number)
+        if popping:
+            assert bodies(await pop(peer, queue_id=0)) == [b"%d" % n for n in range(9)]
+        else:
+            fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0}
+            asked = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+            assert asked.ext_fields["offset"] == "3"
+
+    lives(first)
+    ahead(tmp_path / "store")
+    lives(second)
+
+
+def test_a_pull_from_beyond_the_end_is_sent_back_though_it_commits(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        answer = await peer.pull("T", offset=9, sysFlag=COMMITS, commitOffset=9)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext_fields["nextBeginOffset"] == "3"
+        assert broker.store.consumer_offsets.get("T", "CG", 0) is None
+
+    with_broker(scenario)
+
+
+def test_a_pull_that_is_told_of_a_reset_does_not_undo_it(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await peer.pull("T", offset=3, sysFlag=COMMITS, commitOffset=3)
+        fields = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
+        await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        answer = await peer.pull("T", offset=3, sysFlag=COMMITS, commitOffset=3)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext_fields["nextBeginOffset"] == "0"
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 0
+
+    with_broker(scenario)
