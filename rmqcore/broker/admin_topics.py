@@ -13,7 +13,7 @@ from rmqcore.broker.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import Topics
+from rmqcore.broker.topics import QUEUES_MAX, Topics
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import (
@@ -29,7 +29,6 @@ from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.store.protocol import MessageStore
 
 _PLAIN: Final = "SimpleCQ"
-_QUEUES_MAX: Final = 65_536
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
@@ -43,12 +42,12 @@ class AdminTopics:
         topics: Topics,
         consumers: Consumers,
         rates: Rates,
-        forget: Callable[[str], Sequence[str]],
         tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
+        forget: Callable[[str], Sequence[str]],
     ) -> None:
         self._rates = rates
-        self._forget = forget
         self._tell = tell
+        self._forget = forget
         self._store = store
         self._config = config
         self._topics = topics
@@ -107,8 +106,8 @@ class AdminTopics:
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         for count in (topic.read_queue_nums, topic.write_queue_nums):
-            if not 0 <= count <= _QUEUES_MAX:
-                remark = f"topic {name}: {count} queues; 0 to {_QUEUES_MAX} are possible"
+            if not 0 <= count <= QUEUES_MAX:
+                remark = f"topic {name}: {count} queues; 0 to {QUEUES_MAX} are possible"
                 raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         if not 0 <= topic.perm <= 15:
             remark = f"topic {name}: perm {topic.perm} is no sum of 1, 2, 4 and 8"

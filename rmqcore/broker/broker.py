@@ -235,6 +235,7 @@ class Broker:
         if not self.config.is_slave:
             managers.offsets.bring_back()
         managers.checkpoints.load()
+        managers.transactions.load()
 
     def _new_server(
         self,

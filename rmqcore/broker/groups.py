@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topics import QUEUES_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import SubscriptionGroupTable
 from rmqcore.remoting import RequestRefusedError, ResponseCode
@@ -22,6 +23,43 @@ _SYSTEM_GROUPS: Final = (
     "CID_RMQ_SYS_TRANS",
 )
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+_SWITCHES: Final = frozenset(
+    {
+        "consumeBroadcastEnable",
+        "consumeEnable",
+        "consumeFromMinEnable",
+        "consumeMessageOrderly",
+        "notifyConsumerIdsChangedEnable",
+    }
+)
+_NUMBERS: Final = frozenset(
+    {
+        "brokerId",
+        "consumeTimeoutMinute",
+        "groupSysFlag",
+        "retryMaxTimes",
+        "whichBrokerWhenConsumeSlowly",
+    }
+)
+_INT32_MAX: Final = 2**31 - 1
+
+
+def _check_field(name: str, value: object) -> None:
+    """Refuse a field of another type, and more queues than a topic may have.
+
+    Raises:
+        RequestRefusedError: it is so; answers with code 29.
+    """
+    if name in _SWITCHES and type(value) is not bool:
+        rule = "true or false"
+    elif name in _NUMBERS and not (type(value) is int and -_INT32_MAX <= value <= _INT32_MAX):
+        rule = "a whole number of 32 bits"
+    elif name == "retryQueueNums" and not (type(value) is int and 0 <= value <= QUEUES_MAX):
+        rule = f"a number from 0 to {QUEUES_MAX}"
+    else:
+        return
+    remark = f"{name}={str(value)[:40]}: expected {rule}"
+    raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 class Groups:
@@ -81,8 +119,12 @@ class Groups:
         """Create or replace a group.
 
         Raises:
-            RequestRefusedError: its name is no group's; answers with code 29.
+            RequestRefusedError: its name is no group's, or a field is not what RocketMQ's is;
+                answers with code 29.
         """
+        fields = {name: value for name, value in fields.items() if value is not None}
+        for name, value in fields.items():
+            _check_field(name, value)
         if len(group) > GROUP_NAME_MAX:
             remark = f"group name of {len(group)} characters: at most {GROUP_NAME_MAX} fit"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

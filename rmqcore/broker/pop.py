@@ -36,6 +36,7 @@ from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
 from rmqcore.message import GetMessageResult, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
@@ -184,6 +185,9 @@ class PopMessages:
         if not group.get("consumeEnable", True):
             remark = f"subscription group no permission, {wanted.group}"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        if len(retry_topic_of(wanted.group, wanted.topic)) > DERIVED_TOPIC_NAME_MAX:
+            remark = f"group and topic are too long together: nothing of {wanted.topic} comes again"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         wanted.subscription.check_allowed(config)
 
     def _popped(self, wanted: PopRequest) -> RemotingCommand | None:
@@ -471,9 +475,6 @@ def _as_of(
     )
 
 
-def _check_readable(permission: int, what: str) -> None:
-    if not permission & PERM_READ:
-        remark = f"{what} pop message is forbidden"
 def _answer_later(
     connection: Connection,
     request: RemotingCommand,
@@ -493,6 +494,9 @@ def _answer_later(
         connection.answer(request, answer)
 
 
+def _check_readable(permission: int, what: str) -> None:
+    if not permission & PERM_READ:
+        remark = f"{what} pop message is forbidden"
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
 

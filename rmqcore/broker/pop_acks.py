@@ -25,6 +25,7 @@ from rmqcore.broker.pop_receipts import (
     Receipt,
     retry_topic_of,
 )
+from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
@@ -176,12 +177,13 @@ class PopAcks:
         topic, queue_id, offset = self._place(request)
         if offset >= self._store.max_queue_offset(topic, queue_id):
             return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
-        group, invisible_ms = request.text("consumerGroup"), request.number("invisibleTime")
+        group = request.text("consumerGroup")
+        invisible_ms = max(0, min(INVISIBLE_MS_MAX, request.number("invisibleTime")))
         key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
         pop_time_ms = wall_clock_ms()
         known = self._checkpoints.find(key)
         if receipt.revive_queue == ORDERED:
-            visible_ms, pop_time_ms = pop_time_ms + max(0, invisible_ms), receipt.pop_time_ms
+            visible_ms, pop_time_ms = pop_time_ms + invisible_ms, receipt.pop_time_ms
             order_key = (topic, group, queue_id)
             if offset >= (self._store.consumer_offsets.get(*order_key) or 0):
                 self._order.keep_until(order_key, offset, pop_time_ms, visible_ms)
@@ -193,7 +195,7 @@ class PopAcks:
                 queue_id,
                 offset,
                 pop_time_ms,
-                max(0, invisible_ms),
+                invisible_ms,
                 [offset],
                 known.revive_queue,
                 request.boolean("suspend"),
@@ -258,7 +260,7 @@ class PopAcks:
                 return
             message = self._again(found[0], checkpoint)
             receipt = self._store.put_message(message)
-        except (MessageIllegalError, CorruptStoreError) as error:
+        except (MessageIllegalError, CorruptStoreError, RequestRefusedError) as error:
             logger.error(  # noqa: TRY400 - the text says it all
                 "offset %d of %s cannot be revived: %s", offset, checkpoint.topic, error
             )

@@ -14,7 +14,8 @@ from rmqcore.remoting import RemotingCommand
 
 #: an answer that nothing has come leaves so much earlier than the client gives up
 _BEFORE_TIMEOUT_MS: Final = 50
-_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+#: for so long at most nobody else gets what was handed out
+INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class PopRequest:
             topic,
             request.number("queueId", bits=32),
             request.number("maxMsgNums", 1),
-            max(0, min(_INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
+            max(0, min(INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
             request.number("pollTime", 0),
             request.number("bornTime", 0) or wall_clock_ms(),
             request.number("initMode", 0) == 1,

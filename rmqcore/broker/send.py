@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from rmqcore._codec import decode_properties
@@ -336,7 +336,8 @@ class SendMessages:
             self._topics.for_group(name)
             properties["DELAY"] = "-1"
         flags = _flags(wanted, topic)
-        if properties.get("TRAN_MSG", "false").lower() == "true":
+        waits_again = wanted.reconsume_times > 0 and _level_of(properties)
+        if properties.get("TRAN_MSG", "false").lower() == "true" and not waits_again:
             flags |= SysFlag.TRANSACTION_PREPARED
         return Message(
             name,
@@ -524,7 +525,11 @@ def _unique_key(message: Message) -> str | None:
 
 def _asks_for_level(message: Message) -> bool:
     """Tell whether a message asks for a delay level, beside which no time counts."""
-    level = (message.properties or {}).get("DELAY", "0")
+    return _level_of(message.properties or {})
+
+
+def _level_of(properties: Mapping[str, str]) -> bool:
+    level = properties.get("DELAY", "0")
     return level.isascii() and level.isdigit() and level.strip("0") != ""
 
 

@@ -34,6 +34,8 @@ _REQUESTS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _SLOT: Final = "TIMER_OUT_MS"
 _RECALLS: Final = "TIMER_DEL_UNIQKEY"
 _NUMBER_MAX: Final = 19
+#: what the file of progress can hold
+_LATEST_MS: Final = 2**63 - 1
 _READ_AT_ONCE: Final = 128
 _DELIVERED_AT_ONCE: Final = 256
 _PAUSE_S: Final = 0.5
@@ -109,14 +111,16 @@ class TimerMessages:
     def recall_handle(self, message: Message) -> str | None:
         """By what the sender of a message that waits may name it; None for any other."""
         properties = message.properties or {}
-        if message.topic != TIMER_TOPIC or "UNIQ_KEY" not in properties:
+        known = properties.keys() >= {"REAL_TOPIC", "UNIQ_KEY"}
+        slot_ms = _number_in(properties.get(_SLOT, ""))
+        if message.topic != TIMER_TOPIC or not known or slot_ms is None:
             return None
         handle = " ".join(
             (
                 "v1",
                 properties["REAL_TOPIC"],
                 self._config().broker_name,
-                str(int(properties[_SLOT]) + 1),
+                str(slot_ms + 1),
                 properties["UNIQ_KEY"],
             )
         )
@@ -320,16 +324,21 @@ def _slot(due_ms: int) -> int:
     return (due_ms - 1) // _SECOND_MS * _SECOND_MS
 
 
+def _number_in(text: str) -> int | None:
+    if text.isascii() and text.isdigit() and len(text) <= _NUMBER_MAX:
+        return int(text)
+    return None
+
+
 def _due(record: MessageExt) -> int:
     """When a record of the timer topic is due: to the millisecond within its second."""
-    text = record.properties.get(_SLOT, "0")
-    slot_ms = int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_MAX else 0
+    slot_ms = _number_in(record.properties.get(_SLOT, "")) or 0
     asked_ms = None
     if any(name in record.properties for name in _REQUESTS):
         asked_ms = asked_time(record.properties, record.store_timestamp_ms)
     if asked_ms is None:
-        return slot_ms + _SECOND_MS
-    return min(max(asked_ms, slot_ms + 1), slot_ms + _SECOND_MS)
+        return min(slot_ms + _SECOND_MS, _LATEST_MS)
+    return min(max(asked_ms, slot_ms + 1), slot_ms + _SECOND_MS, _LATEST_MS)
 
 
 def _delivered(record: MessageExt, now_ms: int) -> Message:

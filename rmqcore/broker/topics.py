@@ -35,6 +35,8 @@ _NOT_FOR_CLIENTS: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+#: of one topic
+QUEUES_MAX: Final = 65_536
 _SCHEDULE_QUEUES: Final = 18
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
@@ -64,12 +66,12 @@ class Topics:
         self._config = config
         self._on_change = on_change
         self.system_topics = frozenset(self._create_system_topics())
-
-    def get(self, topic: str) -> TopicConfig | None:
         #: topics that the file may not have yet
         self._unsaved: set[str] = set()
         self._saved = asyncio.Event()
         self._refused = False
+
+    def get(self, topic: str) -> TopicConfig | None:
         """The configuration of a topic, None when there is none."""
         return self.table.get(topic)
 
@@ -98,11 +100,9 @@ class Topics:
             self.table.put(topic)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self._unsaved.add(topic.topic_name)
         self._on_change()
 
-        self._unsaved.add(topic.topic_name)
-    def removed(self) -> None:
-        """Tell the name servers that the store has one topic less."""
     def is_saved(self, topic: str) -> bool:
         """Tell whether a topic is in the file; one that is not may be gone after a crash."""
         return topic not in self._unsaved
@@ -135,6 +135,8 @@ class Topics:
             saved, self._saved = self._saved, asyncio.Event()
             saved.set()
 
+    def removed(self) -> None:
+        """Tell the name servers that the store has one topic less."""
         self._on_change()
 
     def check_sendable(self, topic: str) -> None:

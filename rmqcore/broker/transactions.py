@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 _BATCH: Final = 128
 _HOUR_MS: Final = 3_600_000
+#: seconds of more digits are no time
+_DIGITS_MAX: Final = 18
 
 
 @dataclass(slots=True)
@@ -77,8 +79,15 @@ class Transactions:
         self._producers = producers
         self._arrived = arrived
         self._checks: dict[int, int] = {}
-        #: half offsets that were decided since the last round: a second answer changes nothing
+        #: half offsets that are decided: a second answer changes nothing
         self._ended: set[int] = set()
+
+    def load(self) -> None:
+        """Read which half messages are decided, so that none of them is ended twice."""
+        try:
+            self._ended = self._decided().decided
+        except CorruptStoreError:
+            logger.exception("which transactions are ended cannot be read")
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -86,8 +95,12 @@ class Transactions:
 
     @staticmethod
     def half_message(message: Message) -> Message:
-        """What is stored for a message whose transaction is not decided."""
+        """What is stored for a message whose transaction is not decided.
+
+        A delay level is left out, as RocketMQ's clients do: the half message itself would wait.
+        """
         kept = dict(message.properties or {})
+        kept.pop("DELAY", None)
         kept["REAL_TOPIC"] = message.topic
         kept["REAL_QID"] = str(message.queue_id)
         if "UNIQ_KEY" in kept:
@@ -294,6 +307,7 @@ class Transactions:
             wait_store_msg_ok=False,
         )
         receipt = await self._store.put_message_async(copy)
+        await self._topics.saved(CHECK_MAX_TIME_TOPIC)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
         await self._note(half.queue_offset)
@@ -302,11 +316,12 @@ class Transactions:
 def _immunity_ms(half: MessageExt, config: BrokerConfig) -> int:
     """For how long after its birth a message is not asked for."""
     text = half.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
-    return int(text) * 1000 if text.isascii() and text.isdigit() else config.transaction_time_out
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
+        return int(text) * 1000
+    return config.transaction_time_out
 
 
 def _real_place(half: MessageExt) -> tuple[str, int]:
     properties = half.properties
-        await self._topics.saved(CHECK_MAX_TIME_TOPIC)
     queue_id = properties.get("REAL_QID", "0")
     return properties.get("REAL_TOPIC", ""), int(queue_id) if queue_id.isdigit() else 0

@@ -1,15 +1,20 @@
 """What a broker holds beside the log: over kills, restarts, deletions, and nonsense it is sent."""
 
 import asyncio
+import json
 import re
 
 import pytest
-from broker.conftest import SMALL, Peer
+from broker.conftest import SMALL, Peer, records
 from broker.serving import serving
-from broker.test_pop import acknowledge, handed_out, pop, send_many
+from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
+from broker.test_transactions import COMMIT, decision, send_half
 
 from rmqcore.broker import Broker
+from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
+from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.clock import wall_clock_ms
+from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
 #: commits an offset, and brings its own subscription
@@ -224,5 +229,124 @@ def test_a_pull_that_is_told_of_a_reset_does_not_undo_it(with_broker):
         assert answer.code == ResponseCode.PULL_OFFSET_MOVED
         assert answer.ext_fields["nextBeginOffset"] == "0"
         assert broker.store.consumer_offsets.get("T", "CG", 0) == 0
+
+    with_broker(scenario)
+
+
+# ---- transactions
+
+
+def test_a_transaction_is_ended_once_over_a_restart(lives):
+    sent = []
+
+    async def first(_, peer):
+        sent.append(await send_half(peer, b"half"))
+        end = decision(sent[0], COMMIT)
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == ResponseCode.SUCCESS
+
+    async def second(broker, peer):
+        end = decision(sent[0], COMMIT)
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == ResponseCode.SUCCESS
+        assert broker.store.max_queue_offset("T", 0) == 1
+
+    lives(first, second)
+
+
+def test_a_half_message_with_a_delay_level_is_committed_at_once(with_broker):
+    async def scenario(broker, peer):
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "k", "DELAY": "18"}
+        sent = await peer.send("T", b"half", f=4, properties=properties)
+        assert broker.store.max_queue_offset(HALF_TOPIC, 0) == 1
+        end = decision(sent, COMMIT)
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == ResponseCode.SUCCESS
+        assert [each.body for each in records((await peer.pull("T")).body)] == [b"half"]
+
+    with_broker(scenario)
+
+
+def test_a_message_of_a_transaction_that_is_sent_again_is_not_undecided_again(with_broker):
+    async def scenario(broker, peer):
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "k", "DELAY": "1"}
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"CG"}')
+        sent = await peer.send("%RETRY%CG", b"again", j=1, properties=properties)
+        assert sent.code == ResponseCode.SUCCESS
+        async with asyncio.timeout(5):
+            while broker.store.max_queue_offset("%RETRY%CG", 0) == 0:
+                await asyncio.sleep(0.05)
+        assert broker.store.max_queue_offset(HALF_TOPIC, 0) == 0
+
+    with_broker(scenario)
+
+
+def test_a_time_of_too_many_digits_does_not_end_the_checks(with_broker):
+    async def scenario(broker, peer):
+        nonsense = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 5000}
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "k", **nonsense}
+        assert (await peer.send("T", b"half", f=4, properties=properties)).code == 0
+        await asyncio.sleep(0.05)
+        assert await broker.managers.transactions.check() == 0
+
+    with_broker(scenario)
+
+
+# ---- timer messages and POP
+
+
+@pytest.mark.parametrize("slot", ["9" * 19, "soon"])
+def test_a_record_of_the_timer_that_makes_no_sense_does_not_end_it(with_broker, slot):
+    async def scenario(broker, peer):
+        properties = {"TIMER_OUT_MS": slot, "TIMER_DELIVER_MS": "9" * 19, "REAL_TOPIC": "T"}
+        sent = await peer.send(TIMER_TOPIC, b"x", properties=properties)
+        assert sent.code == ResponseCode.SUCCESS
+        soon = {"TIMER_DELAY_MS": "1200"}
+        assert (await peer.send("T", b"later", properties=soon)).code == ResponseCode.SUCCESS
+        async with asyncio.timeout(10):
+            while broker.store.max_queue_offset("T", 0) == 0:
+                await asyncio.sleep(0.05)
+
+    with_broker(scenario)
+
+
+def test_a_pop_whose_messages_could_not_come_again_is_refused(with_broker):
+    async def scenario(_, peer):
+        topic = f"%RETRY%{'A' * 100}_{'T' * 100}"
+        await peer.send(topic, b"x")
+        answer = await pop(peer, topic=topic, consumerGroup="B" * 100)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+
+    with_broker(scenario)
+
+
+def test_nobody_keeps_a_message_longer_than_a_pop_can(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1, queues=1)
+        ((message, receipt),) = handed_out(await pop(peer))
+        fields = {**naming(message, receipt), "invisibleTime": 2**63 - 1}
+        answer = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        assert answer.ext_fields["invisibleTime"] == str(INVISIBLE_MS_MAX)
+
+    with_broker(scenario)
+
+
+# ---- groups
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("retryQueueNums", 2_000_000_000),
+        ("retryQueueNums", -1),
+        ("retryMaxTimes", "many"),
+        ("retryMaxTimes", 2**31),
+        ("consumeEnable", "no"),
+    ],
+)
+def test_a_group_with_nonsense_is_refused(with_broker, field, value):
+    async def scenario(broker, peer):
+        body = json.dumps({"groupName": "CG", field: value}).encode()
+        answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert field in answer.remark
+        assert broker.managers.groups.table.get("CG") is None
 
     with_broker(scenario)
