@@ -184,7 +184,16 @@ class Broker:
             retention=True,
         )
         self.config = _as_role(self.config, config.broker_role)
-        return DefaultMessageStore(self.path, config, progress=self._progressed)
+        return DefaultMessageStore(
+            self.path, config, progress=self._progressed, keep_from=self._keep_from
+        )
+
+    def _keep_from(self) -> int | None:
+        """From where on timer messages need the log; from its beginning until they are read."""
+        if self.config.is_slave:
+            return None
+        managers = self._managers
+        return 0 if managers is None else managers.timer.pending_from()
 
     def _progressed(self, progress: RecoveryProgress) -> None:
         self._progress = progress

@@ -22,6 +22,7 @@ from typing import Final
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.consume_queue import UNIT
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.message import GetMessageResult, Message, MessageExt, copy_to
 from rmqcore.remoting import RequestRefusedError, ResponseCode
@@ -137,6 +138,18 @@ class TimerMessages:
             "timerOffsetBehind": str(max(0, behind)),
             "timerCongestNum": str(len(self._heap)),
         }
+
+    def pending_from(self) -> int | None:
+        """Physical offset of the oldest record that waits; None without one. Any thread.
+
+        Retention keeps the log from there on.
+        """
+        stored = self._stored
+        first = 0 if stored is None else stored.first_pending
+        first = max(first, self._store.min_queue_offset(TIMER_TOPIC, 0))
+        for phy_offset, _, _ in UNIT.iter_unpack(self._store.read_units(TIMER_TOPIC, 0, first, 1)):
+            return int(phy_offset)
+        return None
 
     # ---- delivering
 

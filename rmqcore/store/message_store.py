@@ -95,6 +95,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
         *,
         progress: Callable[[RecoveryProgress], None] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        keep_from: Callable[[], int | None] = lambda: None,
     ) -> None:
         config.check_for_writing()
         KeyValues.__init__(self)
@@ -107,6 +108,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
         self._closing = ReentrantLock()
         self._closer = 0
         self._clock_ms = clock_ms
+        self._keep_from = keep_from
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._directory.create()
         self._directory.lock()
@@ -306,7 +308,10 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
 
     def _oldest_parked(self) -> int | None:
         """Physical offset of the oldest message that has still to be delivered."""
-        return None if self._delayed is None else self._delayed.schedule.pending_from()
+        offsets = [self._keep_from()]
+        if self._delayed is not None:
+            offsets.append(self._delayed.schedule.pending_from())
+        return min((offset for offset in offsets if offset is not None), default=None)
 
     def _end_fast_reads(self) -> None:
         """Let every later read come through `_see_new`, which says why there is none."""

@@ -350,3 +350,37 @@ def test_a_group_with_nonsense_is_refused(with_broker, field, value):
         assert broker.managers.groups.table.get("CG") is None
 
     with_broker(scenario)
+
+
+# ---- the log's end
+
+
+def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(tmp_path):
+    settings = {"listenPort": 0, **SMALL, "retention_bytes": 1 << 20, "cleanResourceInterval": 50}
+    log = tmp_path / "store" / "commitlog"
+    first = log / f"{0:020}"
+
+    async def deleted():
+        async with asyncio.timeout(10):
+            while first.exists():
+                await asyncio.sleep(0.05)
+
+    async def main():
+        broker = Broker(tmp_path / "store", settings)
+        for restarted in (False, True):
+            await broker.start()
+            peer = Peer(broker)
+            if not restarted:
+                soon = {"TIMER_DELAY_MS": "4000"}
+                assert (await peer.send("T", b"later", properties=soon)).code == 0
+                for _ in range(40):
+                    assert (await peer.send("Filling", bytes(100_000))).code == 0
+                await asyncio.sleep(1.5)
+                assert first.exists()
+            else:
+                await deleted()
+                assert [each.body for each in records((await peer.pull("T")).body)] == [b"later"]
+            await peer.client.close()
+            await broker.stop()
+
+    asyncio.run(main())
