@@ -30,6 +30,8 @@ _REAL_QUEUE_ID: Final = "REAL_QID"
 _TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
+#: the offsets are written so soon for the first time: a crash repeats what one before has repeated
+_FIRST_WRITE_MS: Final = 1000
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -226,7 +228,7 @@ class ScheduleMessageService:
         """
         reports = [self._deliver_level(level, now_ms) for level in self._levels]
         if self._persisted_at_ms is None:
-            self._persisted_at_ms = now_ms
+            self._persisted_at_ms = now_ms - max(0, self._flush_interval_ms - _FIRST_WRITE_MS)
         elif abs(now_ms - self._persisted_at_ms) >= self._flush_interval_ms:
             self._persisted_at_ms = now_ms
             self.persist()

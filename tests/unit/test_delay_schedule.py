@@ -381,15 +381,21 @@ class TestOffsets:
         assert store.flushed == store.end
         assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
 
-    def test_they_are_written_once_an_interval(self, store, tmp_path):
+    def test_they_are_written_soon_and_then_once_an_interval(self, store, tmp_path):
         service = start(store, tmp_path, flush_interval_ms=10_000)
         file = tmp_path / "delayOffset.json"
         store.park(b"a")
-        for step_ms in (1000, 10_999):
+        for step_ms in (1000, 1999):
             service.run_once(NOW + step_ms)
             assert not file.exists()
-        service.run_once(NOW + 11_000)
+        service.run_once(NOW + 2000)
         assert file.exists()
+        store.park(b"b")
+        store.flushed = 0
+        service.run_once(NOW + 11_999)
+        assert store.flushed == 0
+        service.run_once(NOW + 12_000)
+        assert store.flushed == store.end
         store.flushed = 0
         service.run_once(NOW + 99_000)
         assert store.flushed == 0
