@@ -56,7 +56,7 @@ from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.service import ServiceThread, stop_running
 from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
-from rmqcore.store.delivery_of_store import delivery_of
+from rmqcore.store.delivery_of_store import delivery_of, oldest_parked
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.key_values import KeyValues
 from rmqcore.store.leasing import Leasing
@@ -277,7 +277,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             self._clock_ms,
             self._service_failed,
             needed_from=lambda: min(self._reput.offset, self._log_writer.flushed_offset),
-            keep_from=self._oldest_parked,
+            keep_from=lambda: oldest_parked(self._delayed, self._keep_from),
         )
         if config.retention:
             self._services.append(self._retention)
@@ -305,13 +305,6 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             on_flushed=self._marker.queues_flushed,
             on_error=self._service_failed,
         )
-
-    def _oldest_parked(self) -> int | None:
-        """Physical offset of the oldest message that has still to be delivered."""
-        offsets = [self._keep_from()]
-        if self._delayed is not None:
-            offsets.append(self._delayed.schedule.pending_from())
-        return min((offset for offset in offsets if offset is not None), default=None)
 
     def _end_fast_reads(self) -> None:
         """Let every later read come through `_see_new`, which says why there is none."""
