@@ -5,6 +5,7 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,29 +64,32 @@ class AdminGroups:
 
     # ---- the groups
 
-    def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """200: create a group, or change it."""
-        self._put(read_object(request))
+        await self._groups.file.expect_saved(self._put(read_object(request)))
         return success()
 
-    def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """225: as 200, for the groups in the body."""
-        for fields in objects_in(read_object(request), "groupConfigList"):
-            self._put(fields)
+        entries = objects_in(read_object(request), "groupConfigList")
+        await self._groups.file.expect_saved(*[self._put(fields) for fields in entries])
         return success()
 
-    def _put(self, fields: Mapping[str, Any]) -> None:
+    def _put(self, fields: Mapping[str, Any]) -> str:
         name = fields.get("groupName")
         if not isinstance(name, str) or not name:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, "groupName is missing")
         self._groups.put(name, fields)
+        return name
 
-    def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """207: forget a group and, if asked for, what it has consumed."""
         name = request.text("groupName")
         self._groups.remove(name)
         if request.boolean("cleanOffset") or request.boolean("removeOffset"):
             self._store.consumer_offsets.remove(group=name)
+            await asyncio.to_thread(self._store.consumer_offsets.persist)
+        await self._groups.file.expect_saved(name)
         return success()
 
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

@@ -83,6 +83,7 @@ class AdminTopics:
         )
         self._check(topic)
         self._topics.put(topic)
+        await self._topics.file.expect_saved(name)
         await self._tell([topic])
         return success()
 
@@ -97,6 +98,7 @@ class AdminTopics:
             self._check(topic)
         for topic in wanted:
             self._topics.put(topic)
+        await self._topics.file.expect_saved(*(topic.topic_name for topic in wanted))
         await self._tell(wanted)
         return success()
 

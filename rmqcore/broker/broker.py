@@ -58,8 +58,6 @@ from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
 
-#: after writing the tables, rest so many times as long as that has taken
-_RESTS: Final = 4
 _CONFIG_FOLDER: Final = "config"
 #: RocketMQ serves on a second port, so far below the first
 _FAST_PORT_BELOW: Final = 2
@@ -414,31 +412,26 @@ class Broker:
         """Write the tables that have changed: topics and groups at once, offsets every 5 s.
 
         Name servers hear of topics once these are written, since they go by the table's version,
-        which moves then. Large tables are written less often, so that changes that come one after
-        the other do not cost as much each as all topics together.
+        which moves then. Changes that come meanwhile are written together.
         """
         loop = asyncio.get_running_loop()
         interval_s = self.config.flush_consumer_offset_interval / 1000
-        store, groups = managers.store, managers.groups.table
-        rested_s, offsets_s = 0.0, loop.time() + interval_s
+        store, offsets_s = managers.store, loop.time() + interval_s
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(offsets_s):
                     await self._saving.wait()
-                    await asyncio.sleep(rested_s - loop.time())
             if loop.time() >= offsets_s:
                 managers.checkpoints.commit()
                 await self._persist(partial(asyncio.to_thread, managers.pop_order.persist))
                 await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
-            began_s = loop.time()
-            await self._persist(managers.topics.save)
-            await self._persist(partial(asyncio.to_thread, groups.persist))
+            await self._persist(managers.topics.file.save)
+            await self._persist(managers.groups.file.save)
             if self._untold and self._registration is not None:
                 self._untold = False
                 self._registration.topics_changed()
-            rested_s = loop.time() + _RESTS * (loop.time() - began_s)
 
     @staticmethod
     async def _persist(write: Callable[[], Awaitable[object]]) -> None:

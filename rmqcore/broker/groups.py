@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.table_file import TableFile
 from rmqcore.broker.topics import QUEUES_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import SubscriptionGroupTable
@@ -82,6 +83,7 @@ class Groups:
             on_change: called after each change, to write the table.
         """
         self.table = table
+        self.file = TableFile(table)
         self._config = config
         self._on_change = on_change
         for group in _SYSTEM_GROUPS:
@@ -133,11 +135,13 @@ class Groups:
         except MessageIllegalError as error:
             remark = f"group {group!r}: only letters, digits, %, |, _ and - are accepted"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark) from error
+        self.file.changed(group)
         self._on_change()
 
     def remove(self, group: str) -> bool:
         """Forget a group; returns whether it was there."""
         removed = self.table.remove(group)
         if removed:
+            self.file.changed(group)
             self._on_change()
         return removed

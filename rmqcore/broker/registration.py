@@ -30,6 +30,9 @@ _PERIOD_MS_MOST: Final = 60_000
 _FIRST_AGAIN_S: Final = 10.0
 #: who starts, or has changed a topic, does not wait longer for a name server that does not answer
 _PATIENCE_MS: Final = 1000
+#: after telling all topics, rest so many times as long as that has taken, up to so long
+_RESTS: Final = 4
+_REST_S_MOST: Final = 1.0
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -100,7 +103,7 @@ class Registration:
 
     async def _run(self, address: str, first: asyncio.Task[None]) -> None:
         await first
-        wait_s = _FIRST_AGAIN_S
+        loop, wait_s = asyncio.get_running_loop(), _FIRST_AGAIN_S
         while True:
             try:
                 async with asyncio.timeout(wait_s):
@@ -108,7 +111,9 @@ class Registration:
             except TimeoutError:
                 period_ms = self._config().register_name_server_period
                 wait_s = max(_PERIOD_MS_LEAST, min(_PERIOD_MS_MOST, period_ms)) / 1000
+            began_s = loop.time()
             await self._register(address)
+            await asyncio.sleep(min(_REST_S_MOST, _RESTS * (loop.time() - began_s)))
 
     async def _register(self, address: str) -> None:
         """Register with one name server; waits for it as long as settings say."""

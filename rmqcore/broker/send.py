@@ -146,7 +146,7 @@ class SendMessages:
         self._check_not_busy()
         wanted = SendRequest(request)
         answer = self._send(connection, request, wanted)
-        if self._topics.is_saved(wanted.topic):
+        if self._topics.file.is_saved(wanted.topic):
             return answer
         return self._answer_saved(wanted.topic, answer)
 
@@ -155,10 +155,8 @@ class SendMessages:
     ) -> RemotingCommand:
         """The answer to a send, when a crash does not take the topic any more."""
         done = await answer if inspect.isawaitable(answer) else answer
-        if await self._topics.saved(topic):
-            return done
-        remark = f"topic[{topic}] cannot be written to the disk now"
-        return failure(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        await self._topics.file.expect_saved(topic)
+        return done
 
     def _send(
         self, connection: Connection, request: RemotingCommand, wanted: SendRequest
@@ -181,7 +179,7 @@ class SendMessages:
     def _direct_facts(self, topic: str) -> tuple[int, int, bytes, bytes, bytes] | None:
         """What the plain sends to a topic have in common, see `DirectSends`; None: look at each."""
         found, config = self._topics.get(topic), self._config()
-        if found is None or not self._topics.is_saved(topic):
+        if found is None or not self._topics.file.is_saved(topic):
             return None
         if self._store.waits or self._waiting or topic.startswith(RETRY_PREFIX):
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.table_file import TableFile
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
 from rmqcore.files.timer_check import TIMER_TOPIC
@@ -66,10 +66,9 @@ class Topics:
         self._config = config
         self._on_change = on_change
         self.system_topics = frozenset(self._create_system_topics())
-        #: topics that the file may not have yet
-        self._unsaved: set[str] = set()
-        self._saved = asyncio.Event()
-        self._refused = False
+        #: an opening of the store takes a topic that is neither in it nor has queues for one that
+        #: RocketMQ has deleted, and its messages with it
+        self.file = TableFile(table)
 
     def get(self, topic: str) -> TopicConfig | None:
         """The configuration of a topic, None when there is none."""
@@ -100,40 +99,8 @@ class Topics:
             self.table.put(topic)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        self._unsaved.add(topic.topic_name)
+        self.file.changed(topic.topic_name)
         self._on_change()
-
-    def is_saved(self, topic: str) -> bool:
-        """Tell whether a topic is in the file; one that is not may be gone after a crash."""
-        return topic not in self._unsaved
-
-    async def saved(self, topic: str) -> bool:
-        """Wait until a topic is in the file; False when it cannot be written now.
-
-        An opening of the store takes a topic that is neither there nor has queues for one that
-        RocketMQ has deleted, and its messages with it.
-        """
-        while topic in self._unsaved:
-            await self._saved.wait()
-            if self._refused:
-                return False
-        return True
-
-    async def save(self) -> None:
-        """Write the table if it has changed.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        names, refused = frozenset(self._unsaved), True
-        try:
-            await asyncio.to_thread(self.table.persist)
-            self._unsaved -= names
-            refused = False
-        finally:
-            self._refused = refused
-            saved, self._saved = self._saved, asyncio.Event()
-            saved.set()
 
     def removed(self) -> None:
         """Tell the name servers that the store has one topic less."""

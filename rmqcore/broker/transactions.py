@@ -307,7 +307,7 @@ class Transactions:
             wait_store_msg_ok=False,
         )
         receipt = await self._store.put_message_async(copy)
-        await self._topics.saved(CHECK_MAX_TIME_TOPIC)
+        await self._topics.file.saved(CHECK_MAX_TIME_TOPIC)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
         await self._note(half.queue_offset)

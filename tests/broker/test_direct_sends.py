@@ -72,7 +72,7 @@ class Sends:
         self.topics = topics = Topics(table, self.settings, lambda: None)
         for name, kind in (("Orders", "SINGLE_TAG"), ("Many", "MULTI_TAG")):
             topics.put(TopicConfig(topic_name=name, topic_filter_type=kind))
-        asyncio.run(topics.save())
+        asyncio.run(topics.file.save())
         self.traffic = Traffic()
         self.sends = SendMessages(
             self.store, self.settings, topics, None, None, self.note, self.traffic
@@ -98,7 +98,7 @@ class Sends:
 
     async def when_saved(self, answer):
         """The answer to a send that has created its topic."""
-        _, done = await asyncio.gather(self.topics.save(), answer)
+        _, done = await asyncio.gather(self.topics.file.save(), answer)
         return done
 
     def directly(self, received):

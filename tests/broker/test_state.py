@@ -352,6 +352,44 @@ def test_a_group_with_nonsense_is_refused(with_broker, field, value):
     with_broker(scenario)
 
 
+def asked(address, code, fields=None, body=b"", *, then=lambda: None):
+    """The code that one request is answered with; what comes then, comes at once."""
+
+    async def main():
+        client = RemotingClient()
+        try:
+            answer = await client.invoke(address, RemotingCommand(code, fields or {}, body), 5000)
+            then()
+            return answer.code
+        finally:
+            await client.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_what_an_administrator_was_answered_survives_a_kill(tmp_path, group):
+    fields = {"topic": "New", "defaultTopic": "TBW102", "perm": "6", "order": "false"}
+    fields |= {"readQueueNums": "16", "writeQueueNums": "16", "topicFilterType": "SINGLE_TAG"}
+    create = (RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    look = (RequestCode.GET_TOPIC_CONFIG, {"topic": "New"})
+    if group:
+        create = (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"New"}')
+        look = (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "New"})
+    options = ("-c", "autoCreateSubscriptionGroup=false")
+    with serving(tmp_path / "store", *options) as (process, facts):
+        assert asked(facts["broker"], *create, then=process.kill) == ResponseCode.SUCCESS
+    with serving(tmp_path / "store", *options) as (process, facts):
+        assert asked(facts["broker"], *look) == ResponseCode.SUCCESS
+        if group:
+            remove = (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "New"})
+            assert asked(facts["broker"], *remove, then=process.kill) == ResponseCode.SUCCESS
+    if group:
+        with serving(tmp_path / "store", *options) as (_, facts):
+            code = asked(facts["broker"], *look)
+            assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
 # ---- the log's end
 
 

@@ -1,0 +1,67 @@
+"""`TableFile`: writes a table of the broker, and tells who waits when it is written."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rmqcore.files.config_tables import ConfigTable
+from rmqcore.remoting import RequestRefusedError, ResponseCode
+
+
+class TableFile:
+    """The file of a table, and which of the table's entries it may not have yet.
+
+    Changes that come while it is written are written together. Used on the event loop.
+
+    Args:
+        table: what is written.
+    """
+
+    def __init__(self, table: ConfigTable) -> None:
+        self._table = table
+        self._unsaved: set[str] = set()
+        self._written = asyncio.Event()
+        self._refused = False
+
+    def changed(self, name: str) -> None:
+        """Note that an entry was put or removed."""
+        self._unsaved.add(name)
+
+    def is_saved(self, name: str) -> bool:
+        """Tell whether a crash finds an entry as it is."""
+        return name not in self._unsaved
+
+    async def saved(self, name: str) -> bool:
+        """Wait until an entry is in the file as it is; False when that cannot be written now."""
+        while name in self._unsaved:
+            await self._written.wait()
+            if self._refused:
+                return False
+        return True
+
+    async def expect_saved(self, *names: str) -> None:
+        """As `saved`, for several entries.
+
+        Raises:
+            RequestRefusedError: it cannot be written; answers with code 14.
+        """
+        for name in names:
+            if not await self.saved(name):
+                remark = f"{name} cannot be written to the disk now, and is tried again"
+                raise RequestRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    async def save(self) -> None:
+        """Write the table if it has changed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        names, refused = frozenset(self._unsaved), True
+        try:
+            await asyncio.to_thread(self._table.persist)
+            self._unsaved -= names
+            refused = False
+        finally:
+            self._refused = refused
+            written, self._written = self._written, asyncio.Event()
+            written.set()
