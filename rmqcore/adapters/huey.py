@@ -23,7 +23,7 @@ from huey.storage import BaseStorage
 
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import OpenedStore, lease_of
-from rmqcore.errors import ConfigError, StoreClosedError
+from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
 
 _log = logging.getLogger("rmqcore")
@@ -47,6 +47,8 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of times without a zone
 #: a scheduler that has claimed a task enqueues it within this
 _CLAIMED_FOR_MS: Final = 60_000
 _FLUSHED_AT_ONCE: Final = 1000
+#: what the store raises when it takes nothing
+_REFUSALS: Final = (RmqCoreError, OSError)
 
 
 class RmqStorage(BaseStorage):  # type: ignore[misc]
@@ -327,7 +329,8 @@ class RmqHuey(Huey):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As `Huey`; further arguments are those of `RmqStorage`."""
         super().__init__(*args, **kwargs)
-        self._leases: dict[str, Lease] = {}
+        #: by the object that was dequeued, which is kept: a retry has the same task id
+        self._leases: dict[int, tuple[Any, Lease]] = {}
         self._signal.connect(self._interrupted, SIGNAL_INTERRUPTED)
 
     def dequeue(self) -> Any:
@@ -346,7 +349,7 @@ class RmqHuey(Huey):  # type: ignore[misc]
         if storage.lease_ms is None:
             storage.acknowledge(lease_of(taken))
         else:
-            self._leases[task.id] = lease_of(taken)
+            self._leases[id(task)] = task, lease_of(taken)
         return task
 
     def read_schedule(self, timestamp: datetime | None = None) -> list[Any]:
@@ -380,23 +383,28 @@ class RmqHuey(Huey):  # type: ignore[misc]
             return None
 
     def execute(self, task: Any, timestamp: datetime | None = None) -> Any:
-        """Execute a task, and take it off the queue when that has ended."""
+        """Execute a task, and take it off the queue when that has ended.
+
+        A task whose retry, or what follows it, the store refuses keeps its lease: it comes again.
+        """
         try:
             value = super().execute(task, timestamp)
-        except Exception:
-            self._settle(task)
+        except Exception as error:
+            if isinstance(error, MessageIllegalError) or not isinstance(error, _REFUSALS):
+                self._settle(task)
+            self._leases.pop(id(task), None)
             raise
         self._settle(task)
         return value
 
     def _settle(self, task: Any) -> None:
-        lease = self._leases.pop(task.id, None)
+        _, lease = self._leases.pop(id(task), (None, None))
         if lease is not None:
             self.storage.acknowledge(lease)
 
     def _interrupted(self, signal: str, task: Any) -> None:
         """The worker is being stopped: another one is to execute the task."""
-        lease = self._leases.pop(task.id, None)
+        _, lease = self._leases.pop(id(task), (None, None))
         if lease is not None:
             self.storage.give_back(lease)
 

@@ -287,3 +287,47 @@ def test_a_worker_that_waits_while_the_storage_is_closed_has_no_task(make):
     storage.close()
     worker.join(30)
     assert got == [None]
+
+
+def test_a_retry_that_is_taken_at_once_does_not_end_for_the_first_try(make, monkeypatch):
+    huey = make(lease_ms=60_000)
+    runs, taken = [], []
+
+    @huey.task(retries=1)
+    def task():
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError
+
+    task()
+    first = huey.dequeue()
+    enqueue = huey.enqueue
+    with monkeypatch.context() as patch:
+        # another worker is as quick as can be
+        patch.setattr(huey, "enqueue", lambda each: (enqueue(each), taken.append(huey.dequeue())))
+        huey.execute(first)
+    (lag,) = huey.storage.store.lag("huey", ["huey-app"])
+    assert (lag.committed_offset, lag.leased) == (1, 1)
+    huey.execute(taken[0])
+    (lag,) = huey.storage.store.lag("huey", ["huey-app"])
+    assert (len(runs), lag.committed_offset, lag.leased) == (2, 2, 0)
+
+
+def test_a_task_whose_retry_the_store_refuses_is_not_lost(make, monkeypatch):
+    huey = make(lease_ms=60_000)
+
+    @huey.task(retries=1)
+    def task():
+        raise ValueError
+
+    def full(*_, **__):
+        raise DiskFullError("commit log")
+
+    task()
+    taken = huey.dequeue()
+    with monkeypatch.context() as patch:
+        patch.setattr(huey.storage.store, "put", full, raising=False)
+        with pytest.raises(DiskFullError):
+            huey.execute(taken)
+    (lag,) = huey.storage.store.lag("huey", ["huey-app"])
+    assert (lag.committed_offset, lag.leased) == (0, 1)
