@@ -6,11 +6,12 @@ consumers are one group, so that a message goes to one of them; see docs/adapter
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 from kombu.exceptions import ChannelError
@@ -44,6 +45,10 @@ _FULL_WAIT_S: Final = 0.05
 #: a queue that expires is kept by its consumers this many times within its time
 _KEPT_TIMES: Final = 3
 _NEVER: Final = 1 << 30
+#: in the place of a queue's arguments while its messages are deleted, at most for so long
+_DELETING: Final = b""
+_DELETING_MS: Final = 10_000
+_DELETING_PAUSE_S: Final = 0.01
 #: between the parts of a binding's key; kombu's names have none
 _SEPARATOR: Final = "\0"
 
@@ -66,6 +71,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self.leases: dict[str, Lease] = {}
+        self._pid = os.getpid()
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message: it never comes again."""
@@ -85,11 +91,16 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         self._settled(delivery_tag)
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:
-        """Give back everything that was delivered and not acknowledged."""
+        """Give back everything that was delivered and not acknowledged.
+
+        A forked child that closes what it has inherited leaves its parent's messages with it.
+        """
         self._flush()
         leases, self.leases = self.leases, {}
         delivered = list(self._delivered.values())
         self._delivered.clear()
+        if self._pid != os.getpid():
+            return []
         try:
             self.channel.give_back(list(leases.values()))
         except StoreClosedError:
@@ -297,17 +308,23 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         expires_ms = kept.get("x-expires", 0)
         if expires_ms:
             self._delete_expired()
+        while True:
+            (old,) = self.store.kv_get(QUEUES, [key])
+            if old == value and not expires_ms:
+                break
+            if old == _DELETING:
+                sleep(_DELETING_PAUSE_S)
+            elif self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
+                break
+        if expires_ms:
             self.store.kv_swap(EXPIRING, key, None, b"")
-            self.store.kv_put(QUEUES, key, value, ttl_ms=expires_ms)
-        elif self.store.kv_get(QUEUES, [key]) != [value]:
-            self.store.kv_put(QUEUES, key, value)
 
     def _declared(self, queue: str) -> dict[str, Any]:
         """The arguments that a queue was declared with, by whatever process."""
         known = self._arguments.get(queue)
         if known is None:
             (value,) = self.store.kv_get(QUEUES, [queue.encode()])
-            if value is None:
+            if value is None or value == _DELETING:
                 return {}
             known = self._arguments[queue] = loads(value)
         return known
@@ -340,12 +357,20 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def _delete_expired(self) -> None:
         names = [key for key, _ in self.store.kv_list(EXPIRING)]
         for name, value in zip(names, self.store.kv_get(QUEUES, names), strict=True):
-            if value is None:
-                self.store.delete_topic(_topic(name.decode()))
-                self.store.kv_put(EXPIRING, name, None)
+            if value is None and self.store.kv_swap(
+                QUEUES, name, None, _DELETING, ttl_ms=_DELETING_MS
+            ):
+                self._delete_messages(name)
+
+    def _delete_messages(self, name: bytes) -> None:
+        """Delete the messages of a queue that is marked so that nobody declares it meanwhile."""
+        self.store.delete_topic(_topic(name.decode()))
+        self.store.kv_put(EXPIRING, name, None)
+        self.store.kv_swap(QUEUES, name, _DELETING, None)
 
     def _has_queue(self, queue: str, **_: object) -> bool:
-        return self.store.kv_get(QUEUES, [queue.encode()]) != [None]
+        (value,) = self.store.kv_get(QUEUES, [queue.encode()])
+        return value is not None and value != _DELETING
 
     def _size(self, queue: str) -> int:
         topic = _topic(queue)
@@ -363,10 +388,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         for key, _value in self._bindings_of(queue):
             self.store.kv_put(BINDINGS, key, None)
         name = queue.encode()
-        self.store.kv_put(QUEUES, name, None)
+        self.store.kv_put(QUEUES, name, _DELETING, ttl_ms=_DELETING_MS)
         self._arguments.pop(queue, None)
-        self.store.delete_topic(_topic(queue))
-        self.store.kv_put(EXPIRING, name, None)
+        self._delete_messages(name)
 
     # ---- exchanges and bindings
 

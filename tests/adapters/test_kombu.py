@@ -145,6 +145,23 @@ def test_a_closed_channel_gives_back_what_it_held(connect):
     assert all(m.delivery_info["redelivered"] for m in got)
 
 
+def test_a_forked_child_that_closes_a_connection_leaves_what_its_parent_holds(connect):
+    queue = kombu.Queue("q")
+    connection = connect()
+    queue(connection.default_channel).declare()
+    publish(connection, "x", queue)
+    message = queue(connection.default_channel).get()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            connection.release()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert queue(connect().default_channel).get() is None
+    message.ack()
+
+
 def test_a_program_that_ends_gives_back_what_it_held_and_dumps_nothing(connect, url, tmp_path):
     queue = kombu.Queue("q")
     connection = connect()
@@ -259,6 +276,38 @@ def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect):
     topics = {topic for topic, _ in channel.store.queues()}
     assert "kombu-old" not in topics
     assert "kombu-kept" in topics
+
+
+def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
+    connect, monkeypatch
+):
+    exchange = kombu.Exchange("e")
+    here, there = connect(), connect()
+    kombu.Queue("q", exchange, routing_key="q", expires=0.2)(here.default_channel).declare()
+    time.sleep(0.4)
+    again = kombu.Queue("q", exchange, routing_key="q", expires=60)
+
+    def declare_and_publish():
+        again(there.default_channel).declare()
+        kombu.Producer(there).publish("x", exchange=exchange, routing_key="q")
+
+    other = threading.Thread(target=declare_and_publish)
+    delete_topic = here.default_channel.store.delete_topic
+
+    def slow(topic):
+        other.start()
+        time.sleep(0.2)
+        delete_topic(topic)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.default_channel.store, "delete_topic", slow, raising=False)
+        kombu.Queue("r", exchange, expires=60)(here.default_channel).declare()
+    other.join()
+    assert [m.payload for m in drained(there, again)] == ["x"]
+    # it can be declared again once it was deleted
+    again(there.default_channel).delete()
+    declare_and_publish()
+    assert [m.payload for m in drained(there, again)] == ["x"]
 
 
 @pytest.mark.parametrize(
