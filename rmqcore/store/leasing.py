@@ -74,7 +74,8 @@ class Leasing(MessageReads):
     def _made_leases(self) -> Leases:
         if self._leases is None:
             self._check_open()
-            with self._making_leases:
+            with self._making_leases.within():
+                self._making_leases.check()
                 if self._leases is None:
                     from rmqcore.store.consume.leases import Leases  # noqa: PLC0415 - heavy
 

@@ -17,6 +17,8 @@ cdef class ReentrantLock:
     cdef PyThread_type_lock lock
     cdef long owner
     cdef readonly int depth
+    # whether `locks_held` counts it
+    cdef readonly bint counted
     cdef void note_acquired(self) noexcept
     cdef bint held(self) noexcept
     cdef bint try_acquire(self) noexcept

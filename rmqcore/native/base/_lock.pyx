@@ -24,7 +24,7 @@ cdef double LONGEST_S = 1e6
 
 
 def locks_held() -> int:
-    """How many `ReentrantLock` this thread holds, whichever they are; one held twice counts twice.
+    """How many counted `ReentrantLock` this thread holds; one held twice counts twice.
 
     Code that finds it above 0 may be a signal handler or a finalizer that interrupted the holder.
     It must not wait for another lock: the thread that holds that one may be waiting for one held
@@ -42,10 +42,14 @@ cdef class ReentrantLock:
     - Signal handlers run while a thread waits; what they raise ends the wait.
     - It is not fair: the system chooses which of the waiting threads comes next.
 
+    Args:
+        counted: whether it is one of `locks_held`; False where its holder waits for other locks.
+
     Threads: any.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, bint counted=True):
+        self.counted = counted
         self.lock = PyThread_allocate_lock()
         if self.lock == NULL:
             raise MemoryError
@@ -58,7 +62,8 @@ cdef class ReentrantLock:
         """Count one more acquiring by this thread, which holds the lock already."""
         self.owner = PyThread_get_thread_ident()
         self.depth += 1
-        rmq_count_locks(1)
+        if self.counted:
+            rmq_count_locks(1)
 
     cdef bint held(self) noexcept:
         """True when this thread holds the lock."""
@@ -74,7 +79,8 @@ cdef class ReentrantLock:
 
     cdef void release(self) noexcept:
         self.depth -= 1
-        rmq_count_locks(-1)
+        if self.counted:
+            rmq_count_locks(-1)
         if self.depth == 0:
             self.owner = 0
             PyThread_release_lock(self.lock)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import threading
-from types import TracebackType
-
 from rmqcore.errors import StoreNotWritableError
+from rmqcore.native.base._lock import Attempt, ReentrantLock
 
 
 class Alone:
-    """One thread at a time; a signal handler that interrupts its own thread there is refused."""
+    """One thread at a time: ``with alone.within()``, and `check` as the first thing inside.
+
+    An interrupt, wherever it comes, leaves the lock released.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._inside = False
+        self._lock = ReentrantLock(counted=False)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._inside:
-            self._lock.release()
+    def within(self) -> Attempt:
+        """Wait for the others, and keep them out during a block."""
+        return self._lock.within()
+
+    def check(self) -> None:
+        """Refuse a signal handler that interrupts its own thread in such a block.
+
+        Raises:
+            StoreNotWritableError: this is one.
+        """
+        if self._lock.depth > 1:
             raise StoreNotWritableError(
                 "a signal handler or a finalizer inside a call about leases cannot make another"
             )
-        self._inside = True
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._inside = False
-        self._lock.release()

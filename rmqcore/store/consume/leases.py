@@ -43,7 +43,7 @@ from rmqcore.status import Durability, GetMessageStatus
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals
 from rmqcore.store.consume.holders import is_mine
-from rmqcore.store.consume.lease_queue import LeaseQueue, runs_of
+from rmqcore.store.consume.lease_queue import TIMES_MAX, LeaseQueue, runs_of
 from rmqcore.store.consume.lease_request import (
     ALL,
     LEASE_MS_MAX,
@@ -97,13 +97,15 @@ class Leases:
         self._alone = Alone()
         self._closed = False
         self._table = LeaseTable(store, path, see_new)
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._table.load()
         arrivals.tell_first(self._table.arrived)
 
     def stop(self) -> None:
         """Lease and take back nothing more; what this process holds may come again at once."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._closed = True
             for holder in list(self._table.holders):
                 if is_mine(holder):
@@ -115,7 +117,8 @@ class Leases:
         Raises:
             OSError: it could not be written; the journal has it all the same.
         """
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._table.close()
 
     def abandon(self) -> None:
@@ -134,7 +137,8 @@ class Leases:
         """
         now_ms = self._clock_ms()
         taken = Taken(request, now_ms, now_ms + request.lease_ms)
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             self._table.free_due(now_ms)
             holder = self._table.holder(request.holder)
@@ -154,7 +158,8 @@ class Leases:
 
     def next_due_ms(self) -> int | None:
         """When to look again for what comes again, Unix ms; None: nothing does."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             return self._table.due.next_ms()
 
     def _take(self, queue: LeaseQueue, taken: Taken, holder: int) -> None:
@@ -165,7 +170,7 @@ class Leases:
         due_ms, following = taken.due_ms, queue.position
         try:
             while len(items) < taken.left and (offset := queue.next_free()) is not None:
-                times = queue.times(offset) + 1
+                times = min(queue.times(offset) + 1, TIMES_MAX)
                 item = self._read(queue, offset)
                 if item is None or taken.is_expired(item):
                     queue.done(offset)
@@ -242,7 +247,8 @@ class Leases:
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """Be done with messages; see `MessageStore.acknowledge`."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             queues: dict[LeaseQueue, set[int]] = {}
             for lease in leases:
@@ -264,7 +270,8 @@ class Leases:
     def change(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
         """Let leases end at another time; see `MessageStore.change_lease`."""
         whole_number("lease_ms", lease_ms, 1, LEASE_MS_MAX)
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             held = self._held(group, leases)
             due_ms = self._clock_ms() + lease_ms
@@ -285,7 +292,8 @@ class Leases:
         if delay_ms is not None:
             whole_number("delay_ms", delay_ms, 0, LEASE_MS_MAX)
         moves: list[tuple[LeaseQueue, Lease, Message]] = []
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             held = self._held(group, leases)
             now_ms = self._clock_ms()
@@ -373,13 +381,15 @@ class Leases:
         receipt = self._store.put_message(message, durability=Durability.DISK)
         if not receipt.ok:
             raise PutMessageError(receipt.status, receipt.reason)
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             if not self._closed and queue.is_open(lease.queue_offset):
                 self._table.finish({queue: (lease.queue_offset,)})
 
     def release(self, holder: str) -> int:
         """Let come again at once what somebody has; see `MessageStore.release_leases`."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             topics = self._table.release(holder)
         self._arrivals.end_waits(holder)
@@ -388,7 +398,8 @@ class Leases:
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
         """What a group has before it; see `MessageStore.lag`."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             self._table.free_due(self._clock_ms())
             return [self._lag_of(group, *key) for key in self._table.keys_of(group, topics)]
@@ -407,7 +418,8 @@ class Leases:
 
     def purge(self, group: str, topic: str) -> int:
         """Be done with all that is ready; see `MessageStore.purge`."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             self._table.free_due(self._clock_ms())
             count = 0
@@ -432,6 +444,7 @@ class Leases:
 
     def forget_topic(self, topic: str) -> None:
         """Know nothing of a topic any more: it is deleted."""
-        with self._alone:
+        with self._alone.within():
+            self._alone.check()
             self._check_open()
             self._table.forget(topic)

@@ -1,0 +1,60 @@
+"""Ctrl-C anywhere in calls about leases, and messages that come very often."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from itertools import count
+
+import rmqcore
+from rmqcore.store.consume.lease_queue import TIMES_MAX
+
+TOPIC = {"T": "*"}
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_nobody_waiting(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for number in range(4):
+            store.put("T", b"%d" % number)
+        store.lag("g", TOPIC)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            end = time.monotonic() + 1
+            for number in count():
+                if time.monotonic() > end:
+                    break
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.00002 + number % 50 / 100_000)
+                    while True:
+                        places = [each.place for each in store.lease("g", TOPIC, lease_ms=100)]
+                        store.give_back("g", places, delay_ms=0, max_reconsume_times=1 << 30)
+                except KeyboardInterrupt:
+                    pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        told = []
+        asking = threading.Thread(target=lambda: told.append(store.lag("g", TOPIC)), daemon=True)
+        asking.start()
+        asking.join(10)
+        ((lag,),) = told
+        assert lag.ready + lag.leased == 4
+
+
+def test_a_message_that_has_come_as_often_as_is_counted_comes_again(store_path):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"0")
+        (first,) = store.lease("g", TOPIC)
+        queue = store._leases._table.queues["g", "T", 0]
+        store.give_back("g", [first.place], delay_ms=0)
+        queue.lease(0, 1, 0, 0, TIMES_MAX - 1)
+        for _ in range(3):
+            (again,) = store.lease("g", TOPIC, max_reconsume_times=1 << 30)
+            assert again.reconsume_times == TIMES_MAX - 1
+            again = [again.place]
+            assert store.give_back("g", again, delay_ms=0, max_reconsume_times=1 << 30) == 1
