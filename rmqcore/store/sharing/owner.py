@@ -39,6 +39,7 @@ from rmqcore.store.sharing.calls import (
     method_of,
 )
 from rmqcore.store.sharing.channel import LIMITS
+from rmqcore.store.sharing.daemon_threads import DaemonThreads
 from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.values import unpack
 
@@ -66,6 +67,7 @@ class StoreServer:
         self.path = path
         self._listening = listening
         self._loop = new_event_loop()
+        self._loop.set_default_executor(DaemonThreads())
         self._thread = threading.Thread(target=self._run, name="ShareStore", daemon=True)
         self._store: DefaultMessageStore | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()

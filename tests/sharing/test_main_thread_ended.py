@@ -1,0 +1,48 @@
+"""An owner whose main thread has ended, and that goes on in another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import rmqcore
+from rmqcore.store.sharing.daemon_threads import DaemonThreads
+
+OWNER = """
+import sys, threading, rmqcore
+store = rmqcore.open_shared(sys.argv[1])
+main = threading.current_thread()
+def work():
+    main.join()
+    print("ready", flush=True)
+    sys.stdin.read()
+threading.Thread(target=work).start()
+"""
+
+
+def test_it_answers_what_it_works_on_in_threads(store_path):
+    command = [sys.executable, "-c", OWNER, str(store_path)]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **streams) as owner:
+        try:
+            assert owner.stdout.readline() == "ready\n"
+            with rmqcore.open_shared(store_path) as store:
+                assert store.owner == owner.pid
+                store.kv_put("table", b"key", b"value")
+                assert store.flush() > 0
+                assert len(list(store.messages())) == 1
+                assert store.put_messages([rmqcore.Message("T", b"0")], durability="disk").ok
+            owner.stdin.close()
+            assert owner.wait() == 0
+        finally:
+            owner.kill()
+
+
+def test_threads_do_all_before_they_end():
+    threads, done = DaemonThreads(), []
+    futures = [threads.submit(done.append, number) for number in range(100)]
+    failed = threads.submit(int, "x")
+    threads.shutdown()
+    assert sorted(done) == list(range(100))
+    assert all(future.done() for future in futures)
+    assert isinstance(failed.exception(), ValueError)
