@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from rmqcore.errors import ConfigError, StoreNotFoundError
-from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.consume.holders import Holder
 from rmqcore.store.sharing import open_shared
 
 if TYPE_CHECKING:
@@ -57,17 +57,13 @@ class OpenedStore:
             known.uses += 1
         self._handle = known
         self.store = known.store
-        self._holder = (0, "")
+        self._holder = Holder()
         self._deletes_at = 0.0
 
     @property
     def holder(self) -> str:
         """Who holds what this use leases: in a forked child another than in its parent."""
-        pid, holder = self._holder
-        if pid != os.getpid():
-            holder = new_holder()
-            self._holder = os.getpid(), holder
-        return holder
+        return self._holder.name
 
     def delete_consumed(self, every_s: float | None) -> None:
         """Give back log files that nobody needs, if that was not done for so long; None: never."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from rmqcore.errors import ArgumentError, StoreClosedError
 from rmqcore.message import Lease, QueueLag, ReceivedMessage
 from rmqcore.store.consume.arrivals import Patience
-from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.consume.holders import Holder
 from rmqcore.store.protocol import MessageStore
 
 #: a wait is at most so long; `close` ends it sooner, but for one that begins beside it
@@ -33,7 +33,6 @@ class Consumer:
     Attributes:
         store: where the messages are.
         group: the consumers that share the messages and their progress.
-        holder: by what `MessageStore.release_leases` knows this consumer.
     """
 
     def __init__(
@@ -66,12 +65,11 @@ class Consumer:
 
         self.store = store
         self.group = group
-        self.holder = new_holder()
+        self._holder = Holder()
         self._lease_ms = lease_ms
         self._max_reconsume_times = max_reconsume_times
         #: what is the same of each `MessageStore.lease`
         self._terms: dict[str, Any] = {
-            "holder": self.holder,
             "lease_ms": lease_ms,
             "max_reconsume_times": max_reconsume_times,
             "by_priority": by_priority,
@@ -80,6 +78,11 @@ class Consumer:
         self._closed = False
         LeaseRequest.of(group, subscriptions, max_messages=1, **self._terms)
         self._subscriptions = dict(subscriptions)
+
+    @property
+    def holder(self) -> str:
+        """By what `MessageStore.release_leases` knows this consumer; another in a forked child."""
+        return self._holder.name
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +138,7 @@ class Consumer:
             found = self.store.lease(
                 self.group,
                 self._subscriptions,
+                holder=self.holder,
                 max_messages=max_messages,
                 timeout_ms=min(wait_ms, _WAIT_MS),
                 **self._terms,
@@ -152,6 +156,7 @@ class Consumer:
             found = await self.store.lease_async(
                 self.group,
                 self._subscriptions,
+                holder=self.holder,
                 max_messages=max_messages,
                 timeout_ms=min(wait_ms, _WAIT_MS),
                 **self._terms,

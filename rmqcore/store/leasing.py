@@ -242,6 +242,35 @@ class Leasing(MessageReads):
                 sleeper.sleep(self._until_due(leases, left_s))
         return found
 
+    def take_back_lease(self, call: str, holder: str) -> None:
+        """Let count as never handed out what a call was given whose caller has stopped waiting.
+
+        Args:
+            call: see `lease_once`.
+            holder: who was to have it.
+        """
+        if self._leases is not None:
+            self._leases.take_back(call, holder)
+
+    def keep_leases(self, holders: Iterable[str]) -> None:
+        """Let holders of this process go on holding when the store is closed.
+
+        They use the store through another handle, and have what they hold of its next owner.
+        """
+        if self._leases is not None:
+            self._leases.keep(holders)
+
+    def release_ended(self, known: Iterable[str]) -> int:
+        """Let all come again at once that processes have leased which have ended.
+
+        Args:
+            known: holders of whose end the caller is told.
+
+        Returns:
+            how many holders in other processes are left besides.
+        """
+        return 0 if self._leases is None else self._leases.release_ended(known)
+
     async def lease_async(
         self,
         group: str,

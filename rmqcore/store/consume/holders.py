@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-#: fields of /proc/PID/stat behind the command; the time of the start is the 20th of them
+#: fields of /proc/PID/stat behind the command: state, flags, the time of the start
+_STATE_FIELD: Final = 0
+_FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19
+#: states of a process that has ended and that its parent has not asked for yet
+_ENDED: Final = "ZX"
+#: the flag of a process that ends: PF_EXITING
+_EXITING: Final = 4
 
 
 def new_holder() -> str:
@@ -16,16 +22,47 @@ def new_holder() -> str:
     return f"{_process(os.getpid())}-{os.urandom(6).hex()}"
 
 
-def is_gone(holder: str) -> bool:
-    """Tell whether a name is of a process of this machine that has ended.
+class Holder:
+    """Who holds what one object leases: in a forked child another than in its parent."""
 
-    Names that `new_holder` has not made are of nobody who could be asked, and never gone.
+    def __init__(self) -> None:
+        self._pid = 0
+        self._name = ""
+
+    @property
+    def name(self) -> str:
+        """The name of this process's holder."""
+        pid = os.getpid()
+        if self._pid != pid:
+            self._name = new_holder()
+            self._pid = pid
+        return self._name
+
+
+def is_gone(holder: str) -> bool:
+    """Tell whether a name is of a process of this machine that has ended, or is about to.
+
+    A process that is killed gives up its files and its locks before it is gone, and stays until its
+    parent has asked for it. Names that `new_holder` has not made are of nobody who could be asked,
+    and never gone.
     """
+    if not (has_process(holder) and _PROC.is_dir()):
+        return False
+    process = holder.partition("-")[0]
+    pid = process.partition(".")[0]
+    fields = _stat(int(pid))
+    if fields is None:
+        return process != f"{pid}.0"
+    if process != f"{pid}.{fields[_STARTED_FIELD]}":
+        return True
+    return fields[_STATE_FIELD] in _ENDED or bool(int(fields[_FLAGS_FIELD]) & _EXITING)
+
+
+def has_process(holder: str) -> bool:
+    """Tell whether a name may be one that `new_holder` has made."""
     process, dash, _ = holder.partition("-")
     pid, dot, _ = process.partition(".")
-    if not (dash and dot and pid.isascii() and pid.isdigit() and _PROC.is_dir()):
-        return False
-    return _process(int(pid)) != process
+    return bool(dash and dot) and pid.isascii() and pid.isdigit()
 
 
 def is_mine(holder: str) -> bool:
@@ -35,8 +72,14 @@ def is_mine(holder: str) -> bool:
 
 def _process(pid: int) -> str:
     """A process by its id and the clock tick of its start, 0 where nobody tells it."""
+    fields = _stat(pid)
+    return f"{pid}.0" if fields is None else f"{pid}.{fields[_STARTED_FIELD]}"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the system says of a process; None where nobody tells it."""
     try:
         text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
-        return f"{pid}.0"
-    return f"{pid}.{text.rpartition(')')[2].split()[_STARTED_FIELD]}"
+        return None
+    return text.rpartition(")")[2].split()

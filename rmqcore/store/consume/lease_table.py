@@ -24,7 +24,7 @@ from rmqcore.files.lease_journal import (
 from rmqcore.message import RETRY_PREFIX, GetMessageResult, Message, PutMessageResult
 from rmqcore.status import Durability
 from rmqcore.store.consume.due_times import DueTimes
-from rmqcore.store.consume.holders import is_gone
+from rmqcore.store.consume.holders import has_process, is_gone, is_mine
 from rmqcore.store.consume.lease_queue import HOLDER_MAX, LeaseQueue, runs_of
 
 _log = logging.getLogger("rmqcore")
@@ -219,8 +219,13 @@ class LeaseTable:
         while len(self._handed) > _CALLS_KNOWN:
             del self._handed[next(iter(self._handed))]
 
-    def take_back(self, call: str, holder: int) -> None:
-        """Free what a call was given whose answer was lost: it counts as not handed out."""
+    def take_back(self, call: str, holder: int) -> list[str]:
+        """Free what a call was given whose answer was lost: it counts as not handed out.
+
+        Returns:
+            the topic of each message.
+        """
+        freed = []
         for number, first, count, times, _ in self._handed.pop(call, ()):
             queue = self._numbered.get(number)
             for offset in range(first, first + count):
@@ -231,6 +236,19 @@ class LeaseTable:
                 ):
                     self.write((Leased(number, offset, 1, 0, 0, times - 1),))
                     queue.lease(offset, 1, 0, 0, times - 1)
+                    freed.append(queue.topic)
+        return freed
+
+    def held_by_others(self, known: Iterable[str]) -> list[str]:
+        """Holders that a process other than this has named, but for some."""
+        held = set().union(*(queue.holders() for queue in self._numbered.values()))
+        numbers = self.holders.items()
+        skip = frozenset(known)
+        return [
+            name
+            for name, number in numbers
+            if number in held and name not in skip and has_process(name) and not is_mine(name)
+        ]
 
     def forget(self, topic: str) -> None:
         """Know nothing of a topic any more, also after a power cut.

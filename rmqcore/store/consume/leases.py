@@ -42,7 +42,7 @@ from rmqcore.message import (
 from rmqcore.status import Durability, GetMessageStatus
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals
-from rmqcore.store.consume.holders import is_mine
+from rmqcore.store.consume.holders import is_gone, is_mine
 from rmqcore.store.consume.lease_queue import TIMES_MAX, LeaseQueue, runs_of
 from rmqcore.store.consume.lease_request import (
     ALL,
@@ -96,6 +96,7 @@ class Leases:
         self._arrivals = arrivals
         self._alone = Alone()
         self._closed = False
+        self._kept: frozenset[str] = frozenset()
         self._table = LeaseTable(store, path, see_new)
         with self._alone.within():
             self._alone.check()
@@ -108,7 +109,7 @@ class Leases:
             self._alone.check()
             self._closed = True
             for holder in list(self._table.holders):
-                if is_mine(holder):
+                if is_mine(holder) and holder not in self._kept:
                     self._table.release(holder)
 
     def close(self) -> None:
@@ -395,6 +396,29 @@ class Leases:
         self._arrivals.end_waits(holder)
         self._arrivals.wake(topics)
         return len(topics)
+
+    def take_back(self, call: str, holder: str) -> None:
+        """Let count as never handed out what a call was given; see `take_back_lease`."""
+        with self._alone.within():
+            self._alone.check()
+            self._check_open()
+            topics = self._table.take_back(call, self._table.holders.get(holder, 0))
+        self._arrivals.wake(topics)
+
+    def keep(self, holders: Iterable[str]) -> None:
+        """Let holders of this process go on holding; see `keep_leases`."""
+        self._kept = frozenset(holders)
+
+    def release_ended(self, known: Iterable[str]) -> int:
+        """Free what processes hold that have ended; see `Leasing.release_ended`."""
+        with self._alone.within():
+            self._alone.check()
+            self._check_open()
+            held = self._table.held_by_others(known)
+        ended = [holder for holder in held if is_gone(holder)]
+        for holder in ended:
+            self.release(holder)
+        return len(held) - len(ended)
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
         """What a group has before it; see `MessageStore.lag`."""

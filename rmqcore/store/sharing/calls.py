@@ -118,6 +118,8 @@ CALLS: Final[dict[str, Call]] = {
 ARRIVALS: Final = "arrivals"
 #: ends a request whose caller waits no more; the header field ``opaque`` has that one's number
 CANCEL: Final = 9102
+#: header fields of a lease and of its end: what it is to be taken back by if nobody gets it
+LEASES: Final = ("call", "holder")
 #: properties of a store, asked for by their names
 PROPERTIES: Final = ("config", "min_phy_offset", "max_phy_offset", "waits")
 
@@ -155,6 +157,8 @@ def request_of(
     fields = {"method": method}
     if again_ms is not None:
         fields["again"] = str(again_ms)
+    if method == "lease":
+        fields.update({name: settings[name] for name in LEASES if settings.get(name)})
     head, *parts = pack([list(args), settings])
     return RemotingCommand(STORE_CALL, fields, bytes(head), parts=parts)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from rmqcore.errors import OwnerTimeoutError, is_refusal
 from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
 from rmqcore.remoting.codec import encode_command
+from rmqcore.store.sharing.calls import CANCEL, LEASES
 from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ class Channel:
                 if answer is not None:
                     return answer
                 asked = self.ask_whether_there(waiter, asked)
+        except ChannelLostError:
+            raise
+        except BaseException:
+            self.give_up(request, waiter)
+            raise
         finally:
             self._inside.discard(threading.get_ident())
             self.drop(waiter, asked)
@@ -141,6 +147,25 @@ class Channel:
         asking = Waiter(waiter.wake, reads=waiter.reads)
         self.send(RemotingCommand(RequestCode.HEART_BEAT), asking)
         return asking
+
+    def give_up(self, request: RemotingCommand, waiter: Waiter) -> None:
+        """Tell the owner that nobody waits for an answer any more, without waiting for that."""
+        if not waiter.opaque or self.lost:
+            return
+        fields = {"opaque": str(waiter.opaque)}
+        fields.update((name, value) for name, value in request.ext_fields.items() if name in LEASES)
+        cancel = RemotingCommand(CANCEL, fields)
+        nobody = Waiter(_nothing, reads=True)
+        with suppress(ChannelLostError):
+            if not self.send_now(cancel, nobody):
+                args = cancel, nobody
+                threading.Thread(target=self._send_late, args=args, daemon=True).start()
+        self.drop(nobody)
+
+    def _send_late(self, request: RemotingCommand, nobody: Waiter) -> None:
+        with suppress(ChannelLostError, OwnerTimeoutError):
+            self.send(request, nobody)
+        self.drop(nobody)
 
     def hangs(self) -> OwnerTimeoutError:
         """The error that names the owner, who has not answered."""
@@ -328,6 +353,10 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         for waiter in self._all_waiting():
             waiter.wake()
+
+
+def _nothing() -> None:
+    """Nobody waits for this answer."""
 
 
 def _release(look: threading.Lock) -> None:

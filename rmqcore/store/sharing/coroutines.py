@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
+from rmqcore.errors import OwnerTimeoutError
 from rmqcore.remoting import RemotingCommand
-from rmqcore.store.sharing.calls import CANCEL
 from rmqcore.store.sharing.channel import Channel, ChannelLostError, Waiter
 
 
@@ -31,17 +31,11 @@ async def ask(channel: Channel, request: RemotingCommand, timeout_s: float) -> R
                 return waiter.answer
             if channel.lost:
                 raise ChannelLostError(sent=True)
-    except asyncio.CancelledError:
-        cancel = RemotingCommand(CANCEL, {"opaque": str(waiter.opaque)})
-        with suppress(ChannelLostError):
-            channel.send_now(cancel, Waiter(_nothing, reads=True))
+    except (asyncio.CancelledError, OwnerTimeoutError):
+        channel.give_up(request, waiter)
         raise
     finally:
         channel.drop(waiter, asked)
-
-
-def _nothing() -> None:
-    """Nobody waits for this answer."""
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:

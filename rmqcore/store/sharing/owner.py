@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore.errors import StoreError
+from rmqcore.errors import RmqCoreError, StoreError
 from rmqcore.remoting import (
     Connection,
     ConnectionSettings,
@@ -50,9 +50,10 @@ _ANSWER_SIZE_MAX: Final = 32 << 20
 _STOP_S: Final = 5.0
 #: durabilities for which a put has to wait
 _WAITED_FOR: Final = ("disk", "replicated")
-#: what a connection's attributes hold: who it is, and in whose names it has leased messages
+#: what a connection's attributes hold: whose it is
 _CLIENT: Final = "client"
-_HOLDERS: Final = "holders"
+#: pauses between two looks for the end of processes that have leases and no connection
+_LOOK_S: Final = 0.5
 
 
 class StoreServer:
@@ -75,7 +76,10 @@ class StoreServer:
         self._puts: set[asyncio.Future[Any]] = set()
         #: tasks that would wait for long, by connection and number of the request
         self._waits: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
+        #: by client: in whose names it has leased messages
+        self._holders: dict[str, set[str]] = {}
         self._server: RemotingServer | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._stopping = False
 
     def start(self) -> None:
@@ -85,11 +89,13 @@ class StoreServer:
     def serve(self, store: DefaultMessageStore) -> None:
         """Answer requests out of this store from now on."""
         self._store = store
-        self._loop.call_soon_threadsafe(self._ready.set_result, None)
+        self._loop.call_soon_threadsafe(self._begin)
 
     def stop(self) -> None:
         """Answer what was taken, and end."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        if self._store is not None:
+            self._store.keep_leases(set().union(*self._holders.values()))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -130,8 +136,26 @@ class StoreServer:
         self._server.register(RequestCode.HEART_BEAT, lambda *_: success())
         await self._server.start()
 
+    def _begin(self) -> None:
+        self._ready.set_result(None)
+        self._looking = self._loop.create_task(self._look_for_ended())
+
+    async def _look_for_ended(self) -> None:
+        """Free what a former owner's clients have leased that end without coming here."""
+        store = self._store
+        while store is not None and not self._stopping:
+            try:
+                known = set().union(*self._holders.values())
+                if not store.release_ended(known):
+                    return
+            except (RmqCoreError, OSError) as error:
+                _log.warning("%s: leases cannot be freed now: %s", self.path, error)
+            await asyncio.sleep(_LOOK_S)
+
     async def _stop(self) -> None:
         self._stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
         for task in self._waits.values():
             task.cancel()
         if self._server is not None:
@@ -147,14 +171,16 @@ class StoreServer:
                     f"{VERSION}, this process by {request.text('version')}; use one rmqcore in both"
                 )
             )
-        connection.attributes[_CLIENT] = request.text("client")
-        connection.attributes[_HOLDERS] = set()
+        client = connection.attributes[_CLIENT] = request.text("client")
+        self._holders.setdefault(client, set())
         return answer_of(None)
 
     def _cancel(self, connection: Connection, request: RemotingCommand) -> None:
         task = self._waits.get((connection, request.number("opaque")))
         if task is not None:
             task.cancel()
+        elif self._store is not None and "call" in request.ext_fields:
+            self._store.take_back_lease(request.text("call"), request.text("holder"))
 
     def _call(
         self, connection: Connection, request: RemotingCommand
@@ -175,13 +201,14 @@ class StoreServer:
         arrivals = connection.attributes.pop(ARRIVALS, None)
         if arrivals is not None:
             arrivals.forget()
-        gone = connection.attributes.pop(_HOLDERS, set())
-        if self._store is None or self._server is None or self._stopping:
+        client = connection.attributes.pop(_CLIENT, None)
+        if self._store is None or self._server is None or self._stopping or client is None:
             return
-        for other in self._server.connections:
-            gone -= other.attributes.get(_HOLDERS, set())
-        for holder in gone:
-            self._store.release_leases(holder)
+        if any(other.attributes.get(_CLIENT) == client for other in self._server.connections):
+            return
+        for holder in self._holders.pop(client):
+            if not any(holder in others for others in self._holders.values()):
+                self._store.release_leases(holder)
 
     async def _call_when_ready(
         self, connection: Connection, request: RemotingCommand
@@ -213,8 +240,9 @@ class StoreServer:
             return self._put(store, request, args, settings)
         function = method_of(store, method)
         if method == "lease":
-            holder = settings["holder"] = settings.get("holder") or connection.attributes[_CLIENT]
-            connection.attributes[_HOLDERS].add(holder)
+            client = connection.attributes[_CLIENT]
+            holder = settings["holder"] = settings.get("holder") or client
+            self._holders[client].add(holder)
         at_once = method == "lease" and settings.get("timeout_ms", 0) == 0
         if call.runs is Runs.NOW or at_once:
             value = function(*args, **settings)

@@ -1,0 +1,156 @@
+"""Who holds what, over forks, take-overs, second handles, and calls that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+from sharing.children import Forked
+from sharing.test_shared_leases import child, leased, told
+
+import rmqcore
+from rmqcore import Consumer
+from rmqcore.store.consume.holders import new_holder
+
+
+def bodies(messages):
+    return [each.body for each in messages]
+
+
+def consumer(store):
+    return Consumer(store, "g", {"T": "*"}, lease_ms=600_000)
+
+
+def in_a_child(call):
+    """What a call gives in a forked child, which ends with it."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, repr(call()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    try:
+        return os.read(read, 1000).decode()
+    finally:
+        os.close(read)
+
+
+@contextmanager
+def handle(path, role):
+    """A handle of this process, as owner or as client, of a store with two messages."""
+    if role == "owner":
+        with rmqcore.open_shared(path) as store:
+            yield store
+        return
+    owner = Forked(path)
+    try:
+        with rmqcore.open_shared(path) as store:
+            yield store
+    finally:
+        owner.kill()
+
+
+def test_what_an_owner_held_comes_again_though_nobody_has_asked_for_its_end(store_path):
+    with child(store_path) as owner, rmqcore.open_shared(store_path) as store:
+        store.put("T", b"0")
+        assert told(owner, 1) == "['0']"
+        os.kill(owner.pid, signal.SIGKILL)
+        assert bodies(leased(store, timeout_ms=5000)) == [b"0"]
+
+
+def test_a_client_that_does_nothing_after_a_take_over_is_freed_when_it_ends(store_path):
+    owner = Forked(store_path)
+    with rmqcore.open_shared(store_path) as store, child(store_path) as process:
+        store.put("T", b"0")
+        assert told(process, 1) == "['0']"
+        process.send_signal(signal.SIGSTOP)
+        owner.kill()
+        assert store.owner == os.getpid()
+        assert leased(store) == []
+        process.kill()
+        process.wait()
+        assert bodies(leased(store, timeout_ms=5000)) == [b"0"]
+
+
+@pytest.mark.parametrize("role", ["owner", "client"])
+def test_a_forked_consumer_holds_apart_from_its_parents(store_path, role):
+    with handle(store_path, role) as store:
+        for number in range(2):
+            store.put("T", b"%d" % number)
+        with consumer(store) as mine:
+            assert bodies(mine.receive()) == [b"0"]
+            assert in_a_child(lambda: bodies(mine.receive())) == "[b'1']"
+            # what the child had comes again, what the parent has does not
+            again = leased(store, timeout_ms=5000)
+            assert bodies(again) == [b"1"]
+            in_a_child(mine.close)
+            assert leased(store, timeout_ms=50) == []
+
+
+def test_what_a_signal_handler_leases_is_kept_behind_its_call(store_path):
+    with handle(store_path, "client") as store, consumer(store) as mine:
+        store.put("T", b"0")
+        got = []
+        before = signal.signal(signal.SIGALRM, lambda *_: got.extend(mine.receive(timeout_ms=0)))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            assert not store.wait("other", 0, 0, timeout_ms=400)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert bodies(got) == [b"0"]
+        assert leased(store, timeout_ms=50) == []
+
+
+def test_a_second_handle_keeps_what_it_holds_when_the_first_is_closed(store_path):
+    first = rmqcore.open_shared(store_path)
+    with rmqcore.open_shared(store_path) as second, consumer(second) as mine:
+        first.put("T", b"0")
+        assert bodies(mine.receive()) == [b"0"]
+        first.close()
+        assert leased(second, timeout_ms=50) == []
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_wait_for_a_message_takes_none(store_path):
+    with handle(store_path, "client") as store, consumer(store) as mine:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                mine.receive()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        store.put("T", b"0")
+        time.sleep(0.1)
+        (message,) = mine.receive(timeout_ms=5000)
+        assert (message.body, message.reconsume_times) == (b"0", 0)
+
+
+def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(store_path):
+    async def cancel_when_answered(store):
+        settings = {"holder": new_holder(), "lease_ms": 600_000, "timeout_ms": 5000}
+        waiting = asyncio.ensure_future(store.lease_async("g", {"T": "*"}, **settings))
+        await asyncio.sleep(0.05)
+        # the loop is kept busy, so that the answer is there and not taken when the end comes
+        store.put("T", b"0")
+        time.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with handle(store_path, "client") as store:
+        asyncio.run(cancel_when_answered(store))
+        (message,) = leased(store, timeout_ms=5000)
+        assert (message.body, message.reconsume_times) == (b"0", 0)
+        # nothing is kept of the calls that have ended
+        assert store.settled()._waiting == {}
