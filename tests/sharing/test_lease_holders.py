@@ -13,7 +13,8 @@ from sharing.children import Forked
 from sharing.test_shared_leases import child, leased, told
 
 import rmqcore
-from rmqcore import Consumer
+from rmqcore import Consumer, DiskFullError
+from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
 
 
@@ -134,6 +135,49 @@ def test_an_interrupted_wait_for_a_message_takes_none(store_path):
         time.sleep(0.1)
         (message,) = mine.receive(timeout_ms=5000)
         assert (message.body, message.reconsume_times) == (b"0", 0)
+
+
+def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path):
+    with handle(store_path, "client") as store, consumer(store) as mine:
+        store.put("T", b"0")
+        assert bodies(mine.receive()) == [b"0"]
+        lost = store.settled()
+        # as an interrupt in the middle of a frame does
+        lost._lose()
+        assert leased(store, timeout_ms=1500) == []
+        assert store.settled() is not lost
+
+
+def test_what_a_client_held_comes_again_at_once_when_its_handle_is_closed(store_path):
+    with rmqcore.open_shared(store_path) as store:
+        store.put("T", b"0")
+        second = rmqcore.open_shared(store_path)
+        assert bodies(consumer(second).receive()) == [b"0"]
+        began = time.monotonic()
+        second.close()
+        assert bodies(leased(store, timeout_ms=5000)) == [b"0"]
+        assert time.monotonic() - began < 0.9
+
+
+def test_what_a_dead_client_held_comes_again_when_the_full_disk_has_room(store_path, monkeypatch):
+    with rmqcore.open_shared(store_path) as store, child(store_path) as process:
+        store.put("T", b"0")
+        assert told(process, 1) == "['0']"
+        append, failed = LeaseJournal.append, []
+
+        def full_once(journal, records):
+            if not failed:
+                failed.append(True)
+                raise DiskFullError(journal.path)
+            append(journal, records)
+
+        monkeypatch.setattr(LeaseJournal, "append", full_once)
+        process.kill()
+        process.wait()
+        eventually = time.monotonic() + 5
+        while not failed and time.monotonic() < eventually:
+            time.sleep(0.01)
+        assert bodies(leased(store, timeout_ms=5000)) == [b"0"]
 
 
 def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(store_path):

@@ -118,6 +118,8 @@ CALLS: Final[dict[str, Call]] = {
 ARRIVALS: Final = "arrivals"
 #: ends a request whose caller waits no more; the header field ``opaque`` has that one's number
 CANCEL: Final = 9102
+#: a client closes its handle; without it a connection may have been lost, and comes anew
+GOODBYE: Final = 9103
 #: header fields of a lease and of its end: what it is to be taken back by if nobody gets it
 LEASES: Final = ("call", "holder")
 #: properties of a store, asked for by their names

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from rmqcore.errors import OwnerTimeoutError, is_refusal
 from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
 from rmqcore.remoting.codec import encode_command
-from rmqcore.store.sharing.calls import CANCEL, LEASES
+from rmqcore.store.sharing.calls import CANCEL, GOODBYE, LEASES
 from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
 
 if TYPE_CHECKING:
@@ -173,6 +173,9 @@ class Channel:
 
     def close(self) -> None:
         """End the connection; whoever waits gets a `ChannelLostError`."""
+        nobody = Waiter(_nothing, reads=True)
+        with suppress(ChannelLostError):
+            self.send_now(RemotingCommand(GOODBYE), nobody)
         self._lose()
 
     def forget(self) -> None:

@@ -23,12 +23,14 @@ from rmqcore.remoting import (
     new_event_loop,
     success,
 )
+from rmqcore.store.consume.holders import is_gone
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.arrivals import Arrivals
 from rmqcore.store.sharing.calls import (
     ARRIVALS,
     CALLS,
     CANCEL,
+    GOODBYE,
     HELLO,
     PROPERTIES,
     STORE_CALL,
@@ -50,8 +52,11 @@ _ANSWER_SIZE_MAX: Final = 32 << 20
 _STOP_S: Final = 5.0
 #: durabilities for which a put has to wait
 _WAITED_FOR: Final = ("disk", "replicated")
-#: what a connection's attributes hold: whose it is
+#: what a connection's attributes hold: whose it is, and whether that one has closed its handle
 _CLIENT: Final = "client"
+_LEAVES: Final = "leaves"
+#: within this a client that lives and has lost its connection has another
+_COMES_AGAIN_S: Final = 1.0
 #: pauses between two looks for the end of processes that have leases and no connection
 _LOOK_S: Final = 0.5
 
@@ -133,15 +138,20 @@ class StoreServer:
         self._server.register(STORE_CALL, self._call)
         self._server.register(HELLO, self._hello)
         self._server.register(CANCEL, self._cancel)
+        self._server.register(GOODBYE, self._goodbye)
         self._server.register(RequestCode.HEART_BEAT, lambda *_: success())
         await self._server.start()
 
     def _begin(self) -> None:
         self._ready.set_result(None)
-        self._looking = self._loop.create_task(self._look_for_ended())
+        self._look()
+
+    def _look(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = self._loop.create_task(self._look_for_ended())
 
     async def _look_for_ended(self) -> None:
-        """Free what a former owner's clients have leased that end without coming here."""
+        """Free what processes have leased that end, or have ended, without a connection."""
         store = self._store
         while store is not None and not self._stopping:
             try:
@@ -175,6 +185,9 @@ class StoreServer:
         self._holders.setdefault(client, set())
         return answer_of(None)
 
+    def _goodbye(self, connection: Connection, _: RemotingCommand) -> None:
+        connection.attributes[_LEAVES] = True
+
     def _cancel(self, connection: Connection, request: RemotingCommand) -> None:
         task = self._waits.get((connection, request.number("opaque")))
         if task is not None:
@@ -194,7 +207,10 @@ class StoreServer:
         return answer
 
     def _closed(self, connection: Connection) -> None:
-        """Forget what a client waited for; what it had leased comes again at once."""
+        """Forget what a client waited for; when it has ended, what it had leased comes again.
+
+        One whose call was interrupted in the middle of a frame lives, and makes a new connection.
+        """
         for (waiting, _), task in self._waits.items():
             if waiting is connection:
                 task.cancel()
@@ -202,13 +218,26 @@ class StoreServer:
         if arrivals is not None:
             arrivals.forget()
         client = connection.attributes.pop(_CLIENT, None)
-        if self._store is None or self._server is None or self._stopping or client is None:
+        if client is None:
+            return
+        if connection.attributes.get(_LEAVES) or is_gone(client):
+            self._free(client)
+        else:
+            self._loop.call_later(_COMES_AGAIN_S, self._free, client)
+
+    def _free(self, client: str) -> None:
+        """Let come again what a client has leased that has no connection any more."""
+        if self._store is None or self._server is None or self._stopping:
             return
         if any(other.attributes.get(_CLIENT) == client for other in self._server.connections):
             return
-        for holder in self._holders.pop(client):
+        for holder in self._holders.pop(client, ()):
             if not any(holder in others for others in self._holders.values()):
-                self._store.release_leases(holder)
+                try:
+                    self._store.release_leases(holder)
+                except (RmqCoreError, OSError) as error:
+                    _log.warning("%s: leases cannot be freed now: %s", self.path, error)
+                    self._look()
 
     async def _call_when_ready(
         self, connection: Connection, request: RemotingCommand
