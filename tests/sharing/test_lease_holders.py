@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from sharing.children import Forked
@@ -73,8 +73,8 @@ def test_a_client_that_does_nothing_after_a_take_over_is_freed_when_it_ends(stor
         assert told(process, 1) == "['0']"
         process.send_signal(signal.SIGSTOP)
         owner.kill()
-        assert store.owner == os.getpid()
         assert leased(store) == []
+        assert store.owner == os.getpid()
         process.kill()
         process.wait()
         assert bodies(leased(store, timeout_ms=5000)) == [b"0"]
@@ -137,6 +137,26 @@ def test_an_interrupted_wait_for_a_message_takes_none(store_path):
         assert (message.body, message.reconsume_times) == (b"0", 0)
 
 
+def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng):
+    with handle(store_path, "client") as store:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            deadline = time.monotonic() + 3
+            while time.monotonic() < deadline:
+                with suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(20e-6, 600e-6))
+                    while True:
+                        store.put("T", b"0")
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert not store.settled().interrupted
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        began = time.monotonic()
+        store.put("T", b"1")
+        assert time.monotonic() - began < 5
+
+
 def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path):
     with handle(store_path, "client") as store, consumer(store) as mine:
         store.put("T", b"0")
@@ -146,6 +166,20 @@ def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path):
         lost._lose()
         assert leased(store, timeout_ms=1500) == []
         assert store.settled() is not lost
+
+
+def test_a_client_that_is_stopped_keeps_what_it_holds_and_ends_with_its_process(store_path):
+    with rmqcore.open_shared(store_path) as store, child(store_path) as process:
+        store.put("T", b"0")
+        assert told(process, 1) == "['0']"
+        for connection in list(store._server._server.connections):
+            # which it cannot notice
+            process.send_signal(signal.SIGSTOP)
+            store._server._loop.call_soon_threadsafe(connection.close)
+        assert leased(store, timeout_ms=1500) == []
+        process.kill()
+        process.wait()
+        assert bodies(leased(store, timeout_ms=5000)) == [b"0"]
 
 
 def test_what_a_client_held_comes_again_at_once_when_its_handle_is_closed(store_path):

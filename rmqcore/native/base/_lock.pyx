@@ -69,6 +69,11 @@ cdef class ReentrantLock:
         """True when this thread holds the lock."""
         return self.depth != 0 and self.owner == <long>PyThread_get_thread_ident()
 
+    @property
+    def mine(self) -> bool:
+        """Whether this thread holds the lock."""
+        return self.held()
+
     cdef bint try_acquire(self) noexcept:
         """Acquire the lock without waiting; False when another thread holds it."""
         if not self.held():

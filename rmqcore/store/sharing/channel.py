@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import OwnerTimeoutError, is_refusal
+from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
 from rmqcore.remoting.codec import encode_command
 from rmqcore.store.sharing.calls import CANCEL, GOODBYE, LEASES
@@ -86,10 +87,9 @@ class Channel:
         self._timeout_s = timeout_s
         self._decoder = FrameDecoder(LIMITS)
         self._opaques = itertools.count(1)
-        self._sending = threading.Lock()
-        self._reading = threading.Lock()
-        #: threads that are inside a call
-        self._inside: set[int] = set()
+        #: an interrupt anywhere leaves neither of them locked
+        self._sending = ReentrantLock(counted=False)
+        self._reading = ReentrantLock(counted=False)
         self._waiting: dict[int, Waiter] = {}
         #: wakes the thread that watches; it reads while somebody waits without a thread
         self._watching = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -97,11 +97,11 @@ class Channel:
 
     @property
     def interrupted(self) -> bool:
-        """True in a signal handler or a finalizer inside one of this thread's own calls.
+        """True in a signal handler or a finalizer inside this thread's own sending or reading.
 
-        Such a thread must not call here: it may be the one that reads, or in the middle of a frame.
+        Such a thread must not call here: it is in the middle of a frame.
         """
-        return threading.get_ident() in self._inside
+        return self._sending.mine or self._reading.mine
 
     def call(self, request: RemotingCommand) -> RemotingCommand:
         """Send a request and wait for its answer.
@@ -115,7 +115,6 @@ class Channel:
         look.acquire()
         waiter = Waiter(partial(_release, look), reads=True)
         asked: Waiter | None = None
-        self._inside.add(threading.get_ident())
         try:
             self.send(request, waiter)
             while True:
@@ -129,7 +128,6 @@ class Channel:
             self.give_up(request, waiter)
             raise
         finally:
-            self._inside.discard(threading.get_ident())
             self.drop(waiter, asked)
 
     def ask_whether_there(self, waiter: Waiter, asked: Waiter | None) -> Waiter:
@@ -197,7 +195,7 @@ class Channel:
             if any(fd != self._watching for fd, _ in ready):
                 break
             os.eventfd_read(self._watching)
-            with self._reading:
+            with self._reading.within():
                 self._read_while(lambda: any(not each.reads for each in self._all_waiting()))
             self._let_another_read()
         self.end()
@@ -205,7 +203,7 @@ class Channel:
     def end(self) -> None:
         """Close the socket as soon as no thread uses it any more."""
         self._lose()
-        with self._sending, self._reading:
+        with self._sending.within(), self._reading.within():
             self._socket.close()
             os.close(self._watching)
 
@@ -219,25 +217,25 @@ class Channel:
             OwnerTimeoutError: it does not read.
             FrameError: no frame can hold the request.
         """
-        if not self._sending.acquire(timeout=self._timeout_s):
-            raise self.hangs()
-        try:
+        with self._sending.within(self._timeout_s) as mine:
+            if not self._may_send(mine):
+                raise self.hangs()
             self._send_locked(request, waiter)
-        finally:
-            self._sending.release()
 
     def send_now(self, request: RemotingCommand, waiter: Waiter) -> bool:
         """As `send`, if that does not block; False when it would, and nothing was sent."""
         size = len(request.body) + sum(map(len, request.parts))
-        if size > _SENT_AT_ONCE_SIZE or not self._sending.acquire(blocking=False):
+        if size > _SENT_AT_ONCE_SIZE:
             return False
-        try:
-            if self.lost or not writable(self._socket, 0):
+        with self._sending.within(0.0) as mine:
+            if not self._may_send(mine) or self.lost or not writable(self._socket, 0):
                 return False
             self._send_locked(request, waiter)
-        finally:
-            self._sending.release()
         return True
+
+    def _may_send(self, mine: bool) -> bool:
+        """Whether this thread has the lock, and is not in the middle of a frame already."""
+        return mine and self._sending.depth == 1
 
     def drop(self, *waiters: Waiter | None) -> None:
         """Forget who does not wait any more."""
@@ -296,13 +294,15 @@ class Channel:
         """The answer; None when it takes too long."""
         deadline = time.monotonic() + timeout_s
         while True:
-            if self._reading.acquire(blocking=False):
-                try:
-                    self._read_while(lambda: waiter.answer is None, deadline)
-                finally:
-                    self._reading.release()
+            mine = False
+            try:
+                with self._reading.within(0.0) as mine:
+                    if mine:
+                        self._read_while(lambda: waiter.answer is None, deadline)
+            finally:
+                if mine:
                     self._let_another_read()
-            elif not look.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if not mine and not look.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 # it may have been told to read just now
                 self._let_another_read()
             if waiter.answer is not None:

@@ -55,8 +55,6 @@ _WAITED_FOR: Final = ("disk", "replicated")
 #: what a connection's attributes hold: whose it is, and whether that one has closed its handle
 _CLIENT: Final = "client"
 _LEAVES: Final = "leaves"
-#: within this a client that lives and has lost its connection has another
-_COMES_AGAIN_S: Final = 1.0
 #: pauses between two looks for the end of processes that have leases and no connection
 _LOOK_S: Final = 0.5
 
@@ -155,8 +153,12 @@ class StoreServer:
         store = self._store
         while store is not None and not self._stopping:
             try:
-                known = set().union(*self._holders.values())
-                if not store.release_ended(known):
+                connected = self._connected()
+                for client in self._holders.keys() - connected:
+                    if is_gone(client):
+                        del self._holders[client]
+                known = [self._holders.get(client, ()) for client in connected]
+                if not store.release_ended(set().union(*known)):
                     return
             except (RmqCoreError, OSError) as error:
                 _log.warning("%s: leases cannot be freed now: %s", self.path, error)
@@ -223,13 +225,16 @@ class StoreServer:
         if connection.attributes.get(_LEAVES) or is_gone(client):
             self._free(client)
         else:
-            self._loop.call_later(_COMES_AGAIN_S, self._free, client)
+            self._look()
+
+    def _connected(self) -> set[str]:
+        """The clients that have a connection."""
+        connections = () if self._server is None else self._server.connections
+        return {each.attributes[_CLIENT] for each in connections if _CLIENT in each.attributes}
 
     def _free(self, client: str) -> None:
         """Let come again what a client has leased that has no connection any more."""
-        if self._store is None or self._server is None or self._stopping:
-            return
-        if any(other.attributes.get(_CLIENT) == client for other in self._server.connections):
+        if self._store is None or self._stopping or client in self._connected():
             return
         for holder in self._holders.pop(client, ()):
             if not any(holder in others for others in self._holders.values()):
