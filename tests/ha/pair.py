@@ -27,6 +27,8 @@ def config(**settings):
 def master_store(path, count=0, role="ASYNC_MASTER", **settings):
     with open_store(path, **{**SMALL, "broker_role": role, **settings}) as store:
         fill(store, count)
+        # a copy of it has all files
+        store.flush()
         yield store
 
 
