@@ -76,6 +76,8 @@ class ConfigFile(Generic[T]):
         self.path = path
         self.backup_path = path.with_name(path.name + ".bak")
         self._decode = decode
+        #: checksum of what was last stored, which can be read
+        self._stored_crc = -1
 
     def load(self) -> T | None:
         """Read the newest content that can be read.
@@ -112,18 +114,20 @@ class ConfigFile(Generic[T]):
         if not directory.is_dir():
             directory.mkdir(parents=True, exist_ok=True)
             _sync_directory(directory.parent)
-        temporary = self._temporary_path
+        temporary, data = self._temporary_path, text.encode(errors="replace")
         try:
-            _write(temporary, text.encode(errors="replace"))
+            _write(temporary, data)
         except OSError:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
         former = _read(self.path)
         if former:
-            kept = self.backup_path if self._is_sound(former) else self._damaged_path
+            sound = zlib.crc32(former) == self._stored_crc or self._is_sound(former)
+            kept = self.backup_path if sound else self._damaged_path
             os.replace(self.path, kept)  # noqa: PTH105 - one system call, named as such
         os.replace(temporary, self.path)  # noqa: PTH105 - same
+        self._stored_crc = zlib.crc32(data)
         _sync_directory(directory)
 
     def discard_unfinished(self) -> None:

@@ -1,7 +1,6 @@
 """The tables below ``config/``: topics, consumer offsets, delay offsets, subscription groups.
 
-Each table is read whole, changed in memory, and written whole in RocketMQ's own shape. Fields that
-this release does not know are kept and written back.
+Each is read whole, changed in memory, and written whole in RocketMQ's shape; unknown fields stay.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, Final, Self
 from rmqcore.arguments import whole_number
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.entry_texts import EntryTexts
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.base._lock import ReentrantLock
 
@@ -283,6 +283,7 @@ class TopicConfigTable(ConfigTable):
     def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
         """See `ConfigTable`."""
         self._topics: dict[str, TopicConfig] = {}
+        self._texts = EntryTexts(TopicConfig.to_java)
         self.on_put: Callable[[TopicConfig], None] = lambda _: None
         super().__init__(directory, clock=clock)
 
@@ -327,8 +328,7 @@ class TopicConfigTable(ConfigTable):
         self._topics = table
 
     def _encode(self) -> dict[str, object]:
-        entries = {name: config.to_java() for name, config in sorted(self._topics.items())}
-        return {"topicConfigTable": entries}
+        return {"topicConfigTable": self._texts.table(self._topics)}
 
 
 class ConsumerOffsetTable(ConfigTable):

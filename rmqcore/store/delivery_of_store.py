@@ -50,16 +50,3 @@ def delivery_of(
         ],
     )
     return DeliverDelayedMessageService(schedule, clock=clock_ms, on_error=on_error)
-
-
-def oldest_parked(
-    delayed: DeliverDelayedMessageService | None, keep_from: Callable[[], int | None]
-) -> int | None:
-    """Physical offset of the oldest message that has still to be delivered; None without one.
-
-    Args:
-        delayed: delivers the messages with a delay level; None when nobody does.
-        keep_from: the same of messages that somebody else delivers.
-    """
-    parked = None if delayed is None else delayed.schedule.pending_from()
-    return min((at for at in (parked, keep_from()) if at is not None), default=None)

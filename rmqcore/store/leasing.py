@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
     from rmqcore.message import Message, MessageExt, PutMessageResult
     from rmqcore.services.arrival import ArrivalListener
+    from rmqcore.services.delay_schedule import DeliverDelayedMessageService
     from rmqcore.services.retention import RetentionService
     from rmqcore.status import Durability, DurabilityName
     from rmqcore.store.consume.leases import Leases
@@ -37,6 +38,8 @@ class Leasing(MessageReads):
     _directory: StoreDir
     _retention: RetentionService
     _move_tables_up: Callable[[], None]
+    _delayed: DeliverDelayedMessageService | None
+    _keep_from: Callable[[], int | None]
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -59,7 +62,12 @@ class Leasing(MessageReads):
         raise NotImplementedError
 
     def _oldest_parked(self) -> int | None:
-        raise NotImplementedError
+        """Physical offset of the oldest message that has still to be delivered; None without one.
+
+        Here or, of messages that somebody else delivers, as `_keep_from` says.
+        """
+        parked = None if self._delayed is None else self._delayed.schedule.pending_from()
+        return min((at for at in (parked, self._keep_from()) if at is not None), default=None)
 
     # ---- opening and closing
 

@@ -41,7 +41,6 @@ from rmqcore.recovery.recovery import Recovery
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.arrival import ArrivalListener, MessageArrival
-from rmqcore.services.delay_schedule import DeliverDelayedMessageService
 from rmqcore.services.flush import (
     CommitRealTimeService,
     FlushConsumeQueueService,
@@ -56,7 +55,7 @@ from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.service import ServiceThread, stop_running
 from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
-from rmqcore.store.delivery_of_store import delivery_of, oldest_parked
+from rmqcore.store.delivery_of_store import delivery_of
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.key_values import KeyValues
 from rmqcore.store.leasing import Leasing
@@ -277,11 +276,11 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             self._clock_ms,
             self._service_failed,
             needed_from=lambda: min(self._reput.offset, self._log_writer.flushed_offset),
-            keep_from=lambda: oldest_parked(self._delayed, self._keep_from),
+            keep_from=self._oldest_parked,
         )
         if config.retention:
             self._services.append(self._retention)
-        self._delayed: DeliverDelayedMessageService | None = None
+        self._delayed = None
         if config.deliver_delayed and not self._is_slave:
             self._delayed = delivery_of(
                 self, self._directory.config, self._clock_ms, self._service_failed

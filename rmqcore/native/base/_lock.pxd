@@ -18,7 +18,7 @@ cdef class ReentrantLock:
     cdef long owner
     cdef readonly int depth
     # whether `locks_held` counts it
-    cdef readonly bint counted
+    cdef bint counted
     cdef void note_acquired(self) noexcept
     cdef bint held(self) noexcept
     cdef bint try_acquire(self) noexcept

@@ -1,11 +1,11 @@
 from types import TracebackType
-from typing import final
+from typing import Self, final
 
 def locks_held() -> int: ...
 
 @final
 class ReentrantLock:
-    def __init__(self, counted: bool = True) -> None: ...
+    def __new__(cls, counted: bool = True) -> Self: ...
     @property
     def depth(self) -> int: ...
     @property
