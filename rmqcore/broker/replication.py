@@ -82,6 +82,8 @@ class Replication:
         self._config = config
         self._registration = registration
         self._tasks: list[asyncio.Task[None]] = []
+        self._store = store
+        self._stop_listening: Callable[[], None] = lambda: None
         managers.ha_status = self.runtime_info
         if not managers.config().is_slave:
             return
@@ -155,11 +157,13 @@ class Replication:
             ]
             for task in self._tasks:
                 task.add_done_callback(_ended)
+            self._stop_listening = self._store.on_arrival(self._synchronize.arrived)
 
     async def stop(self) -> None:
         """Close every connection."""
         if self.service is not None:
             await self.service.stop()
+        self._stop_listening()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from rmqcore.clock import wall_clock_ms
-from rmqcore.files.config_tables import ConfigTable, DelayOffsetTable
+from rmqcore.files.config_tables import ConfigTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import OFFSET_MAX
 from rmqcore.java.json import parse_java_json
@@ -27,13 +28,18 @@ from rmqcore.remoting import (
 logger = logging.getLogger(__name__)
 
 _PERIOD_S: Final = 10.0
-#: as long as there is no master to ask
+#: after what was not had, and for a topic that has come with the log
 _SOON_S: Final = 1.0
+#: between two looks whether there is a master to ask
+_LOOK_AGAIN_S: Final = 0.1
 _TIMEOUT_MS: Final = 3000
 
 
 class SlaveSynchronize:
     """Asks the master every 10 seconds; what cannot be had is had the next time.
+
+    It asks sooner when the log brings a topic that is not known: without it nobody could read the
+    topic here once the master is gone.
 
     Each table is taken over as the master has it; of the offsets, those that the master has.
     """
@@ -42,7 +48,7 @@ class SlaveSynchronize:
         self,
         client: RemotingClient,
         master: Callable[[], str],
-        topics: ConfigTable,
+        topics: TopicConfigTable,
         offsets: ConfigTable,
         groups: ConfigTable,
         folder: Path,
@@ -72,6 +78,17 @@ class SlaveSynchronize:
         self._delays = delays
         self._topics_changed = topics_changed
         self._told: dict[RequestCode, str] = {}
+        self._topics = topics
+        self._wanted = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def arrived(self, queues: Sequence[tuple[str, int]]) -> None:
+        """Look whether messages that have come are of topics that are known; any thread."""
+        loop = self._loop
+        if loop is not None and any(self._topics.get(topic) is None for topic, _ in queues):
+            with suppress(RuntimeError):
+                # the loop may have ended
+                loop.call_soon_threadsafe(self._wanted.set)
 
     def problem(self) -> str | None:
         """Why tables do not come; None when they do."""
@@ -84,9 +101,17 @@ class SlaveSynchronize:
 
     async def run(self) -> None:
         """Ask until the task is cancelled."""
+        self._loop = asyncio.get_running_loop()
         while True:
+            while not self._master():
+                await asyncio.sleep(_LOOK_AGAIN_S)
             had = await self.synchronize()
-            await asyncio.sleep(_PERIOD_S if had else _SOON_S)
+            await asyncio.sleep(_SOON_S)
+            if had:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PERIOD_S - _SOON_S):
+                        await self._wanted.wait()
+            self._wanted.clear()
 
     async def synchronize(self) -> bool:
         """Ask for everything once; whether all of it came."""

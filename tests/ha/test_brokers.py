@@ -120,6 +120,21 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_topic_that_comes_with_the_log_is_asked_for(tmp_path):
+    """Long before the ten seconds are over; without it nobody can read what is there."""
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            topics = pair.slave.store.topics
+            # what the slave asks for at its start is had
+            await until(lambda: len(topics) == len(pair.master.store.topics))
+            for name in ("One", "Two"):
+                await producer.send(name, b"1")
+                await until(lambda name=name: topics.get(name), timeout_s=5)
+
+    asyncio.run(scenario())
+
+
 def test_a_slave_takes_nothing_that_has_to_be_stored(tmp_path):
     async def scenario():
         async with running(tmp_path) as pair:
