@@ -19,13 +19,14 @@ class TableFile:
 
     def __init__(self, table: ConfigTable) -> None:
         self._table = table
-        self._unsaved: set[str] = set()
+        #: how often each entry has changed that the file may not have
+        self._unsaved: dict[str, int] = {}
         self._written = asyncio.Event()
         self._refused = False
 
     def changed(self, name: str) -> None:
         """Note that an entry was put or removed."""
-        self._unsaved.add(name)
+        self._unsaved[name] = self._unsaved.get(name, 0) + 1
 
     def is_saved(self, name: str) -> bool:
         """Tell whether a crash finds an entry as it is."""
@@ -56,10 +57,12 @@ class TableFile:
         Raises:
             OSError: it cannot be written.
         """
-        names, refused = frozenset(self._unsaved), True
+        taken, refused = dict(self._unsaved), True
         try:
             await asyncio.to_thread(self._table.persist)
-            self._unsaved -= names
+            # what has changed once more meanwhile is not in the file yet
+            for name in [name for name in taken if self._unsaved[name] == taken[name]]:
+                del self._unsaved[name]
             refused = False
         finally:
             self._refused = refused

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 
 import pytest
 from broker.conftest import SMALL, Peer, records
@@ -12,6 +13,7 @@ from broker.test_transactions import COMMIT, decision, send_half
 
 from rmqcore.broker import Broker
 from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
+from rmqcore.broker.table_file import TableFile
 from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.clock import wall_clock_ms
 from rmqcore.files.timer_check import TIMER_TOPIC
@@ -422,3 +424,33 @@ def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(tmp_path):
             await broker.stop()
 
     asyncio.run(main())
+
+
+def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
+    class Table:
+        def __init__(self):
+            self.value, self.written, self.begun = 1, 0, threading.Event()
+            self.goes_on = threading.Event()
+
+        def persist(self):
+            taken = self.value
+            self.begun.set()
+            assert self.goes_on.wait(10)
+            self.written = taken
+
+    async def scenario():
+        table = Table()
+        file = TableFile(table)
+        file.changed("T")
+        saving = asyncio.create_task(file.save())
+        await asyncio.to_thread(table.begun.wait, 10)
+        table.value = 2
+        file.changed("T")
+        waiting = asyncio.create_task(file.saved("T"))
+        table.goes_on.set()
+        await saving
+        assert (table.written, file.is_saved("T")) == (1, False)
+        await file.save()
+        assert (await waiting, table.written, file.is_saved("T")) == (True, 2, True)
+
+    asyncio.run(scenario())
