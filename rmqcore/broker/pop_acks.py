@@ -25,7 +25,7 @@ from rmqcore.broker.pop_receipts import (
     Receipt,
     retry_topic_of,
 )
-from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
+from rmqcore.broker.pop_request import invisible_time_of
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
@@ -178,7 +178,7 @@ class PopAcks:
         if offset >= self._store.max_queue_offset(topic, queue_id):
             return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
         group = request.text("consumerGroup")
-        invisible_ms = max(0, min(INVISIBLE_MS_MAX, request.number("invisibleTime")))
+        invisible_ms = invisible_time_of(request)
         key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
         pop_time_ms = wall_clock_ms()
         known = self._checkpoints.find(key)

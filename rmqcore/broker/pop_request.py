@@ -47,7 +47,7 @@ class PopRequest:
             topic,
             request.number("queueId", bits=32),
             request.number("maxMsgNums", 1),
-            max(0, min(INVISIBLE_MS_MAX, request.number("invisibleTime", 0))),
+            invisible_time_of(request, 0),
             request.number("pollTime", 0),
             request.number("bornTime", 0) or wall_clock_ms(),
             request.number("initMode", 0) == 1,
@@ -60,3 +60,12 @@ class PopRequest:
     def left_s(self) -> float:
         """For how long it may wait from now on, seconds."""
         return (self.born_ms + self.poll_ms - _BEFORE_TIMEOUT_MS - wall_clock_ms()) / 1000
+
+
+def invisible_time_of(request: RemotingCommand, default: int | None = None) -> int:
+    """For how long nobody else gets what is handed out, milliseconds; 12 hours at most.
+
+    Raises:
+        RequestRefusedError: the field is missing without a default, or no number.
+    """
+    return max(0, min(INVISIBLE_MS_MAX, request.number("invisibleTime", default)))

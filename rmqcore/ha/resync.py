@@ -149,7 +149,7 @@ async def _first_sent(address: str, begin: int, end: int, file_size: int) -> int
     """The lowest offset, of those in question, that a master sends; None: it has none of them."""
     if await _sends(address, max(begin, _FIRST)):
         return max(begin, _FIRST)
-    last = await _answered(address, 0)
+    last = await _last_file(address)
     # of these it has all behind the first that it sends; where its last file begins, it may end
     starts = range(begin - begin % file_size + file_size, min(end, last), file_size)
     low, high = 0, len(starts)
@@ -173,12 +173,12 @@ async def _sends(address: str, offset: int) -> bool:
     return False
 
 
-async def _answered(address: str, offset: int) -> int:
-    """The offset that a master answers one with: the same, but for 0 one where it has a file."""
-    async with aclosing(_sent_from(address, offset)) as sent:
+async def _last_file(address: str) -> int:
+    """An offset where a master has a file: a report of 0 is answered with its last one."""
+    async with aclosing(_sent_from(address, 0)) as sent:
         async for begin, _ in sent:
             return begin
-    return offset
+    return 0
 
 
 async def _same_from(
