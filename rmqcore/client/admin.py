@@ -397,7 +397,8 @@ class Admin:
     ) -> dict[MessageQueue, int]:
         """Let a group go on at the messages of a time (222); its consumers take it at once.
 
-        Brokers of 4.9 want one of them to be connected.
+        Brokers of 4.9 want one of them to be connected, and refuse as long as a queue of the topic
+        has no offset of the group.
 
         Args:
             group: its name.
