@@ -280,7 +280,7 @@ class Broker:
         if self.config.is_slave or self._any_port or port < 1 or self._ha_place() is None:
             return
         server = self._new_server(store, managers, port, processors)
-        server.direct = self._server.direct if self._server is not None else None
+        server.direct = self._server.direct if self._server is not None else ()
         try:
             await server.start()
         except OSError as error:

@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from rmqcore.broker._direct_pulls import DirectPulls
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import HeldPull, PullHold
@@ -20,7 +21,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
-from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.errors import CorruptStoreError, RmqCoreError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
@@ -39,6 +40,8 @@ from rmqcore.store.protocol import MessageStore
 logger = logging.getLogger(__name__)
 
 _COUNT_MAX: Final = 1024
+#: bytes of records that are copied behind an answer; more go out as slices of the log
+_COPIED_MAX: Final = 64 << 10
 _MEMORY_SIZE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 _STATUS_CODES: Final = {
@@ -65,13 +68,28 @@ class PullRequest(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    message_count: int
+    max_messages: int
     flags: int
     commit_offset: int
     suspend_ms: int
     subscription: str | None
     expression_type: str | None
     version: int
+
+    @property
+    def message_count(self) -> int:
+        """How many messages are answered with at most."""
+        return max(1, min(_COUNT_MAX, self.max_messages))
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Group, topic and queue."""
+        return self.group, self.topic, self.queue_id
+
+    @property
+    def commits(self) -> bool:
+        """Tell whether it brings an offset that the group has consumed up to."""
+        return bool(self.flags & PULL_COMMIT_OFFSET)
 
     @classmethod
     def of(cls, request: RemotingCommand) -> PullRequest:
@@ -86,7 +104,7 @@ class PullRequest(NamedTuple):
             request.text("topic"),
             request.number("queueId", bits=32),
             request.number("queueOffset"),
-            max(1, min(_COUNT_MAX, request.number("maxMsgNums"))),
+            request.number("maxMsgNums"),
             request.number("sysFlag"),
             request.number("commitOffset", 0),
             max(0, request.number("suspendTimeoutMillis", 0)),
@@ -138,26 +156,46 @@ class PullMessages:
         """Let the server hand these requests over."""
         server.register(RequestCode.PULL_MESSAGE, self.pull)
         server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
+        server.direct += (DirectPulls(self._find_directly, _COPIED_MAX).answer,)
 
     def pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """Answer a pull, or let it wait."""
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
         answer = self._look(wanted, subscription)
-        commits = wanted.flags & PULL_COMMIT_OFFSET and not self._config().is_slave
-        if commits and answer.remark != _RESET:
+        if wanted.commits and not self._config().is_slave and answer.remark != _RESET:
             self._commit(wanted)
         if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
             self._wait(connection, request, wanted, subscription)
             return None
         return answer
 
+    def _find_directly(self, *values: Any) -> GetMessageResult | None:
+        """What a plain pull finds, see `DirectPulls`; None: look at it closer."""
+        wanted, config = PullRequest(*values), self._config()
+        if config.slave_read_enable or config.is_slave or wanted.place in self._offsets.resets:
+            return None
+        try:
+            subscription = self._checked(wanted)
+            if not subscription.by_tags:
+                return None
+            result = self._get_by_tags(wanted, subscription, config)
+        except RmqCoreError:
+            # the processor is refused the same, and says so
+            return None
+        if result.status is not GetMessageStatus.FOUND or result.buffer_total_size > _COPIED_MAX:
+            return None
+        if wanted.commits:
+            self._commit(wanted)
+        size = result.buffer_total_size
+        self._traffic.add_fetched(wanted.topic, wanted.group, len(result), size)
+        return result
+
     def _commit(self, wanted: PullRequest) -> None:
         """Take the offset that a pull brings along; one beyond the queue's end is passed over."""
         end = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
         if 0 <= wanted.commit_offset <= end:
-            key = (wanted.group, wanted.topic, wanted.queue_id)
-            self._offsets.commit(*key, wanted.commit_offset)
+            self._offsets.commit(*wanted.place, wanted.commit_offset)
 
     def _wait(
         self,
@@ -250,29 +288,23 @@ class PullMessages:
 
     def _look(self, wanted: PullRequest, subscription: Subscription) -> RemotingCommand:
         """What is there now."""
-        reset = self._offsets.resets.pop((wanted.group, wanted.topic, wanted.queue_id), None)
+        reset = self._offsets.resets.pop(wanted.place, None)
         if reset is not None:
             return self._moved(wanted, reset)
         config = self._config()
-        place = (wanted.topic, wanted.queue_id, max(0, wanted.queue_offset))
-        most_bytes = config.max_transfer_bytes_on_message_in_memory
         result: GetMessageResult | Matched
         try:
             if subscription.by_tags:
-                result = self._store.get_message(
-                    *place,
-                    max_messages=wanted.message_count,
-                    max_bytes=most_bytes,
-                    tags=subscription.tags,
-                    max_scanned=max(SCANNED_MAX, wanted.message_count),
-                )
+                result = self._get_by_tags(wanted, subscription, config)
             else:
                 result = get_matching(
                     self._store,
-                    *place,
+                    wanted.topic,
+                    wanted.queue_id,
+                    max(0, wanted.queue_offset),
                     subscription.condition,
                     max_messages=wanted.message_count,
-                    max_bytes=most_bytes,
+                    max_bytes=config.max_transfer_bytes_on_message_in_memory,
                 )
         except CorruptStoreError as error:
             remark = "a record of this queue is damaged; `rmqcore verify` says which"
@@ -299,6 +331,19 @@ class PullMessages:
         if config.slave_read_enable:
             self._suggest(answer, wanted, config)
         return self._of_slave(answer, wanted, status) if config.is_slave else answer
+
+    def _get_by_tags(
+        self, wanted: PullRequest, subscription: Subscription, config: BrokerConfig
+    ) -> GetMessageResult:
+        return self._store.get_message(
+            wanted.topic,
+            wanted.queue_id,
+            max(0, wanted.queue_offset),
+            max_messages=wanted.message_count,
+            max_bytes=config.max_transfer_bytes_on_message_in_memory,
+            tags=subscription.tags,
+            max_scanned=max(SCANNED_MAX, wanted.message_count),
+        )
 
     def _suggest(self, answer: RemotingCommand, wanted: PullRequest, config: BrokerConfig) -> None:
         """Say which broker the next pull should go to.

@@ -133,7 +133,8 @@ class SendMessages:
             RequestCode.SEND_BATCH_MESSAGE,
         ):
             server.register(code, self.send)
-        server.direct = DirectSends(self._store, self._direct_facts, self._stored_directly).answer
+        direct = DirectSends(self._store, self._direct_facts, self._stored_directly)
+        server.direct += (direct.answer,)
         server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
         server.register(RequestCode.RECALL_MESSAGE, self.recall)
 

@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         *,
         serves: bool,
         gate: Gate | None = None,
-        direct: DirectAnswers | None = None,
+        direct: tuple[DirectAnswers, ...] = (),
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
             serves: whether this end is the server. A server that cannot send stops reading; a
                 client reads on, else both could wait for each other.
             gate: asked before each request's processor.
-            direct: answers what needs neither gate nor processor.
+            direct: answer what needs neither gate nor processor.
             on_open: called when the connection stands.
             on_close: called when it is gone.
         """
@@ -343,8 +343,8 @@ class Connection(asyncio.Protocol):
             for _ in range(TURN_FRAMES):
                 if not self._taking or self._held_back:
                     break
-                if self._direct is not None:
-                    answers = self._decoder.answer_directly(self._direct, self.remote_address)
+                for direct in self._direct:
+                    answers = self._decoder.answer_directly(direct, self.remote_address)
                     if answers:
                         self._send([answers], len(answers))
                 command = self._decoder.next()

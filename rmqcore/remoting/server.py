@@ -53,7 +53,7 @@ class RemotingServer:
 
     Attributes:
         processors: by request code; `register` adds to them. Two servers may share them.
-        direct: answers what needs no processor, where there is no gate; None without.
+        direct: answer what needs no processor, where there is no gate; each is asked in turn.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RemotingServer:
             on_close: called with each that is gone.
         """
         self.processors = {} if processors is None else processors
-        self.direct: DirectAnswers | None = None
+        self.direct: tuple[DirectAnswers, ...] = ()
         self._host = host
         self._port = port
         self._settings = settings or ServerSettings()
@@ -201,7 +201,7 @@ class RemotingServer:
             self._settings.connection,
             serves=True,
             gate=self._gate,
-            direct=self.direct if self._gate is None else None,
+            direct=self.direct if self._gate is None else (),
             on_open=self._opened,
             on_close=self._closed,
         )

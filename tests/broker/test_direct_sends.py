@@ -79,7 +79,7 @@ class Sends:
         )
         server = RemotingServer()
         self.sends.register(server)
-        self.answer = server.direct
+        (self.answer,) = server.direct
 
     def settings(self):
         return self.config
@@ -273,7 +273,7 @@ def test_a_server_with_a_gate_answers_nothing_directly():
             return at, b""
 
         server, client = RemotingServer(gate=gate), RemotingClient()
-        server.direct = direct
+        server.direct = (direct,)
         await server.start()
         try:
             command = RemotingCommand(RequestCode.HEART_BEAT)

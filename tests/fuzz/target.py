@@ -9,8 +9,10 @@ from fuzz.files import FILE_DECODERS
 from fuzz.guard import GuardedMemory
 
 from rmqcore import _codec, _index
+from rmqcore.broker._direct_pulls import DirectPulls
 from rmqcore.broker._direct_sends import DirectSends
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError
+from rmqcore.message import GetMessageResult
 from rmqcore.metaq import decode_locations, decode_messages
 from rmqcore.metaq._message_set import checksum, scan
 from rmqcore.metaq._puts import scan_puts
@@ -23,7 +25,7 @@ from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._tail import END_OF_FILE, LogTail
 from rmqcore.remoting import FrameDecoder, FrameLimits
 from rmqcore.remoting._json_header import read_json
-from rmqcore.status import PutMessageStatus
+from rmqcore.status import GetMessageStatus, PutMessageStatus
 
 INPUT_MAX = 64 * 1024
 SLOT_NUM, ENTRY_NUM = 10, 8
@@ -220,13 +222,30 @@ def answer_sends(data):
     facts = (4, 0, b"CLUSTER\1c\2", b'{"code":0,"extFields":{"msgId":"', b"}")
     stored = []
     sends = DirectSends(Appended(), lambda _: facts, lambda *told: stored.append(told))
-    at, answers = sends.answer(MEMORY.place(data), 0, LIMITS, "10.1.2.3:5000")
-    requests = list(commands(data[:at]))
-    replies = list(commands(answers))
-    assert [reply.opaque for reply in replies] == [request.opaque for request in requests]
-    assert len(replies) == len(stored)
+    assert answered_one_by_one(sends, data) == len(stored)
     if not stored:
         raise ValueError("no plain send")
+
+
+def answer_pulls(data):
+    """Each plain pull is answered once, in the order they came."""
+    found = []
+
+    def find(*values):
+        found.append(values)
+        return GetMessageResult(GetMessageStatus.FOUND, 2**63 - 1, 0, 2**63 - 1)
+
+    assert answered_one_by_one(DirectPulls(find, 1024), data) == len(found)
+    if not found:
+        raise ValueError("no plain pull")
+
+
+def answered_one_by_one(requests, data):
+    """How many requests were answered, of those that come first."""
+    at, answers = requests.answer(MEMORY.place(data), 0, LIMITS, "10.1.2.3:5000")
+    asked, replies = list(commands(data[:at])), list(commands(answers))
+    assert [reply.opaque for reply in replies] == [request.opaque for request in asked]
+    return len(replies)
 
 
 DECODERS = (
@@ -252,6 +271,7 @@ DECODERS = (
     read_frames,
     read_json_header,
     answer_sends,
+    answer_pulls,
     *FILE_DECODERS,
 )
 
