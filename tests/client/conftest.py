@@ -4,16 +4,37 @@ import asyncio
 
 import pytest
 
+from rmqcore.client import Admin, Consumer, Producer
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
+
+#: how long a test waits for what has to come, on a machine that has other things to do
+PATIENCE_S = 60
+#: a test of several such steps
+_TEST_S = 180
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Clients wait as long for an answer, unless a test says how long: disks stop for seconds."""
+    for client in (Admin, Consumer, Producer):
+        monkeypatch.setitem(client.__init__.__kwdefaults__, "timeout_ms", 1000.0 * PATIENCE_S)
+
+
+async def until(condition, timeout_s=PATIENCE_S):
+    """Wait until a coroutine function answers with something true."""
+    async with asyncio.timeout(timeout_s):
+        while not (found := await condition()):
+            await asyncio.sleep(0.02)
+        return found
 
 
 @pytest.fixture
 def run():
-    """Run a coroutine to its end, in half a minute at most."""
+    """Run a coroutine to its end, in three minutes at most."""
 
     def run(main):
         async def limited():
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(_TEST_S):
                 return await main
 
         return asyncio.run(limited())

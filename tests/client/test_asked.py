@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from client.conftest import PATIENCE_S, until
 from client.test_produce_and_consume import receive
 
 from rmqcore.client import Consumer, Producer
@@ -29,7 +30,13 @@ def test_a_consumer_tells_how_it_does(rocketmq_broker, rocketmq_topic, run):
             for number in range(3):
                 await producer.send(rocketmq_topic, b"%d" % number, queue_id=0, tags="a")
             await receive(consumer, 1)
-            await asyncio.sleep(0.2)
+
+            async def has_its_queues_and_messages():
+                topics = {each.queue.topic for each in consumer.assigned}
+                cached = sum(each.cached[2] for each in consumer.assigned)
+                return topics == {rocketmq_topic, "%RETRY%CG-307"} and cached == 2
+
+            await until(has_its_queues_and_messages)
             code = RequestCode.GET_CONSUMER_RUNNING_INFO
             answer = await ask(rocketmq_broker, code, consumer, jstackEnable="true")
             plain = await ask(rocketmq_broker, code, consumer, jstackEnable="false")
@@ -74,10 +81,10 @@ def test_a_consumer_consumes_one_message_once_more(
             asked = asyncio.ensure_future(
                 ask(rocketmq_broker, code, consumer, msgId=sent.offset_message_id)
             )
-            again = await consumer.receive(5)
+            again = await consumer.receive(PATIENCE_S)
             assert (again.body, again.topic) == (b"x", rocketmq_topic)
             await getattr(consumer, settled)(again)
-            answer = await asyncio.wait_for(asked, 5)
+            answer = await asyncio.wait_for(asked, PATIENCE_S)
             assert await consumer.receive(0.3) is None
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return parse_java_json(bytes(answer.body).decode())

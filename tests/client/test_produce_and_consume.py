@@ -4,15 +4,16 @@ import asyncio
 from collections import Counter
 
 import pytest
+from client.conftest import PATIENCE_S, until
 
-from rmqcore.client import Admin, Consumer, NoRouteError, Producer, SendStatus
+from rmqcore.client import Admin, Consumer, MessageQueue, NoRouteError, Producer, SendStatus
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.errors import MessageIllegalError
 from rmqcore.message import Message, decode_message_id
 from rmqcore.remoting import RemotingConnectError, RequestRefusedError
 
 
-async def receive(consumer, count, timeout_s=10):
+async def receive(consumer, count, timeout_s=PATIENCE_S):
     """So many messages, each settled."""
     found = []
     async with asyncio.timeout(timeout_s):
@@ -78,7 +79,7 @@ def test_what_was_not_settled_comes_again(rocketmq_broker, rocketmq_topic, run):
             for number in range(4):
                 await producer.send(rocketmq_topic, b"%d" % number, queue_id=0)
         async with Consumer(namesrv, "CG-un", {rocketmq_topic: "*"}, start="first") as consumer:
-            taken = [await consumer.receive(5) for _ in range(4)]
+            taken = [await consumer.receive(PATIENCE_S) for _ in range(4)]
             await consumer.ack(taken[0])
             await consumer.ack(taken[2])
         async with Consumer(namesrv, "CG-un", {rocketmq_topic: "*"}, start="first") as consumer:
@@ -100,11 +101,10 @@ def test_start_says_where_a_new_group_begins(rocketmq_broker, rocketmq_topic, ru
             await producer.send(rocketmq_topic, b"old", queue_id=0)
             await asyncio.sleep(0.02)
             middle = await producer.send(rocketmq_topic, b"middle", queue_id=0)
-            async with (
-                Consumer(namesrv, "CG-first", wanted, start="first") as first,
-                Consumer(namesrv, "CG-last", wanted, start="last") as last,
-            ):
+            async with Consumer(namesrv, "CG-first", wanted, start="first") as first:
                 old, found = await receive(first, 2)
+            # RocketMQ tells the end of a queue of what consumers can have, a moment after a send
+            async with Consumer(namesrv, "CG-last", wanted, start="last") as last:
                 await producer.send(rocketmq_topic, b"new", queue_id=0)
                 (new,) = await receive(last, 1)
             when = found.store_timestamp_ms
@@ -136,8 +136,10 @@ def test_a_start_whose_first_request_failed_is_still_a_start(
         async with Producer(namesrv) as producer:
             await producer.send(rocketmq_topic, b"old", queue_id=0)
             async with Consumer(namesrv, "CG", {rocketmq_topic: "*"}, start="last") as consumer:
-                while min(asked.values()) < 2:
+                queue = MessageQueue(rocketmq_topic, "broker-a", 0)
+                while queue not in {each.queue for each in consumer.assigned}:
                     await asyncio.sleep(0.01)
+                assert asked[queue] == 2
                 assert await consumer.receive(timeout_s=0.3) is None
                 await producer.send(rocketmq_topic, b"new", queue_id=0)
                 (new,) = await receive(consumer, 1)
@@ -204,18 +206,18 @@ def test_two_consumers_share_the_queues(rocketmq_broker, rocketmq_topic, run):
             await producer.send(rocketmq_topic, b"first", queue_id=0)
             async with Consumer(namesrv, "CG-two", wanted, start="first") as one:
                 await receive(one, 1)
+
+                async def shares(size, *consumers):
+                    found = [
+                        {each.queue for each in consumer.assigned if each.queue.topic[0] != "%"}
+                        for consumer in consumers
+                    ]
+                    return {len(share) for share in found} == {size} and found
+
+                # the first one has all before there is another, and takes none any more
+                await until(lambda: shares(4, one))
                 async with Consumer(namesrv, "CG-two", wanted, start="first") as two:
-
-                    def shares():
-                        return [
-                            {each.queue for each in consumer.assigned if each.queue.topic[0] != "%"}
-                            for consumer in (one, two)
-                        ]
-
-                    async with asyncio.timeout(5):
-                        while [len(share) for share in shares()] != [2, 2]:
-                            await asyncio.sleep(0.01)
-                    assert not set.intersection(*shares())
+                    assert not set.intersection(*await until(lambda: shares(2, one, two)))
                     for queue_id in range(4):
                         await producer.send(rocketmq_topic, b"%d" % queue_id, queue_id=queue_id)
                     bodies = [await receive(one, 2), await receive(two, 2)]
@@ -251,7 +253,7 @@ def test_in_order_one_message_of_a_queue_at_a_time(rocketmq_broker, rocketmq_top
                 await producer.send(rocketmq_topic, b"%d" % number, queue_id=1)
         found = []
         async with Consumer(namesrv, "CG-order", wanted, start="first", orderly=True) as consumer:
-            first = await consumer.receive(5)
+            first = await consumer.receive(PATIENCE_S)
             assert await consumer.receive(timeout_s=0.2) is None
             await consumer.nack(first, delay_level=1)
             assert await consumer.receive(timeout_s=0.2) is None
@@ -273,7 +275,7 @@ def test_what_fails_in_order_dies_at_last(rocketmq_broker, rocketmq_topic, run):
         async with Consumer(
             namesrv, group, wanted, start="first", orderly=True, reconsume_max=0
         ) as consumer:
-            await consumer.nack(await consumer.receive(5))
+            await consumer.nack(await consumer.receive(PATIENCE_S))
             (good,) = await receive(consumer, 1)
         async with Consumer(
             namesrv, "CG-dead-order", {f"%DLQ%{group}": "*"}, start="first"
@@ -290,9 +292,9 @@ def test_what_is_given_back_comes_again_and_dies_at_last(rocketmq_broker, rocket
         async with Producer(namesrv) as producer:
             sent = await producer.send(rocketmq_topic, b"bad", keys="k")
         async with Consumer(namesrv, "CG-back", wanted, start="first", reconsume_max=1) as consumer:
-            first = await consumer.receive(5)
+            first = await consumer.receive(PATIENCE_S)
             await consumer.nack(first, delay_level=1)
-            second = await consumer.receive(20)
+            second = await consumer.receive(PATIENCE_S)
             await consumer.nack(second, delay_level=1)
         async with Consumer(namesrv, "CG-dead", {"%DLQ%CG-back": "*"}, start="first") as consumer:
             (dead,) = await receive(consumer, 1)
@@ -319,7 +321,8 @@ def test_a_delayed_message_comes_later(rocketmq_broker, rocketmq_topic, run):
                 (late,) = await receive(consumer, 1)
         return late.store_timestamp_ms - late.born_timestamp_ms
 
-    assert 900 <= run(scenario()) < 5000
+    # the fourth level is half a minute
+    assert 900 <= run(scenario()) < 30_000
 
 
 def test_a_topic_that_comes_later_is_consumed_whole(rocketmq_broker, rocketmq_topic, run):

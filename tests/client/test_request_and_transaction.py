@@ -27,7 +27,7 @@ def test_a_request_gets_the_consumers_reply(rocketmq_broker, rocketmq_topic, run
                     await consumer.ack(message)
 
             task = asyncio.ensure_future(answer())
-            asked = [asking.request(rocketmq_topic, b"%d" % n, timeout_ms=9000) for n in range(5)]
+            asked = [asking.request(rocketmq_topic, b"%d" % n, timeout_ms=60_000) for n in range(5)]
             replies = await asyncio.gather(*asked)
             task.cancel()
         return [reply.body for reply in replies]
@@ -38,8 +38,10 @@ def test_a_request_gets_the_consumers_reply(rocketmq_broker, rocketmq_topic, run
 def test_a_request_that_nobody_answers_ends_in_time(rocketmq_broker, rocketmq_topic, run):
     async def scenario():
         async with Producer(rocketmq_broker.namesrv_addr) as producer:
-            with pytest.raises(RemotingTimeoutError, match=rocketmq_topic):
-                await producer.request(rocketmq_topic, b"?", timeout_ms=300)
+            # the time is for the reply; a topic that has to be made takes some of its own
+            await producer.send(rocketmq_topic, b"x")
+            with pytest.raises(RemotingTimeoutError, match=f"the consumer of {rocketmq_topic}"):
+                await producer.request(rocketmq_topic, b"?", timeout_ms=2000)
 
     run(scenario())
 
