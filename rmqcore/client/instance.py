@@ -44,6 +44,8 @@ _NEW_TOPIC_QUEUES = 4
 HEART_BEAT_INTERVAL_S = 30.0
 _FIRST_HEART_BEAT_S = 1.0
 DEFAULT_TIMEOUT_MS = 3000.0
+#: for a good-bye, which brokers can do without
+_GOOD_BYE_TIMEOUT_MS = 1000.0
 _NUMBERS = itertools.count(1)
 
 
@@ -231,7 +233,7 @@ class ClientInstance:
 
     async def _try(self, address: str, code: int, fields: Mapping[str, str]) -> None:
         with contextlib.suppress(RemotingError):
-            await self.invoke(address, code, fields, timeout_ms=1000)
+            await self.invoke(address, code, fields, timeout_ms=_GOOD_BYE_TIMEOUT_MS)
 
     # ---- routes -----------------------------------------------------------------------------
 

@@ -15,9 +15,15 @@ _TEST_S = 180
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Clients wait as long for an answer, unless a test says how long: disks stop for seconds."""
+    """Clients wait as long for an answer, unless a test says how long: disks stop for seconds.
+
+    What they do every half a minute by themselves does not help out meanwhile.
+    """
     for client in (Admin, Consumer, Producer):
         monkeypatch.setitem(client.__init__.__kwdefaults__, "timeout_ms", 1000.0 * PATIENCE_S)
+    monkeypatch.setattr("rmqcore.client.instance._GOOD_BYE_TIMEOUT_MS", 1000.0 * PATIENCE_S)
+    monkeypatch.setattr("rmqcore.client.instance.HEART_BEAT_INTERVAL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr("rmqcore.client.assignment._REBALANCE_INTERVAL_S", 10 * PATIENCE_S)
 
 
 async def until(condition, timeout_s=PATIENCE_S):
