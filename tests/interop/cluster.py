@@ -28,6 +28,18 @@ from rmqcore.testing import RunningBroker
 TIMEOUT_S = 240
 CLUSTER = "DefaultCluster"
 PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
+#: A broker of RocketMQ refuses what has waited for a moment, or when its disk has stopped for one.
+_UNHURRIED = dict.fromkeys(
+    (
+        "waitTimeMillsInSendQueue",
+        "waitTimeMillsInPullQueue",
+        "waitTimeMillsInTransactionQueue",
+        "waitTimeMillsInAckQueue",
+        "waitTimeMillsInAdminBrokerQueue",
+        "osPageCacheBusyTimeOutMills",
+    ),
+    60_000,
+)
 #: RocketMQ wants its log configuration in its home
 _LOG_FILES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml")
 
@@ -62,7 +74,7 @@ def name_server(tls=False, gate=None, **settings):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     address = found["address"]
 
     try:
@@ -154,6 +166,7 @@ def java_broker(release, home, address, name, **settings):
         "maxIndexNum": 4000,
         "maxHashSlotNum": 1000,
         "mappedFileSizeTimerLog": 102_400,
+        **_UNHURRIED,
         **settings,
     }
     conf = home / "broker.conf"

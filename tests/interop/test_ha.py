@@ -11,7 +11,15 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from interop.cluster import asker, broker_ports, java_broker, mqadmin, name_server, until
+from interop.cluster import (
+    TIMEOUT_S,
+    asker,
+    broker_ports,
+    java_broker,
+    mqadmin,
+    name_server,
+    until,
+)
 from interop.peer import missing
 from rmqcore import open_store
 from rmqcore._codec import decode_record
@@ -60,7 +68,7 @@ def our_broker(path, address, port, **settings):
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(TIMEOUT_S)
         process.stdout.close()
 
 
@@ -79,8 +87,8 @@ def send(address, first, count, *, waits):
                 }
                 body = b"%d " % number + b"x" * (number % 700)
                 command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, body)
-                for _ in range(20):
-                    answer = await client.invoke(address, command, 10_000)
+                for _ in range(600):
+                    answer = await client.invoke(address, command, 60_000)
                     if answer.code != ResponseCode.SYSTEM_BUSY:
                         break
                     await asyncio.sleep(0.1)
@@ -121,7 +129,7 @@ def pulled(address):
                     "subscription": "*",
                 }
                 answer = await client.invoke(
-                    address, RemotingCommand(RequestCode.PULL_MESSAGE, fields), 10_000
+                    address, RemotingCommand(RequestCode.PULL_MESSAGE, fields), 60_000
                 )
                 if answer.code != ResponseCode.SUCCESS:
                     break
@@ -192,9 +200,10 @@ def test_our_slave_follows_a_java_master(release, tmp_path):
             in_step(master, slave)
             assert set(send(master, COUNT - 1000, 1000, waits=True)) == {ResponseCode.SUCCESS}
             in_step(master, slave)
+            until(lambda: topic_known(asker(slave)), "the slave has the topics")
             process.kill()
             process.wait(30)
-            until(lambda: sorted(pulled(slave)) == list(range(COUNT)), "all are read there", 30)
+            until(lambda: sorted(pulled(slave)) == list(range(COUNT)), "all are read there")
     same_files(ours, theirs)
     with open_store(ours) as store:
         assert store.query_message(TOPIC, "k77").messages[0].body.startswith(b"77 ")
@@ -217,7 +226,7 @@ def test_a_java_slave_follows_our_master(release, tmp_path):
             codes = send(master, BEFORE, COUNT - BEFORE - 2000, waits=True)
             assert set(codes) == {ResponseCode.SUCCESS}
             process.terminate()
-            process.wait(60)
+            process.wait(TIMEOUT_S)
         until(lambda: not ha_status(master)["haConnectionInfo"], "the slave has gone")
         nobody = send(master, COUNT - 2000, 16, waits=True)
         assert set(nobody) == {ResponseCode.SLAVE_NOT_AVAILABLE}
@@ -235,10 +244,10 @@ def test_a_java_slave_follows_our_master(release, tmp_path):
             in_step(master, slave)
             knows = asker(slave)
             # a slave of 5.x asks for the topics a minute after it has started
-            until(lambda: topic_known(knows), "the slave has the topics", 150)
+            until(lambda: topic_known(knows), "the slave has the topics")
             master_process.send_signal(signal.SIGTERM)
-            master_process.wait(60)
-            until(lambda: sorted(pulled(slave)) == list(range(COUNT)), "all are read there", 20)
+            master_process.wait(TIMEOUT_S)
+            until(lambda: sorted(pulled(slave)) == list(range(COUNT)), "all are read there")
     same_files(ours, home / "store")
 
 
@@ -253,7 +262,7 @@ def resync(store, broker, *words):
         [sys.executable, "-m", "rmqcore", "ha", "resync", store, "-m", address, "--json", *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr
@@ -296,7 +305,7 @@ def test_our_slave_that_has_parted_from_a_java_master_is_led_back(release, tmp_p
         with our_broker(ours, address, port, **slave_settings) as (_, slave):
             registered(ask, 2)
             in_step(master, slave)
-            until(lambda: sorted(pulled(slave)) == list(range(BEFORE + 500)), "all are read", 30)
+            until(lambda: sorted(pulled(slave)) == list(range(BEFORE + 500)), "all are read")
     same_files(ours, home / "store", 2)
 
 
@@ -328,7 +337,7 @@ def test_our_master_gets_what_it_has_lost_from_a_java_slave(release, tmp_path):
             until(lambda: ha_status(master)["inSyncSlaveNums"], "the slave follows again")
             assert set(send(master, BEFORE + 2000, 100, waits=True)) == {ResponseCode.SUCCESS}
             in_step(master, slave)
-            until(lambda: sorted(pulled(master)) == list(range(BEFORE + 2100)), "all are read", 30)
+            until(lambda: sorted(pulled(master)) == list(range(BEFORE + 2100)), "all are read")
     same_files(early, home / "store", 2)
 
 
@@ -345,7 +354,7 @@ def test_a_java_master_that_has_deleted_its_first_files_is_compared_and_fetched(
                 registered(ask, 2)
                 in_step(master, slave)
             process.terminate()
-            process.wait(60)
+            process.wait(TIMEOUT_S)
         for number in range(2):
             (files / f"{number * FILE_SIZE:020}").unlink()
         settings = {**SHARED, "storePathRootDir": home / "store", "storePathCommitLog": files}

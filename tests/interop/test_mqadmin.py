@@ -139,7 +139,7 @@ def test_mqadmin_does_what_it_does_at_rocketmqs_broker(tmp_path, release):
         consumer = Consuming(broker.namesrv_addr)
         consumer.start()
         try:
-            assert consumer.ready.wait(30)
+            assert consumer.ready.wait(120)
             ids = {"b": broker.broker_addr, "c": consumer.client_id, "m": consumer.message_id}
             ids |= {"u": consumer.unique_id, "d": tmp_path / "exported"}
             ids |= {"t": tmp_path / "topics.json", "g": tmp_path / "groups.json"}

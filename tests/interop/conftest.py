@@ -1,0 +1,3 @@
+"""Clients of tests beside Java have patience."""
+
+from client.conftest import patient  # noqa: F401 - a fixture
