@@ -3,16 +3,16 @@
 Prints the physical offset of each message after its put returned.
 """
 
-import itertools
+import signal
 import sys
 
 import rmqcore
-from interop.writers import CRASH_SIZES
+from interop.writers import CRASH_PUTS_MAX, CRASH_SIZES
 
 
 def main(path: str) -> None:
     with rmqcore.open_store(path, config=CRASH_SIZES) as store:
-        for number in itertools.count():
+        for number in range(CRASH_PUTS_MAX):
             result = store.put(
                 "TopicCrash",
                 b"x" * (number * 37 % 900),
@@ -21,6 +21,7 @@ def main(path: str) -> None:
                 keys=(f"R{number}",),
             )
             print(result.phy_offset, flush=True)
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ SIZES = {
 #: After a crash RocketMQ 5.5.0 dispatches again from the last ten log files only, those that were
 #: reserved ahead of need included (commitLogRecoverMaxNum): what a crash leaves has to fit.
 CRASH_SIZES = {**SIZES, "mapped_file_size_commit_log": 256 * 1024}
+#: so that it fits, too, where the kill comes late
+CRASH_PUTS_MAX = 2000
 BOTH = ("5.5.0", "4.9.7")
 HOSTS = ("10.1.2.3:10911", "192.168.7.9:40123", "[2001:db8::1]:10911", "[fe80::abcd]:50000")
 UNICODE = ("订单", "a😀", "é", "Aa", "BB", "AaAa", "BBBB")
