@@ -6,12 +6,13 @@ from functools import partial
 import pytest
 
 import rmqcore
-from interop.cluster import CLUSTER, java_cluster, mqadmin
+from interop.cluster import CLUSTER, asker, java_cluster, mqadmin, until
 from interop.peer import missing
 from interop.writers import BOTH
 from rmqcore.client.blocking import Producer
 from rmqcore.doctor import verify
 from rmqcore.rebuild import rebuild_consume_queues
+from rmqcore.remoting import RequestCode
 
 pytestmark = [
     pytest.mark.interop,
@@ -25,6 +26,11 @@ def put_to(broker, queue_ids):
     with Producer(broker.namesrv_addr) as producer:
         for queue_id in queue_ids:
             assert producer.send("T", b"x", queue_id=queue_id).queue_id == queue_id
+
+
+def end_of_queue_0(broker):
+    answer = asker(broker.broker_addr)(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+    return answer.number("offset")
 
 
 def queues(store_path):
@@ -42,6 +48,8 @@ def test_its_other_queue_stays_empty(tmp_path, release):
         ask(DELETE)
         ask(MAKE)
         put_to(broker, [0, 0])
+        # the broker fills its queues from its log, a moment after a send
+        until(lambda: end_of_queue_0(broker) == 2, "the broker has them in their queue")
         store = shutil.copytree(broker.store_path, tmp_path / "store")
     before = {f for f in (store / "consumequeue").rglob("*") if f.is_file()}
     for _ in range(2):
