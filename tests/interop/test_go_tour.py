@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from broker.serving import serving
 
+from interop.cluster import TIMEOUT_S
 from interop.peer import go_program
 from rmqcore.client.blocking import Admin
 from rmqcore.remoting import AclSigner
@@ -30,7 +31,8 @@ def tour(tmp_path_factory):
     auth = home / "accounts.json"
     account = {"accessKey": KEY[0], "secretKey": KEY[1], "admin": True}
     auth.write_text(json.dumps({"accounts": [account]}), "utf-8")
-    soon = ("-c", "transactionTimeOut=500", "-c", "transactionCheckInterval=500")
+    # a broker asks again for what is not answered until the next round
+    soon = ("-c", "transactionTimeOut=5000", "-c", "transactionCheckInterval=5000")
     soon += ("-c", "messageDelayLevel=1s 2s 1s")
     with serving(home / "store", "--auth", str(auth), *soon) as (_, facts):
         with Admin(facts["namesrv"], acl=AclSigner(*KEY)) as admin:
@@ -41,7 +43,7 @@ def tour(tmp_path_factory):
             env={**os.environ, "HOME": str(home)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=TIMEOUT_S,
             check=False,
         )
     lines = {}

@@ -63,7 +63,7 @@ def test_messages_for_later_come_at_their_time(tmp_path):
     assert [due for due, _ in timed] == sorted(due for due, _ in timed)
     assert len(timed) == 2
     for due, at in timed:
-        assert due <= at < due + 2000
+        assert due <= at < due + 30_000
 
 
 def test_a_group_that_pops_gets_everything_and_what_failed_again(tmp_path):
@@ -90,7 +90,7 @@ def test_rocketmq_takes_over_messages_for_later(tmp_path):
         "maxIndexNum": 4000,
         "maxHashSlotNum": 1000,
     }
-    store, due_ms = tmp_path / "store", wall_clock_ms() + 8000
+    store = tmp_path / "store"
 
     def send(ask, body, deliver_ms):
         header = {"a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "h": "0"}
@@ -121,8 +121,9 @@ def test_rocketmq_takes_over_messages_for_later(tmp_path):
         ask = asker(broker.broker_addr)
         create_topic(ask)
         send(ask, b"soon", wall_clock_ms() + 300)
+        due_ms = wall_clock_ms() + 15_000
         send(ask, b"later", due_ms)
-        until(lambda: pulled(ask) == [b"soon"], "the first is delivered", 10)
+        until(lambda: pulled(ask) == [b"soon"], "the first is delivered", 60)
     with (
         name_server() as (names, _),
         java_broker(
@@ -135,6 +136,6 @@ def test_rocketmq_takes_over_messages_for_later(tmp_path):
             storePathCommitLog=store / "commitlog",
         ) as (_, address),
     ):
-        until(lambda: len(pulled(asker(address))) > 1, "RocketMQ delivers the other", 60)
+        until(lambda: len(pulled(asker(address))) > 1, "RocketMQ delivers the other")
         assert wall_clock_ms() >= due_ms
         assert pulled(asker(address)) == [b"soon", b"later"]

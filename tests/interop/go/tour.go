@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -47,7 +48,30 @@ func message(topic, body string) *primitive.Message {
 	return primitive.NewMessage(topic, []byte(body)).WithTag("TagA").WithKeys([]string{body})
 }
 
-func consume(who, group, topic string, options ...consumer.Option) {
+// shared waits until consumers have so many queues of a topic; what is sent while a queue goes from one to the other
+// may come to both.
+func shared(topic string, each int, consumers ...rocketmq.PushConsumer) {
+	for n := 0; n < 1000; n++ {
+		all := true
+		for _, c := range consumers {
+			info := reflect.ValueOf(c).MethodByName("GetConsumerRunningInfo").Call([]reflect.Value{reflect.ValueOf(false)})
+			queues := 0
+			for _, queue := range info[0].Elem().FieldByName("MQTable").MapKeys() {
+				if queue.Interface().(primitive.MessageQueue).Topic == topic {
+					queues++
+				}
+			}
+			all = all && queues == each
+		}
+		if all {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	line("FAILED", topic, "is not shared")
+}
+
+func consume(who, group, topic string, options ...consumer.Option) rocketmq.PushConsumer {
 	options = append(options, consumer.WithGroupName(group), consumer.WithInstance(group+who), consumer.WithNameServer(names),
 		consumer.WithCredentials(key), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
 	c, err := rocketmq.NewPushConsumer(options...)
@@ -65,6 +89,7 @@ func consume(who, group, topic string, options ...consumer.Option) {
 	if err != nil {
 		line("FAILED", group, err)
 	}
+	return c
 }
 
 type deciding struct{}
@@ -90,7 +115,7 @@ func main() {
 	background := context.Background()
 	start := func(group string) rocketmq.Producer {
 		p, err := rocketmq.NewProducer(producer.WithGroupName(group), producer.WithInstanceName(group), producer.WithNameServer(names),
-			producer.WithCredentials(key), producer.WithQueueSelector(producer.NewManualQueueSelector()))
+			producer.WithCredentials(key), producer.WithQueueSelector(producer.NewManualQueueSelector()), producer.WithSendMsgTimeout(time.Minute))
 		if err == nil {
 			err = p.Start()
 		}
@@ -104,8 +129,11 @@ func main() {
 		m.Queue = &primitive.MessageQueue{Topic: m.Topic, BrokerName: "broker-a", QueueId: queue}
 		return m
 	}
+	one := consume("one", "CG-share", "Send")
+	shared("Send", 4, one)
+	two := consume("two", "CG-share", "Send")
+	shared("Send", 2, one, two)
 	for _, who := range []string{"one", "two"} {
-		consume(who, "CG-share", "Send")
 		consume(who, "CG-cast", "Cast", consumer.WithConsumerModel(consumer.BroadCasting))
 	}
 	consume("one", "CG-delay", "Delay")
@@ -140,7 +168,7 @@ func main() {
 	result, err = p.SendSync(background, at(message("Delay", "level 2").WithDelayTimeLevel(2), 0))
 	told("delay", result, err)
 	t, err := rocketmq.NewTransactionProducer(deciding{}, producer.WithGroupName("PG-t"), producer.WithInstanceName("PG-t"),
-		producer.WithNameServer(names), producer.WithCredentials(key))
+		producer.WithNameServer(names), producer.WithCredentials(key), producer.WithSendMsgTimeout(time.Minute))
 	if err == nil {
 		err = t.Start()
 	}
@@ -156,7 +184,7 @@ func main() {
 		line("FAILED", "transaction", err)
 	}
 	enough := 7 + 2*4 + 6 + 1 + 2
-	for n := 0; n < 250; n++ {
+	for n := 0; n < 1000; n++ {
 		lines.Lock()
 		done := got >= enough
 		lines.Unlock()

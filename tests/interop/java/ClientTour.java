@@ -14,6 +14,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /** What RocketMQ's client offers, once each; a line of tabs tells what was sent (SENT) and consumed (GOT, by whom). */
 public class ClientTour {
+  static final int PATIENCE_MS = 60_000;
   static String names;
   static DefaultMQProducer producer;
   /** what is still to come, over all scenarios; only waited for, the lines tell what came */
@@ -31,15 +32,18 @@ public class ClientTour {
     left = new CountDownLatch(13 + 2 * 4 + 11 + 8 + 2 + 2 + 3 + 1);
     producer = started(new DefaultMQProducer("PG"));
     DefaultMQPushConsumer one = push("one", "CG-share", "Send", MessageModel.CLUSTERING, m -> true);
+    untilShared(4, one);
     DefaultMQPushConsumer two = push("two", "CG-share", "Send", MessageModel.CLUSTERING, m -> true);
+    untilShared(2, one, two);
     for (String who : new String[] {"one", "two"}) push(who, "CG-cast", "Cast", MessageModel.BROADCASTING, m -> true);
     push("one", "CG-delay", "Delay", MessageModel.CLUSTERING, m -> true);
     push("one", "CG-transaction", "Transaction", MessageModel.CLUSTERING, m -> true);
-    push("one", "CG-retry", "Retry", MessageModel.CLUSTERING, m -> !body(m).equals("fails")).setMaxReconsumeTimes(1);
+    DefaultMQPushConsumer retry = push("one", "CG-retry", "Retry", MessageModel.CLUSTERING, m -> !body(m).equals("fails"));
+    retry.setMaxReconsumeTimes(1);
+    retry.setAwaitTerminationMillisWhenShutdown(PATIENCE_MS);
     orderly();
     replies();
     DefaultLitePullConsumer pull = pull();
-    untilShared(one, two);
     send();
     for (int n = 0; n < 4; n++) told("cast", producer.send(message("Cast", "c" + n)));
     MessageQueueSelector byNumber = (queues, message, number) -> queues.get((int) number % queues.size());
@@ -51,18 +55,20 @@ public class ClientTour {
     }
     for (String body : new String[] {"fails", "holds"}) told("retry", producer.send(message("Retry", body)));
     transactions();
-    line("REPLIED", new String(producer.request(message("Request", "question"), 5000).getBody(), StandardCharsets.UTF_8));
+    line("REPLIED", new String(producer.request(message("Request", "question"), PATIENCE_MS).getBody(), StandardCharsets.UTF_8));
     for (int n = 0; n < 8; n++) told("pull", producer.send(message("Pull", "p" + n)));
-    for (long end = System.currentTimeMillis() + 20_000; left.getCount() > 0 && System.currentTimeMillis() < end; )
+    for (long end = System.currentTimeMillis() + 2 * PATIENCE_MS; left.getCount() > 0 && System.currentTimeMillis() < end; )
       for (MessageExt message : pull.poll(100)) got("lite", message);
     Thread.sleep(300);
+    // what failed is given back after it was consumed
+    retry.shutdown();
   }
 
   /** What is sent while a queue goes from one consumer to the other may come to both. */
-  static void untilShared(DefaultMQPushConsumer one, DefaultMQPushConsumer two) throws Exception {
-    for (long end = System.currentTimeMillis() + 20_000; System.currentTimeMillis() < end; Thread.sleep(50))
-      if (queues(one) == 2 && queues(two) == 2) return;
-    throw new IllegalStateException("the queues are not shared: " + queues(one) + " and " + queues(two));
+  static void untilShared(int each, DefaultMQPushConsumer... consumers) throws Exception {
+    for (long end = System.currentTimeMillis() + PATIENCE_MS; System.currentTimeMillis() < end; Thread.sleep(50))
+      if (Arrays.stream(consumers).allMatch(consumer -> queues(consumer) == each)) return;
+    throw new IllegalStateException("the queues are not shared");
   }
 
   static long queues(DefaultMQPushConsumer consumer) {
@@ -79,7 +85,7 @@ public class ClientTour {
         public void onSuccess(SendResult result) { told("async", result); answered.countDown(); }
         public void onException(Throwable error) { line("FAILED", "" + error); answered.countDown(); }
       });
-    answered.await(30, TimeUnit.SECONDS);
+    answered.await(PATIENCE_MS, TimeUnit.MILLISECONDS);
     for (int n = 0; n < 2; n++) producer.sendOneway(message("Send", "oneway" + n));
     List<Message> batch = new ArrayList<>();
     for (int n = 0; n < 6; n++) batch.add(message("Send", "batch" + n));
@@ -122,7 +128,7 @@ public class ClientTour {
   static void replies() throws Exception {
     DefaultMQProducer answering = started(new DefaultMQProducer("PG-reply"));
     push("one", "CG-request", "Request", MessageModel.CLUSTERING, message -> {
-      answering.send(MessageUtil.createReplyMessage(message, ("answer to " + body(message)).getBytes(StandardCharsets.UTF_8)), 3000);
+      answering.send(MessageUtil.createReplyMessage(message, ("answer to " + body(message)).getBytes(StandardCharsets.UTF_8)), PATIENCE_MS);
       return true;
     });
   }
@@ -162,12 +168,13 @@ public class ClientTour {
       });
       consumer.start();
     }
-    left.await(60, TimeUnit.SECONDS);
+    left.await(2 * PATIENCE_MS, TimeUnit.MILLISECONDS);
     Thread.sleep(1000);
   }
 
   static <P extends DefaultMQProducer> P started(P producer) throws Exception {
     producer.setNamesrvAddr(names);
+    producer.setSendMsgTimeout(PATIENCE_MS);
     producer.start();
     return producer;
   }

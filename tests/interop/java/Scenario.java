@@ -14,6 +14,7 @@ public class Scenario {
   public static void main(String[] args) throws Exception {
     DefaultMQProducer producer = new DefaultMQProducer("PG");
     producer.setNamesrvAddr(args[1]);
+    producer.setSendMsgTimeout(60_000);
     producer.start();
     switch (args[0]) {
       case "sql": sql(producer, args[1]); break;
@@ -35,7 +36,7 @@ public class Scenario {
     DefaultMQPushConsumer consumer = consumer(names, got, "");
     consumer.subscribe(TOPIC, MessageSelector.bySql("price BETWEEN 10 AND 15 AND region = 'EU'"));
     consumer.start();
-    got.await(20, TimeUnit.SECONDS);
+    got.await(120, TimeUnit.SECONDS);
     Thread.sleep(500);
     consumer.shutdown();
     try {
@@ -53,15 +54,19 @@ public class Scenario {
     producer.send(message("plain"));
     CountDownLatch got = new CountDownLatch(3);
     DefaultMQPushConsumer consumer = consumer(names, got, "");
+    // one queue and one thread: what comes first was put first
+    consumer.setConsumeThreadMin(1);
+    consumer.setConsumeThreadMax(1);
     consumer.subscribe(TOPIC, "*");
     consumer.start();
+    for (int n = 0; n < 5000 && got.getCount() > 2; n++) Thread.sleep(20);
     long now = System.currentTimeMillis();
     for (int delay : new int[] {3400, 2200}) {
       Message message = message("due " + (now + delay));
       MessageAccessor.putProperty(message, "TIMER_DELIVER_MS", "" + (now + delay));
-      System.out.println("SENT " + producer.send(message).getSendStatus());
+      System.out.println("SENT " + producer.send(message, new MessageQueue(TOPIC, "broker-a", 0)).getSendStatus());
     }
-    got.await(20, TimeUnit.SECONDS);
+    got.await(100, TimeUnit.SECONDS);
     consumer.shutdown();
   }
 
@@ -74,7 +79,7 @@ public class Scenario {
     consumer.start();
     Thread.sleep(4000);
     producer.send(message("late"));
-    got.await(40, TimeUnit.SECONDS);
+    got.await(180, TimeUnit.SECONDS);
     Thread.sleep(1500);
     consumer.shutdown();
   }

@@ -73,7 +73,7 @@ public class MetaPeer {
     }
 
     static void send(MessageProducer producer, Message message) throws Exception {
-        SendResult result = producer.sendMessage(message, 20, TimeUnit.SECONDS);
+        SendResult result = producer.sendMessage(message, 60, TimeUnit.SECONDS);
         String error = result.getErrorMessage() == null ? "" : result.getErrorMessage().split("Detail:")[1];
         say("sent " + result.isSuccess() + " " + (result.isSuccess() ? result.getPartition() : error));
     }
@@ -116,7 +116,7 @@ public class MetaPeer {
             }
         });
         consumer.completeSubscribe();
-        say("all " + all.await(30, TimeUnit.SECONDS));
+        say("all " + all.await(100, TimeUnit.SECONDS));
     }
 
     static void async(String where, String topic, int count, int size, int rounds) throws Exception {
