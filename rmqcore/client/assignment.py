@@ -208,9 +208,11 @@ class Assignment:
         )
         # brokers of 4.9 say 0 where nothing is stored, too
         assigned.committed = stored or None
+        # RocketMQ hands requests to many threads: one that is not waited for may come after the
+        # last commit of a consumer that ends soon, and the group would begin anew
+        await self._commit(assigned, wait=True)
         self.queues[queue] = assigned
         assigned.task = asyncio.get_running_loop().create_task(self._pull_on(assigned))
-        await self._commit(assigned, wait=False)
 
     async def _first_offset(self, queue: MessageQueue) -> tuple[int, int | None]:
         """Where to begin, and what the broker has; a queue that is new meanwhile is read whole."""

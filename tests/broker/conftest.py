@@ -20,7 +20,7 @@ class Peer:
         self.broker = broker
         self.client = RemotingClient()
 
-    async def ask(self, code, fields=None, body=b"", timeout_ms=10_000):
+    async def ask(self, code, fields=None, body=b"", timeout_ms=30_000):
         command = self.command(code, fields, body)
         return await self.client.invoke(self.broker.address, command, timeout_ms)
 
@@ -73,7 +73,7 @@ def records(body):
     return found
 
 
-async def until(condition, timeout_s=5):
+async def until(condition, timeout_s=30):
     """Wait for something that comes true by itself."""
     async with asyncio.timeout(timeout_s):
         while not condition():

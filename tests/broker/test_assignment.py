@@ -163,7 +163,7 @@ def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients,
 
 def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypatch):
     monkeypatch.setattr("rmqcore.broker.broker.SAMPLE_S", 0.05)
-    monkeypatch.setattr("rmqcore.broker.client_requests._LOCKED_FOR_S", 0.4)
+    monkeypatch.setattr("rmqcore.broker.client_requests._LOCKED_FOR_S", 2.0)
 
     async def scenario(broker, peer):
         async def lock(client, queue_ids):
@@ -173,8 +173,8 @@ def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypat
             return [each["queueId"] for each in json.loads(answer.body)["lockOKMQSet"]]
 
         assert await lock("c1", [0, 1, 2]) == [0, 1, 2]
-        for _ in range(6):
-            await asyncio.sleep(0.1)
+        for _ in range(12):
+            await asyncio.sleep(0.2)
             assert await lock("c1", [0]) == [0]
         assert len(broker.managers.locks) == 1
         assert await lock("c2", [0, 1]) == [1]

@@ -43,11 +43,14 @@ def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
                 change = {**TOPIC, "perm": perm}
                 await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, change)
                 await asyncio.sleep(0.03)
-            await asyncio.sleep(1.5)
-            fields = {"topic": "T", "acceptStandardJsonOnly": "true"}
-            route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-            (queues,) = json.loads(bytes(route.body))["queueDatas"]
-            assert queues["perm"] == 2
+            fields, perm = {"topic": "T", "acceptStandardJsonOnly": "true"}, None
+            # sooner than the registration that comes by itself
+            async with asyncio.timeout(20):
+                while perm != 2:
+                    await asyncio.sleep(0.05)
+                    route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+                    (queues,) = json.loads(bytes(route.body))["queueDatas"]
+                    perm = queues["perm"]
         finally:
             await client.close()
             await broker.stop()
@@ -61,10 +64,16 @@ def test_offsets_are_written_while_topics_change_all_the_time(with_broker):
         await peer.send("T", b"x")
         broker.store.consumer_offsets.commit("T", "G", 0, 1)
         path = broker.store.consumer_offsets.path
-        for number in range(30):
+
+        def written():
+            return path.exists() and '"T@G":{0:1' in "".join(path.read_text().split())
+
+        number = 0
+        while number < 400 and not written():
             await peer.send(f"T{number}", b"x")
             await asyncio.sleep(0.05)
-        assert '"T@G":{0:1' in "".join(path.read_text().split())
+            number += 1
+        assert written()
 
     with_broker(scenario, flushConsumerOffsetInterval=400)
 
@@ -72,11 +81,13 @@ def test_offsets_are_written_while_topics_change_all_the_time(with_broker):
 def test_topics_that_are_created_at_the_same_time_are_written_together(with_broker):
     async def scenario(broker, peer):
         table, written = broker.store.topics, []
-        persist = table.persist
+        persist, all_of_them = table.persist, len(table) + 100
+        end = time.monotonic() + 20
 
         def counted():
             written.append(len(table))
-            time.sleep(0.1)
+            while len(table) < all_of_them and time.monotonic() < end:
+                time.sleep(0.01)
             return persist()
 
         table.persist = counted
@@ -123,7 +134,7 @@ def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_pat
             return (await client.invoke(served_by, asked)).code == 0
 
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(25):
                 await broker.start()
                 for topic in ("First", "Second"):
                     await peer.send(topic, b"x")

@@ -57,7 +57,7 @@ def test_what_waits_is_woken_by_the_last_acknowledgement(with_broker):
         began = time.monotonic()
         await acknowledge(peer, *only)
         assert offsets(await waiting) == [1]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 6
 
     with_broker(scenario)
 

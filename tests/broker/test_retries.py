@@ -129,7 +129,7 @@ def test_a_batch_to_a_retry_topic_is_refused(with_broker):
 def test_a_message_that_was_timed_is_not_timed_again_when_it_comes_back(with_broker):
     async def scenario(_, peer):
         await peer.send("T", b"x", properties={"TIMER_DELAY_MS": "50"})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (found := records((await peer.pull("T")).body)):
                 await asyncio.sleep(0.02)
         back = {"group": "CG", "offset": found[0].phy_offset, "delayLevel": -1}

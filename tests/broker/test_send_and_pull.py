@@ -51,7 +51,7 @@ def test_a_pull_waits_for_the_next_message(with_broker):
         await peer.send("T", b"second")
         (message,) = records((await waiting).body)
         assert message.body == b"second"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4
 
     with_broker(scenario)
 
@@ -62,7 +62,7 @@ def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker):
         began = time.monotonic()
         answer = await peer.pull("T", offset=1, suspend_ms=300)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
-        assert 0.25 < time.monotonic() - began < 3
+        assert 0.25 < time.monotonic() - began < 4
 
     with_broker(scenario)
 
@@ -143,7 +143,7 @@ def test_a_held_pull_by_tags_is_answered_when_more_came_than_a_call_looks_at(wit
         await asyncio.sleep(0.1)
         several = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(SCANNED_MAX + 50)]
         broker.store.put_messages([*several, Message("T", b"last", properties={"TAGS": "b"})])
-        pulled = await asyncio.wait_for(waiting, 5)
+        pulled = await asyncio.wait_for(waiting, 8)
         while pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             following = int(pulled.ext_fields["nextBeginOffset"])
             pulled = await peer.pull("T", subscription="b", offset=following, suspend_ms=2000)

@@ -179,7 +179,7 @@ def test_a_held_pull_stays_held_until_what_comes_matches(with_broker):
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await peer.send("T", b"wanted", properties={"n": "7"})
-        (message,) = records((await asyncio.wait_for(waiting, 2)).body)
+        (message,) = records((await asyncio.wait_for(waiting, 6)).body)
         assert message.body == b"wanted"
 
     with_broker(scenario, enablePropertyFilter="true")
@@ -188,11 +188,11 @@ def test_a_held_pull_stays_held_until_what_comes_matches(with_broker):
 def test_a_held_pull_that_nothing_matches_is_answered_in_time_behind_what_it_saw(with_broker):
     async def scenario(_, peer):
         await send_numbers(peer, 1)
-        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=500, **sql("n = 7")))
+        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=3000, **sql("n = 7")))
         for _ in range(3):
             await asyncio.sleep(0.1)
             await peer.send("T", b"other", properties={"n": "6"})
-        answer = await asyncio.wait_for(waiting, 1)
+        answer = await asyncio.wait_for(waiting, 8)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert answer.ext_fields["nextBeginOffset"] == "4"
 

@@ -124,7 +124,7 @@ def test_what_would_come_again_of_a_deleted_topic_goes_with_it(with_broker):
         for topic in ("T", "U"):
             await peer.send(topic, b"old")
             await pop(peer, topic=topic, invisible_ms=100)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while broker.store.max_queue_offset("%RETRY%CG_U", 0) == 0:
                 await asyncio.sleep(0.05)
         await delete(peer)
@@ -153,7 +153,7 @@ def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
     async def scenario(_, peer):
         await send_many(peer, 1, queues=1)
         await pop(peer)
-        waiting = asyncio.ensure_future(pop(peer, poll_ms=1000))
+        waiting = asyncio.ensure_future(pop(peer, poll_ms=4000))
         await asyncio.sleep(0.2)
         await delete(peer)
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
@@ -272,7 +272,7 @@ def test_a_message_of_a_transaction_that_is_sent_again_is_not_undecided_again(wi
         await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"CG"}')
         sent = await peer.send("%RETRY%CG", b"again", j=1, properties=properties)
         assert sent.code == ResponseCode.SUCCESS
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while broker.store.max_queue_offset("%RETRY%CG", 0) == 0:
                 await asyncio.sleep(0.05)
         assert broker.store.max_queue_offset(HALF_TOPIC, 0) == 0
@@ -302,7 +302,7 @@ def test_a_record_of_the_timer_that_makes_no_sense_does_not_end_it(with_broker, 
         assert sent.code == ResponseCode.SUCCESS
         soon = {"TIMER_DELAY_MS": "1200"}
         assert (await peer.send("T", b"later", properties=soon)).code == ResponseCode.SUCCESS
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while broker.store.max_queue_offset("T", 0) == 0:
                 await asyncio.sleep(0.05)
 
@@ -401,7 +401,7 @@ def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(tmp_path):
     first = log / f"{0:020}"
 
     async def deleted():
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while first.exists():
                 await asyncio.sleep(0.05)
 
@@ -411,7 +411,7 @@ def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(tmp_path):
             await broker.start()
             peer = Peer(broker)
             if not restarted:
-                soon = {"TIMER_DELAY_MS": "4000"}
+                soon = {"TIMER_DELAY_MS": "8000"}
                 assert (await peer.send("T", b"later", properties=soon)).code == 0
                 for _ in range(40):
                     assert (await peer.send("Filling", bytes(100_000))).code == 0
@@ -435,7 +435,7 @@ def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
         def persist(self):
             taken = self.value
             self.begun.set()
-            assert self.goes_on.wait(10)
+            assert self.goes_on.wait(60)
             self.written = taken
 
     async def scenario():

@@ -78,6 +78,30 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run):
     assert run(scenario()) == b"after"
 
 
+def test_an_offset_of_the_start_does_not_overtake_the_last_one(tmp_path, run):
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            commit = broker._server.processors[RequestCode.UPDATE_CONSUMER_OFFSET]
+
+            async def by_threads(connection, request):
+                # RocketMQ hands requests to many threads: what nobody waits for may come late
+                if request.is_oneway:
+                    await asyncio.sleep(0.5)
+                return commit(connection, request)
+
+            broker._server.processors[RequestCode.UPDATE_CONSUMER_OFFSET] = by_threads
+            await producer.send("T", b"x", queue_id=0)
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                await receive(consumer, 1)
+            await asyncio.sleep(1)
+            stored = broker.store.consumer_offsets.get("T", "G", 0)
+            await broker.stop()
+        return stored
+
+    assert run(scenario()) == 1
+
+
 def test_a_send_that_fails_goes_to_another_broker(tmp_path, run):
     async def scenario():
         async with name_server() as namesrv:
