@@ -65,7 +65,7 @@ def test_what_waits_is_woken_by_the_last_acknowledgement(with_broker):
 def test_what_is_not_acknowledged_in_time_comes_again_and_is_counted(with_broker):
     async def scenario(_, peer):
         await send_many(peer, 3, queues=1)
-        first, _ = handed_out(await pop_in_order(peer, invisible_ms=300))
+        first, _ = handed_out(await pop_in_order(peer, invisible_ms=2000))
         await acknowledge(peer, *first)
         again = await pop_in_order(peer, poll_ms=9000)
         assert offsets(again) == [1, 2]
