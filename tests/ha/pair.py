@@ -16,7 +16,7 @@ SMALL = {
     "max_index_num": 400,
 }
 QUICK = {"ha_retry_interval": 10}
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 def config(**settings):

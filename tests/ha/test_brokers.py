@@ -102,7 +102,7 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             await producer.send("T", b"later", delay_level=1)
             store.consumer_offsets.commit("T", "CG", 0, 7)
             pair.master.managers.groups.put("CG", {"retryMaxTimes": 3})
-            await until(lambda: store.delay_offsets().get(1), timeout_s=15)
+            await until(lambda: store.delay_offsets().get(1))
             await pair.in_step()
             assert await pair.slave.replication._synchronize.synchronize()
             theirs = pair.slave.store
@@ -130,7 +130,7 @@ def test_a_topic_that_comes_with_the_log_is_asked_for(tmp_path):
             await until(lambda: len(topics) == len(pair.master.store.topics))
             for name in ("One", "Two"):
                 await producer.send(name, b"1")
-                await until(lambda name=name: topics.get(name), timeout_s=5)
+                await until(lambda name=name: topics.get(name), timeout_s=8)
 
     asyncio.run(scenario())
 

@@ -277,7 +277,7 @@ def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
 
         async with serving(master, **QUICK) as service:
             before, putting = master.max_phy_offset, asyncio.create_task(put())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await fetch(slave, f"127.0.0.1:{service.port}") > before
             putting.cancel()
             await asyncio.wait([putting])

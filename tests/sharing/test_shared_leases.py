@@ -79,7 +79,7 @@ def test_what_a_killed_client_held_comes_again_at_once(store_path):
             assert told(process, 2) == "['0', '1']"
             assert [each.body for each in leased(store)] == [b"2"]
             process.kill()
-            (first,) = leased(store, max_messages=1, timeout_ms=10_000)
+            (first,) = leased(store, max_messages=1, timeout_ms=30_000)
             assert (first.body, first.reconsume_times) == (b"0", 1)
 
 
@@ -114,7 +114,7 @@ def test_a_client_that_outlived_an_owner_is_freed_by_the_next(store_path):
         assert told(process, 1) == "[]"
         process.kill()
         process.wait()
-        assert [each.body for each in leased(store, timeout_ms=10_000)] == [b"0"]
+        assert [each.body for each in leased(store, timeout_ms=30_000)] == [b"0"]
 
 
 def die_when_leased():

@@ -133,7 +133,7 @@ def test_the_owner_is_killed_and_a_client_takes_over(owner, client):
     owner.kill()
     began = time.perf_counter()
     client.put("T", b"two")
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 10
     assert client.owner == os.getpid()
     assert bodies(client) == [b"one", b"two"]
 
@@ -266,10 +266,10 @@ def test_arrivals_are_told_to_clients_and_by_the_next_owner(owner, client):
     told = queue.Queue()
     forget = client.on_arrival(lambda queues: [told.put(each) for each in queues])
     client.put("T", b"one", queue_id=7)
-    assert told.get(timeout=10) == ("T", 7)
+    assert told.get(timeout=60) == ("T", 7)
     owner.kill()
     client.put("U", b"two", queue_id=1)
-    while told.get(timeout=10) != ("U", 1):
+    while told.get(timeout=60) != ("U", 1):
         pass
     forget()
 
@@ -360,7 +360,7 @@ def test_a_client_waits_and_is_woken(store):
     assert not store.wait("T", 0, 0, timeout_ms=1)
     timer = threading.Timer(0.05, store.put, ("T", b"one"))
     timer.start()
-    assert store.wait("T", 0, 0, timeout_ms=10_000)
+    assert store.wait("T", 0, 0, timeout_ms=30_000)
     timer.join()
 
 
@@ -436,7 +436,7 @@ def test_what_a_client_has_leased_comes_again_when_it_ends(store_path):
         with rmqcore.open_shared(store_path) as client:
             assert [each.body for each in client.lease("G", {"T": "*"})] == [b"one"]
             assert owner.lease("G", {"T": "*"}) == []
-        assert [m.body for m in owner.lease("G", {"T": "*"}, timeout_ms=5_000)] == [b"one"]
+        assert [m.body for m in owner.lease("G", {"T": "*"}, timeout_ms=30_000)] == [b"one"]
 
 
 def test_a_lease_that_is_cancelled_takes_nothing(store):
@@ -458,7 +458,7 @@ def test_a_signal_handler_may_call_while_its_thread_waits(owner, client):
     before = signal.signal(signal.SIGALRM, put)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        assert client.wait("T", 0, 0, timeout_ms=5_000)
+        assert client.wait("T", 0, 0, timeout_ms=30_000)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert bodies(client) == [b"one"]
