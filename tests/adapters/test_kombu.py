@@ -115,18 +115,18 @@ def test_a_fanout_reaches_queues_of_all_connections_and_no_deleted_one(connect):
 
 def test_an_unacknowledged_message_comes_again_after_the_visibility_timeout(connect):
     queue = kombu.Queue("q")
-    connection = connect(visibility_timeout=0.5)
+    connection = connect(visibility_timeout=2)
     publish(connection, "x", queue)
     with connection.SimpleQueue("q") as simple:
-        first = simple.get(timeout=1)
+        first = simple.get(timeout=30)
         assert not first.delivery_info["redelivered"]
         with pytest.raises(simple.Empty):
             simple.get(timeout=0.2)
-        again = simple.get(timeout=3)
+        again = simple.get(timeout=30)
         assert again.payload == "x"
         assert again.delivery_info["redelivered"]
         again.ack()
-        time.sleep(0.6)
+        time.sleep(2.2)
         with pytest.raises(simple.Empty):
             simple.get_nowait()
 
@@ -204,7 +204,7 @@ def test_a_killed_consumer_loses_nothing(connect, url):
 
 def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect):
     queue = kombu.Queue("q")
-    connection = connect()
+    connection = connect(polling_interval=8.0)
     for number in range(5):
         publish(connection, number, queue)
     got = []
@@ -217,20 +217,20 @@ def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect):
         threading.Timer(0.2, got[0].ack).start()
         began = time.monotonic()
         connection.drain_events(timeout=10)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         assert [m.payload for m in got] == [0, 1, 2]
 
 
 def test_a_wait_ends_when_a_message_comes(connect):
     queue = kombu.Queue("q")
-    connection, producer = connect(), connect()
+    connection, producer = connect(polling_interval=8.0), connect()
     queue(producer.default_channel).declare()
     got = []
     with kombu.Consumer(connection, [queue], on_message=got.append):
         threading.Timer(0.2, publish, (producer, "x", queue)).start()
         began = time.monotonic()
         connection.drain_events(timeout=10)
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 5
     assert [m.payload for m in got] == ["x"]
 
 

@@ -52,7 +52,7 @@ def test_two_commands_make_a_pair_and_a_consumer_goes_on_without_the_master(tmp_
             return json.loads(done.stdout)
 
         def in_step():
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while len(told := rows()) != 2 or told[0]["lag_bytes"] != 0:
                 assert time.monotonic() < deadline, told
             return told

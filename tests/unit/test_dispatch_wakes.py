@@ -24,16 +24,20 @@ def test_a_put_into_an_idle_store_arrives_at_once(tmp_path, how):
     with open_store(tmp_path / "s", **SETTINGS[how], **sizes) as store:
         arrived = threading.Event()
         store.on_arrival(lambda *_: arrived.set())
-        late_ms = []
-        for _ in range(15):
-            time.sleep(0.06)
-            arrived.clear()
-            began = time.monotonic()
-            store.put("T", b"x")
-            assert arrived.wait(5)
-            late_ms.append(1000 * (time.monotonic() - began))
+        medians = []
+        # what else the machine does may hold some of them up
+        while min(medians, default=10) >= 10 and len(medians) < 5:
+            late_ms = []
+            for _ in range(15):
+                time.sleep(0.06)
+                arrived.clear()
+                began = time.monotonic()
+                store.put("T", b"x")
+                assert arrived.wait(60)
+                late_ms.append(1000 * (time.monotonic() - began))
+            medians.append(statistics.median(late_ms))
     # without a wake-up it is half of the 50 ms between two looks
-    assert statistics.median(late_ms) < 10, late_ms
+    assert min(medians) < 10, medians
 
 
 def test_an_idle_store_sleeps(tmp_path):
@@ -83,7 +87,7 @@ def test_a_wait_can_be_ended():
     log = tail()
     waiter = threading.Thread(target=log.wait_for_put, args=(0, 30))
     waiter.start()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while waiter.is_alive():
         log.end_wait()
         assert time.monotonic() < end
