@@ -15,7 +15,7 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t
 
 from rmqcore.native.format._bytes cimport load_i32, store_i32
 from rmqcore.remoting._json_header cimport (
-    CODE, FIELDS, FLAG, OPAQUE, REMARK, VERSION, Member, Out, Text, add, next_byte, read_member,
+    CODE, FIELDS, FLAG, OPAQUE, REMARK, VERSION, Member, Text, add, next_byte, read_member,
     read_number, take, unescape,
 )
 
