@@ -29,7 +29,7 @@ from rmqcore.store.protocol import MessageStore
 
 
 class AdminGroups:
-    """Requests 200, 201, 203, 204, 207, 208, 225, 317, 328, 343, 345 and 352."""
+    """Requests 200, 201, 203, 204, 207, 208, 225, 317, 328, 343, 345, 352 and 353."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class AdminGroups:
         server.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
         server.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.list_all)
         server.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.get)
+        server.register(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid)
         server.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
         server.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
         server.register(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
@@ -98,7 +99,7 @@ class AdminGroups:
         groups = {name: table.get(name) for name in table.names()}
         body = {
             "dataVersion": table.data_version.to_java(),
-            "forbiddenTable": {},
+            "forbiddenTable": table.forbidden(),
             "subscriptionGroupTable": groups,
         }
         return success({"totalGroupNum": str(len(groups))}, java_body(body))
@@ -106,6 +107,19 @@ class AdminGroups:
     def get(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """352: one group."""
         return success(body=java_body(self._groups.expect(request.text("group"))))
+
+    async def forbid(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """353: forbid a topic to a group, or allow it again; without a wish tell which it is."""
+        group, topic = request.text("group"), request.text("topic")
+        if "readable" in request.ext_fields:
+            self._groups.set_readable(group, topic, request.boolean("readable"))
+            await self._groups.file.expect_saved(group)
+        body = {
+            "group": group,
+            "readable": self._groups.table.may_read(group, topic),
+            "topic": topic,
+        }
+        return success(body=java_body(body), remark="")
 
     # ---- who is connected
 

@@ -9,7 +9,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.table_file import TableFile
 from rmqcore.broker.topics import QUEUES_MAX
 from rmqcore.errors import MessageIllegalError
-from rmqcore.files.config_tables import SubscriptionGroupTable
+from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 GROUP_NAME_MAX: Final = 120
@@ -117,6 +117,28 @@ class Groups:
             raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return found
 
+    def expect_readable(self, group: str, topic: str) -> None:
+        """Refuse to let a group read a topic that is forbidden to it.
+
+        Raises:
+            RequestRefusedError: it is; answers with code 16.
+        """
+        if not self.table.may_read(group, topic):
+            remark = f"the consumer group[{group}] is forbidden for topic[{topic}]"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Allow a group to read a topic, or forbid it; as in RocketMQ, neither has to be there.
+
+        Raises:
+            RequestRefusedError: one of them is no name; answers with code 29.
+        """
+        try:
+            self.table.set_readable(group, topic, readable)
+        except MessageIllegalError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self._changed(group)
+
     def put(self, group: str, fields: Mapping[str, object]) -> None:
         """Create or replace a group.
 
@@ -135,13 +157,16 @@ class Groups:
         except MessageIllegalError as error:
             remark = f"group {group!r}: only letters, digits, %, |, _ and - are accepted"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark) from error
-        self.file.changed(group)
-        self._on_change()
+        self._changed(group)
 
     def remove(self, group: str) -> bool:
         """Forget a group; returns whether it was there."""
         removed = self.table.remove(group)
         if removed:
-            self.file.changed(group)
-            self._on_change()
+            self._changed(group)
         return removed
+
+    def _changed(self, group: str) -> None:
+        """Let the file have what has changed of a group."""
+        self.file.changed(group)
+        self._on_change()

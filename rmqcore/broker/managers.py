@@ -26,7 +26,7 @@ from rmqcore.broker.traffic import Traffic
 from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
-from rmqcore.files.config_tables import SubscriptionGroupTable
+from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.protocol import MessageStore

@@ -139,12 +139,19 @@ class PopMessages:
             _answer_later(
                 connection,
                 request,
-                lambda: self._pop_or_wait(connection, request, wanted, arrived=again),
+                lambda: self._pop_again(connection, request, wanted, arrived=again),
             )
 
         if self._holds(connection, wanted, wake):
             return None
         return _empty(ResponseCode.POLLING_FULL, _NOTHING)
+
+    def _pop_again(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        """As `_pop_or_wait`, unless the topic was forbidden to the group meanwhile."""
+        self._groups.expect_readable(wanted.group, wanted.topic)
+        return self._pop_or_wait(connection, request, wanted, arrived=arrived)
 
     def _holds(
         self, connection: Connection, wanted: PopRequest, wake: Callable[[bool], None]
@@ -185,6 +192,7 @@ class PopMessages:
         if not group.get("consumeEnable", True):
             remark = f"subscription group no permission, {wanted.group}"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        self._groups.expect_readable(wanted.group, wanted.topic)
         if len(retry_topic_of(wanted.group, wanted.topic)) > DERIVED_TOPIC_NAME_MAX:
             remark = f"group and topic are too long together: nothing of {wanted.topic} comes again"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

@@ -220,6 +220,7 @@ class PullMessages:
             if connection.closed:
                 return
             try:
+                self._groups.expect_readable(pull.group, pull.topic)
                 answer = self._look(pull, subscription)
             except RequestRefusedError as error:
                 answer = RemotingCommand(error.code, {}, b"", error.remark)
@@ -257,6 +258,7 @@ class PullMessages:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        self._groups.expect_readable(wanted.group, wanted.topic)
         if wanted.flags & PULL_SUBSCRIPTION:
             found = Subscription.of(wanted.topic, wanted.subscription, wanted.expression_type)
         else:

@@ -336,6 +336,21 @@ class Admin:
         for address in await self._masters(None):
             await self._instance.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
+    async def set_read_permission(
+        self, group: str, topic: str, allowed: bool, *, brokers: Iterable[str] | None = None
+    ) -> None:
+        """Let a group read a topic, or forbid it (353); brokers of 4.x cannot.
+
+        Args:
+            group: its name.
+            topic: likewise.
+            allowed: whether it may.
+            brokers: addresses; None for all masters.
+        """
+        fields = {"group": group, "topic": topic, "readable": "true" if allowed else "false"}
+        for address in await self._masters(brokers):
+            await self._instance.ask(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, fields)
+
     async def consumer_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """How far a group is, queue by queue (208).
 

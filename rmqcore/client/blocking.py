@@ -216,6 +216,7 @@ class Admin(_Blocking[admin.Admin]):
     groups = _waiting(admin.Admin.groups)
     create_group = _waiting(admin.Admin.create_group)
     delete_group = _waiting(admin.Admin.delete_group)
+    set_read_permission = _waiting(admin.Admin.set_read_permission)
     consumer_progress = _waiting(admin.Admin.consumer_progress)
     consumers = _waiting(admin.Admin.consumers)
     producers = _waiting(admin.Admin.producers)

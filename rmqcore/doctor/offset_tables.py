@@ -11,9 +11,9 @@ from rmqcore.files.config_tables import (
     ConfigTable,
     ConsumerOffsetTable,
     DelayOffsetTable,
-    SubscriptionGroupTable,
     TopicConfigTable,
 )
+from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import NAME as TIMER_CHECK_NAME
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck

@@ -1,4 +1,4 @@
-"""The tables below ``config/``: topics, consumer offsets, delay offsets, subscription groups.
+"""The tables below ``config/``: topics, consumer offsets, delay offsets; groups: `group_table`.
 
 Each is read whole, changed in memory, and written whole in RocketMQ's shape; unknown fields stay.
 """
@@ -482,76 +482,6 @@ class DelayOffsetTable(ConfigTable):
 
     def _encode(self) -> dict[str, object]:
         return {"offsetTable": dict(sorted(self._offsets.items()))}
-
-
-class SubscriptionGroupTable(ConfigTable):
-    """``subscriptionGroup.json``: kept as it is, group by group.
-
-    Source: RocketMQ broker/subscription/SubscriptionGroupManager.java.
-    """
-
-    file_name = "subscriptionGroup.json"
-
-    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
-        """See `ConfigTable`."""
-        self._groups: dict[str, dict[str, object]] = {}
-        super().__init__(directory, clock=clock)
-
-    def get(self, group: str) -> Mapping[str, object] | None:
-        """The fields of a group under RocketMQ's names; None when it is unknown."""
-        return self._groups.get(group)
-
-    def put(self, group: str, fields: Mapping[str, object]) -> None:
-        """Create or replace a group; fields that are left out keep RocketMQ's defaults.
-
-        Raises:
-            MessageIllegalError: the group is no legal name.
-        """
-        check_topic_name(group)
-        with self._lock.within():
-            entry = {**_SUBSCRIPTION_GROUP_DEFAULTS, **fields, "groupName": group}
-            self._groups[group] = dict(sorted(entry.items()))
-            self._changed = True
-
-    def remove(self, group: str) -> bool:
-        """Forget a group; returns whether it was there."""
-        with self._lock.within():
-            known = self._groups.pop(group, None) is not None
-            self._changed |= known
-            return known
-
-    def names(self) -> list[str]:
-        """All groups."""
-        with self._lock.within():
-            return sorted(self._groups)
-
-    @staticmethod
-    def _decode(content: dict[str, object]) -> dict[str, dict[str, object]]:
-        entries = _mapping("subscriptionGroupTable", content.pop("subscriptionGroupTable", {}))
-        return {name: dict(_mapping(name, entry)) for name, entry in entries.items()}
-
-    def _install(self, table: dict[str, dict[str, object]]) -> None:
-        self._groups = table
-
-    def _encode(self) -> dict[str, object]:
-        return {"subscriptionGroupTable": dict(sorted(self._groups.items()))}
-
-
-_SUBSCRIPTION_GROUP_DEFAULTS: Final[Mapping[str, object]] = {
-    "attributes": {},
-    "brokerId": 0,
-    "consumeBroadcastEnable": True,
-    "consumeEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeMessageOrderly": False,
-    "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
-    "groupSysFlag": 0,
-    "notifyConsumerIdsChangedEnable": True,
-    "retryMaxTimes": 16,
-    "retryQueueNums": 1,
-    "whichBrokerWhenConsumeSlowly": 1,
-}
 
 
 _Content = tuple[dict[str, object], DataVersion, object]

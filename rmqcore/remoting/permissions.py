@@ -282,6 +282,7 @@ RULES: Mapping[int, Rule] = {
     RequestCode.DELETE_SUBSCRIPTIONGROUP: None,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: None,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: None,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: None,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: None,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: None,
     RequestCode.GET_ALL_PRODUCER_INFO: None,

@@ -18,7 +18,8 @@ from rmqcore.broker.pull import PullMessages
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
-from rmqcore.files.config_tables import SubscriptionGroupTable, TopicConfig, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
+from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.remoting import (
     FrameDecoder,
     FrameLimits,

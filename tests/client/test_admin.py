@@ -104,6 +104,24 @@ def test_brokers_tell_their_settings_and_figures(rocketmq_broker, run):
     run(scenario())
 
 
+def test_what_is_forbidden_to_a_group_comes_when_it_is_allowed(
+    rocketmq_broker, rocketmq_topic, run
+):
+    namesrv, group = rocketmq_broker.namesrv_addr, "F-" + rocketmq_topic[-20:]
+
+    async def scenario():
+        async with Admin(namesrv) as admin, Producer(namesrv) as producer:
+            await producer.send(rocketmq_topic, b"x")
+            await admin.set_read_permission(group, rocketmq_topic, False)
+            consumer = Consumer(namesrv, group, {rocketmq_topic: "*"}, start="first")
+            async with consumer:
+                assert await consumer.receive(1) is None
+                await admin.set_read_permission(group, rocketmq_topic, True)
+                return (await receive(consumer, 1))[0].body
+
+    assert run(scenario()) == b"x"
+
+
 def test_a_producer_is_known_soon_after_it_has_sent(rocketmq_broker, rocketmq_topic, run):
     namesrv, group = rocketmq_broker.namesrv_addr, f"PG-{rocketmq_topic}"
 

@@ -102,6 +102,7 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             await producer.send("T", b"later", delay_level=1)
             store.consumer_offsets.commit("T", "CG", 0, 7)
             pair.master.managers.groups.put("CG", {"retryMaxTimes": 3})
+            pair.master.managers.groups.set_readable("CG", "Secret", False)
             await until(lambda: store.delay_offsets().get(1))
             await pair.in_step()
             assert await pair.slave.replication._synchronize.synchronize()
@@ -109,6 +110,7 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             assert list(theirs.topics) == list(store.topics)
             assert theirs.consumer_offsets.get("T", "CG", 0) == 7
             assert pair.slave.managers.groups.expect("CG")["retryMaxTimes"] == 3
+            assert not pair.slave.managers.groups.table.may_read("CG", "Secret")
             delays = DelayOffsetTable(tmp_path / "s" / "config", clock=int)
             assert delays.get(1) == 1
             found = await pair.pull(pair.slave)

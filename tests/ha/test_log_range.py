@@ -7,11 +7,8 @@ import pytest
 
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.clock import wall_clock_ms
-from rmqcore.files.config_tables import (
-    ConsumerOffsetTable,
-    SubscriptionGroupTable,
-    TopicConfigTable,
-)
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.remoting import success
 
 

@@ -12,11 +12,11 @@ from rmqcore.errors import CorruptConfigFileError, MessageIllegalError
 from rmqcore.files.config_tables import (
     ConsumerOffsetTable,
     DelayOffsetTable,
-    SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
     check_topic_name,
 )
+from rmqcore.files.group_table import SubscriptionGroupTable
 
 NOW = 1_700_000_000_000
 
@@ -274,3 +274,12 @@ class TestSubscriptionGroups:
         again = open_table(SubscriptionGroupTable, tmp_path)
         assert again.names() == ["g", "h"]
         assert again.get("x") is None
+
+    @pytest.mark.parametrize(
+        "member",
+        ['"forbiddenTable":[]', '"forbiddenTable":{"g":4}', '"forbiddenTable":{"g":{"T":"4"}}'],
+    )
+    def test_what_is_no_table_of_what_is_forbidden_is_refused(self, tmp_path, member):
+        (tmp_path / "subscriptionGroup.json").write_text("{" + member + "}")
+        with pytest.raises(CorruptConfigFileError):
+            open_table(SubscriptionGroupTable, tmp_path)

@@ -1,0 +1,146 @@
+"""`SubscriptionGroupTable`: the groups of a store, and which topics are forbidden to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rmqcore.files.config_tables import ConfigTable, check_topic_name
+
+#: the bit of a forbidden topic that stands for reading. Source: PermName, INDEX_PERM_READ
+_READ: Final = 1 << 2
+
+_DEFAULTS: Final[Mapping[str, object]] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+class _Tables(NamedTuple):
+    """What the file holds."""
+
+    groups: dict[str, dict[str, object]]
+    #: by group and topic, the bits of what is forbidden
+    forbidden: dict[str, dict[str, int]]
+
+
+class SubscriptionGroupTable(ConfigTable):
+    """``subscriptionGroup.json``: kept as it is, group by group.
+
+    Source: RocketMQ broker/subscription/SubscriptionGroupManager.java.
+    """
+
+    file_name = "subscriptionGroup.json"
+
+    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
+        """See `ConfigTable`."""
+        self._groups: dict[str, dict[str, object]] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        super().__init__(directory, clock=clock)
+
+    def get(self, group: str) -> Mapping[str, object] | None:
+        """The fields of a group under RocketMQ's names; None when it is unknown."""
+        return self._groups.get(group)
+
+    def put(self, group: str, fields: Mapping[str, object]) -> None:
+        """Create or replace a group; fields that are left out keep RocketMQ's defaults.
+
+        Raises:
+            MessageIllegalError: the group is no legal name.
+        """
+        check_topic_name(group)
+        with self._lock.within():
+            entry = {**_DEFAULTS, **fields, "groupName": group}
+            self._groups[group] = dict(sorted(entry.items()))
+            self._changed = True
+
+    def remove(self, group: str) -> bool:
+        """Forget a group, and what is forbidden to it; returns whether there was any of it."""
+        with self._lock.within():
+            known = self._groups.pop(group, None) is not None
+            known |= self._forbidden.pop(group, None) is not None
+            self._changed |= known
+            return known
+
+    def names(self) -> list[str]:
+        """All groups."""
+        with self._lock.within():
+            return sorted(self._groups)
+
+    # ---- what is forbidden
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Tell whether a topic is not forbidden to a group."""
+        topics = self._forbidden.get(group)
+        return topics is None or not max(0, topics.get(topic, 0)) & _READ
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Allow a group to read a topic, or forbid it; neither has to be there.
+
+        Raises:
+            MessageIllegalError: one of them is no legal name, so nothing can be forbidden.
+        """
+        if not readable:
+            check_topic_name(group)
+            check_topic_name(topic)
+        with self._lock.within():
+            topics = dict(self._forbidden.get(group, {}))
+            bits = max(0, topics.pop(topic, 0))
+            bits = bits & ~_READ if readable else bits | _READ
+            if bits:
+                topics[topic] = bits
+            self._forbidden.pop(group, None)
+            if topics:
+                self._forbidden[group] = topics
+            self._changed = True
+
+    def forbidden(self) -> dict[str, dict[str, int]]:
+        """By group and topic, RocketMQ's bits of what is forbidden."""
+        with self._lock.within():
+            table = sorted(self._forbidden.items())
+            return {group: dict(sorted(topics.items())) for group, topics in table}
+
+    # ---- the file
+
+    @staticmethod
+    def _decode(content: dict[str, object]) -> _Tables:
+        groups = _objects("subscriptionGroupTable", content)
+        forbidden = _objects("forbiddenTable", content)
+        for group, topics in forbidden.items():
+            if not all(type(bits) is int for bits in topics.values()):
+                raise ValueError(f"forbiddenTable: {group} has what is no number")
+        return _Tables(groups, forbidden)
+
+    def _install(self, table: _Tables) -> None:
+        self._groups, self._forbidden = table
+
+    def _encode(self) -> dict[str, object]:
+        return {
+            "forbiddenTable": self.forbidden(),
+            "subscriptionGroupTable": dict(sorted(self._groups.items())),
+        }
+
+
+def _objects(name: str, content: dict[str, object]) -> dict[str, dict[str, Any]]:
+    """Take a member out that is an object of objects; one that is missing has none."""
+    table = content.pop(name, None)
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
+    for key, entry in table.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"{name}: {key} is no object")  # noqa: TRY004 - as above
+    return {key: dict(entry) for key, entry in table.items()}
