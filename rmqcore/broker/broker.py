@@ -291,7 +291,6 @@ class Broker:
     def _requests(self, of: Managers, outside: RemotingClient) -> tuple[Requests, ...]:
         """Everything that answers requests."""
         store, config = of.store, of.config
-        half_message = of.transactions.half_message
         send = SendMessages(
             store,
             config,
@@ -300,7 +299,7 @@ class Broker:
             of.locks,
             of.arrived,
             of.traffic,
-            half_message,
+            of.transactions.half_message,
             of.timer,
         )
         return (
@@ -334,6 +333,7 @@ class Broker:
             of.locks,
             of.offsets,
             of.transactions,
+            of.timer,
             QueryMessages(store),
             RuntimeInfo(store, config, (of.timer.runtime_info, of.rates.days.runtime_info)),
             AdminTopics(

@@ -14,18 +14,30 @@ import asyncio
 import base64
 import heapq
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from rmqcore.broker.bodies import java_body
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.timer_metrics import TimerMetrics
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.message import GetMessageResult, Message, MessageExt, copy_to
-from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
 from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -43,8 +55,18 @@ _PAUSE_S: Final = 0.5
 _BLOCK: Final = 1024
 
 
+class _Waiting(NamedTuple):
+    """A record that was read and is not delivered, in the order of delivery."""
+
+    due_ms: int
+    queue_offset: int
+    topic: str
+    #: what it adds to the count of its topic: a marker takes a message off
+    step: int
+
+
 class TimerMessages:
-    """Puts messages off, and delivers them.
+    """Puts messages off, and delivers them; requests 60 and 61.
 
     Args:
         store: where the messages are.
@@ -65,9 +87,9 @@ class TimerMessages:
         self._check = TimerCheck(folder)
         self._arrived = arrived
         self._new = asyncio.Event()
-        #: (due time, queue offset) of what was read and is not delivered
-        self._heap: list[tuple[int, int]] = []
-        #: the same queue offsets, in blocks, of which the first is found fast
+        self._heap: list[_Waiting] = []
+        self._metrics = TimerMetrics()
+        #: the queue offsets of the heap, in blocks, of which the first is found fast
         self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._read_offset = 0
         #: what a recall marker has named, until its second is over
@@ -129,9 +151,27 @@ class TimerMessages:
 
     # ---- what it says of itself
 
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.GET_TIMER_CHECK_POINT, self.check_point)
+        server.register(RequestCode.GET_TIMER_METRICS, self.metrics)
+
+    async def check_point(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """60: how far timer messages are, for slaves."""
+        if not self._config().timer_wheel_enable:
+            return failure(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return success(body=await asyncio.to_thread(self._check.told))
+
+    def metrics(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """61: how many messages wait, by topic; a slave has no timer that counts them."""
+        config = self._config()
+        if config.is_slave or not config.timer_wheel_enable:
+            return failure(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return success(body=java_body(self._metrics.to_java()))
+
     def runtime_info(self) -> dict[str, str]:
         """The timer's names of request 28."""
-        late_ms = wall_clock_ms() - self._heap[0][0] if self._heap else 0
+        late_ms = wall_clock_ms() - self._heap[0].due_ms if self._heap else 0
         behind = self._store.max_queue_offset(TIMER_TOPIC, 0) - self._read_offset
         return {
             "timerReadBehind": str(max(0, late_ms) // _SECOND_MS),
@@ -188,7 +228,7 @@ class TimerMessages:
         """How long nothing will be due; at most a second, for clocks that are set."""
         if not self._heap:
             return 1.0
-        return min(1.0, max(0.0, (self._heap[0][0] - wall_clock_ms()) / _SECOND_MS))
+        return min(1.0, max(0.0, (self._heap[0].due_ms - wall_clock_ms()) / _SECOND_MS))
 
     def load(self) -> None:
         """Read what is pending; once, before anything else.
@@ -197,7 +237,7 @@ class TimerMessages:
             OSError, CorruptStoreError: it cannot be read.
         """
         done = self._check.load() or TimerProgress(0, 0, 0, 0)
-        self._heap, self._pending = [], defaultdict(set)
+        self._heap, self._pending, self._metrics = [], defaultdict(set), TimerMetrics()
         self._read_offset = max(done.first_pending, self._store.min_queue_offset(TIMER_TOPIC, 0))
         while self._read(done):
             pass
@@ -207,11 +247,10 @@ class TimerMessages:
         more = self._read(None)
         now_ms = wall_clock_ms()
         for _ in range(_DELIVERED_AT_ONCE):
-            if not self._heap or self._heap[0][0] > now_ms:
+            if not self._heap or self._heap[0].due_ms > now_ms:
                 break
-            self._deliver(self._heap[0][1], now_ms)
-            _, offset = heapq.heappop(self._heap)
-            self._forget(offset)
+            self._deliver(self._heap[0].queue_offset, now_ms)
+            self._forget(heapq.heappop(self._heap))
         else:
             return False
         for key in [key for key, slot_ms in self._recalled.items() if slot_ms < now_ms - 2000]:
@@ -235,8 +274,7 @@ class TimerMessages:
             due_ms, offset = _due(record), record.queue_offset
             known = done is not None and offset < done.read_offset
             if done is None or not known or (due_ms, offset) >= (done.due_ms, done.due_offset):
-                heapq.heappush(self._heap, (due_ms, offset))
-                self._pending[offset // _BLOCK].add(offset)
+                self._remember(record, due_ms)
         # at the queue's end this stays where it is; behind gaps it goes on
         self._read_offset = max(self._read_offset, result.next_queue_offset)
         return bool(records)
@@ -244,7 +282,17 @@ class TimerMessages:
     def _get(self, offset: int, count: int) -> GetMessageResult:
         return self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=count)
 
-    def _forget(self, offset: int) -> None:
+    def _remember(self, record: MessageExt, due_ms: int) -> None:
+        offset, properties = record.queue_offset, record.properties
+        topic = sys.intern(properties.get("REAL_TOPIC", ""))
+        step = (-1 if _RECALLS in properties else 1) if topic else 0
+        heapq.heappush(self._heap, _Waiting(due_ms, offset, topic, step))
+        self._pending[offset // _BLOCK].add(offset)
+        self._metrics.add(topic, step)
+
+    def _forget(self, delivered: _Waiting) -> None:
+        self._metrics.add(delivered.topic, -delivered.step)
+        offset = delivered.queue_offset
         block = self._pending[offset // _BLOCK]
         block.discard(offset)
         if not block:
@@ -278,7 +326,7 @@ class TimerMessages:
     # ---- progress
 
     def _progress(self) -> TimerProgress:
-        due_ms, due_offset = self._heap[0] if self._heap else (wall_clock_ms() + 1, 0)
+        due_ms, due_offset = self._heap[0][:2] if self._heap else (wall_clock_ms() + 1, 0)
         first = min(self._pending[min(self._pending)]) if self._pending else self._read_offset
         return TimerProgress(first, self._read_offset, due_ms, due_offset)
 
@@ -309,7 +357,7 @@ class TimerMessages:
         Raises:
             OSError: it cannot be written: what was delivered since comes once more.
         """
-        late = self._heap and self._heap[0][0] <= wall_clock_ms()
+        late = self._heap and self._heap[0].due_ms <= wall_clock_ms()
         if self._stored is not None and self._changed() and not late and not self._recalled:
             self._store_progress(self._progress())
 

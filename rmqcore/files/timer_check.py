@@ -25,6 +25,8 @@ _JAVA: Final = struct.Struct(">7q")
 _OWN_AT: Final = 64
 _OWN: Final = struct.Struct(">8s4qI")
 _MAGIC: Final = b"RMQCTIME"
+_INT64_MAX: Final = 2**63 - 1
+_SLOT_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +67,38 @@ class TimerCheck:
         Raises:
             OSError: it cannot be read.
         """
+        raw = self._read()
+        return None if raw is None else _progress(raw)
+
+    def told(self) -> bytes:
+        """What request 60 is answered with, as a broker of RocketMQ that has a wheel says it.
+
+        Delivered is what lies below the queue offset in seconds before the read time. That is never
+        more than `load` says, and less by one second at most. The read time is not in the future:
+        whoever goes on from there would deliver at once what is put for a time before it.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        raw = self._read()
+        progress = None if raw is None else _progress(raw)
+        if raw is None or progress is None:
+            return bytes(_JAVA.size)
+        read_time_ms = (progress.due_ms - 1) // _SLOT_MS * _SLOT_MS
+        if progress.first_pending == progress.read_offset:
+            read_time_ms += _SLOT_MS
+        read_time_ms = min(read_time_ms, wall_clock_ms() // _SLOT_MS * _SLOT_MS)
+        version = _JAVA.unpack_from(raw)[4:]
+        read = progress.read_offset
+        return _JAVA.pack(read_time_ms, 0, read, read, *version)
+
+    def _read(self) -> bytes | None:
+        """The file's bytes; None when it is missing, or too short to be one."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        if len(raw) < _JAVA.size:
-            return None
-        read_time_ms, _, queue_offset, master_offset, *_ = _JAVA.unpack_from(raw)
-        own = _own(raw)
-        if own is not None and (read_time_ms, queue_offset, master_offset) == (
-            0,
-            own.first_pending,
-            own.first_pending,
-        ):
-            return own
-        if min(read_time_ms, queue_offset, master_offset) < 0:
-            return None
-        # RocketMQ has delivered every slot before its read time, of what it had put into the wheel
-        return TimerProgress(0, min(queue_offset, master_offset), read_time_ms + 1, 0)
+        return raw if len(raw) >= _JAVA.size else None
 
     def store(self, progress: TimerProgress) -> None:
         """Replace it.
@@ -121,11 +137,8 @@ class TimerCheck:
         Raises:
             OSError: it cannot be read.
         """
-        try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        if len(raw) < _JAVA.size:
+        raw = self._read()
+        if raw is None:
             return None
         head, offsets, rest = (values := _JAVA.unpack_from(raw))[:2], values[2:4], values[4:]
         own, mended = _own(raw), bytearray(raw)
@@ -147,6 +160,34 @@ class TimerCheck:
         (root / "timerwheel").unlink(missing_ok=True)
         for file in sorted((root / "timerlog").glob("[0-9]*")):
             file.unlink(missing_ok=True)
+
+
+def progress_told(body: bytes) -> TimerProgress:
+    """What a master says in its answer to request 60, RocketMQ's or ours.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    progress = _progress(body[: _JAVA.size]) if len(body) >= _JAVA.size else None
+    if progress is None:
+        raise ValueError(f"{len(body)} bytes that are no progress of a timer")
+    return progress
+
+
+def _progress(raw: bytes) -> TimerProgress | None:
+    """What the file's bytes say; None when they say nonsense."""
+    read_time_ms, _, queue_offset, master_offset, *_ = _JAVA.unpack_from(raw)
+    own = _own(raw)
+    if own is not None and (read_time_ms, queue_offset, master_offset) == (
+        0,
+        own.first_pending,
+        own.first_pending,
+    ):
+        return own
+    if min(read_time_ms, queue_offset, master_offset) < 0 or read_time_ms == _INT64_MAX:
+        return None
+    # RocketMQ has delivered every slot before its read time, of what it had put into the wheel
+    return TimerProgress(0, min(queue_offset, master_offset), read_time_ms + 1, 0)
 
 
 def _put_own(raw: bytearray, progress: TimerProgress) -> None:

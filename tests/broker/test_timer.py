@@ -2,13 +2,14 @@
 
 import asyncio
 import base64
+import json
 import struct
 
 import pytest
 from broker.conftest import records
 
 from rmqcore.clock import wall_clock_ms
-from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.remoting import RequestCode, ResponseCode
 
 
@@ -238,3 +239,117 @@ def test_runtime_information_counts_what_waits(with_broker):
         assert b'"timerReadBehind":"0"' in answer.body
 
     with_broker(scenario)
+
+
+# ---- what slaves are told
+
+#: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset, masterTimerQueueOffset, DataVersion
+CHECK_POINT = struct.Struct(">7q")
+
+
+@pytest.mark.parametrize(
+    ("progress", "read_time_ms"),
+    [
+        # the second of the first that waits; what was delivered in it comes again
+        (TimerProgress(5, 9, 61_730, 7), 61_000),
+        (TimerProgress(5, 9, 62_000, 7), 61_000),
+        (TimerProgress(5, 9, 61_001, 0), 61_000),
+        # nothing waits: the second after the last that can have been delivered
+        (TimerProgress(9, 9, 61_730, 0), 62_000),
+    ],
+)
+def test_a_slave_is_told_what_it_needs_not_deliver(tmp_path, progress, read_time_ms):
+    check = TimerCheck(tmp_path)
+    assert check.told() == bytes(CHECK_POINT.size)
+    before_ms = wall_clock_ms()
+    check.store(progress)
+    told = check.told()
+    read_ms, log_position, offset, master_offset, *version = CHECK_POINT.unpack(told)
+    assert (read_ms, log_position, offset, master_offset) == (read_time_ms, 0, 9, 9)
+    assert version[0] == 0
+    assert before_ms <= version[1] <= wall_clock_ms()
+    # what it tells its own slaves is the same
+    check.store(progress_told(told))
+    assert check.told()[:32] == told[:32]
+
+
+@pytest.mark.parametrize("body", [b"", bytes(55), b"\xff" * 56, b"\x7f" + b"\xff" * 7 + bytes(48)])
+def test_what_no_master_tells_is_refused(body):
+    with pytest.raises(ValueError, match="no progress"):
+        progress_told(body)
+
+
+def test_a_slave_that_asks_is_told_what_the_file_says(with_broker, tmp_path):
+    async def scenario(_, peer):
+        due_ms = wall_clock_ms() + 100_000
+        for deliver_ms in (wall_clock_ms() + 50, due_ms):
+            await peer.send("T", b"x", properties={"TIMER_DELIVER_MS": str(deliver_ms)})
+        await wait_for(peer, "T", 1)
+        async with asyncio.timeout(5):
+            while True:
+                answer = await peer.ask(RequestCode.GET_TIMER_CHECK_POINT)
+                assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+                assert len(answer.body) == CHECK_POINT.size
+                read_ms, *others = CHECK_POINT.unpack(answer.body)[:4]
+                if others == [0, 2, 2]:
+                    break
+                await asyncio.sleep(0.05)
+        # not the second of what waits, which is in the future
+        assert read_ms % 1000 == 0
+        assert -2000 < read_ms - wall_clock_ms() <= 0
+        check = TimerCheck(tmp_path / "store" / "config")
+        assert (check.load().first_pending, check.load().due_ms) == (1, due_ms)
+
+    with_broker(scenario)
+
+
+def test_what_waits_is_counted_by_topic(with_broker):
+    async def counted(peer):
+        answer = await peer.ask(RequestCode.GET_TIMER_METRICS)
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+        told = json.loads(answer.body)
+        assert set(told) == {"dataVersion", "timingCount"}
+        assert set(told["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+        return told
+
+    async def until_counted(peer, counts):
+        async with asyncio.timeout(5):
+            while True:
+                told = await counted(peer)
+                topics = told["timingCount"]
+                if {topic: entry["count"] for topic, entry in topics.items()} == counts:
+                    return told
+                await asyncio.sleep(0.02)
+
+    async def first(_, peer):
+        began_ms = wall_clock_ms()
+        for topic, delay_ms in (("T", 700), ("T", 100_000), ("T", 100_000), ("U", 100_000)):
+            deliver = {"TIMER_DELAY_MS": str(delay_ms)}
+            await peer.send(topic, b"x", properties=deliver)
+        before = await until_counted(peer, {"T": 3, "U": 1})
+        assert began_ms <= before["timingCount"]["T"]["timeStamp"] <= wall_clock_ms()
+        after = await until_counted(peer, {"T": 2, "U": 1})
+        assert after["dataVersion"]["counter"] == before["dataVersion"]["counter"] + 1
+        assert after["timingCount"]["U"] == before["timingCount"]["U"]
+
+    async def again(_, peer):
+        await until_counted(peer, {"T": 2, "U": 1})
+        # a marker takes off what it recalls
+        marker = {"TIMER_DELAY_MS": "100000", "TIMER_DEL_UNIQKEY": "K"}
+        await peer.send("U", b"0", properties=marker)
+        await until_counted(peer, {"T": 2})
+
+    with_broker(first)
+    with_broker(again)
+
+
+def test_without_a_timer_nothing_is_told(with_broker):
+    async def scenario(_, peer):
+        for code, remark in (
+            (RequestCode.GET_TIMER_CHECK_POINT, "The checkpoint is null"),
+            (RequestCode.GET_TIMER_METRICS, "The timer message store is null"),
+        ):
+            answer = await peer.ask(code)
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+
+    with_broker(scenario, timerWheelEnable="false")
