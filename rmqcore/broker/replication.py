@@ -94,6 +94,7 @@ class Replication:
             store.consumer_offsets,
             managers.groups.table,
             managers.folder,
+            log_end=lambda: store.max_phy_offset,
             topics_changed=topics_changed,
         )
         self.client = HAClient(

@@ -1,4 +1,4 @@
-"""What a slave fetches from its master besides the log: topics, groups, offsets.
+"""What a slave fetches from its master besides the log: topics, groups, offsets, timers.
 
 Source: RocketMQ broker/slave/SlaveSynchronize.java.
 """
@@ -14,6 +14,7 @@ from typing import Final
 
 from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import ConfigTable, DelayOffsetTable, TopicConfigTable
+from rmqcore.files.timer_check import TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import OFFSET_MAX
 from rmqcore.java.json import parse_java_json
@@ -32,6 +33,8 @@ _PERIOD_S: Final = 10.0
 _SOON_S: Final = 1.0
 #: between two looks whether there is a master to ask
 _LOOK_AGAIN_S: Final = 0.1
+#: how long the log may take to come to where the master was
+_BEHIND_S: Final = 1.0
 _TIMEOUT_MS: Final = 3000
 
 
@@ -41,7 +44,8 @@ class SlaveSynchronize:
     It asks sooner when the log brings a topic that is not known: without it nobody could read the
     topic here once the master is gone.
 
-    Each table is taken over as the master has it; of the offsets, those that the master has.
+    Each table is taken over as the master has it; of the offsets, those that the master has. How
+    far its timer messages are decides which of them come when this store has to be the master's.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class SlaveSynchronize:
         groups: ConfigTable,
         folder: Path,
         *,
+        log_end: Callable[[], int],
         topics_changed: Callable[[], None],
     ) -> None:
         """Prepare to ask.
@@ -64,6 +69,7 @@ class SlaveSynchronize:
             offsets: what groups have consumed.
             groups: the groups.
             folder: its ``config`` folder.
+            log_end: gives the end of the slave's log at this moment.
             topics_changed: called when the topics or the groups are others than before.
         """
         self._client = client
@@ -76,6 +82,8 @@ class SlaveSynchronize:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups,
         }
         self._delays = delays
+        self._timer_check = TimerCheck(folder)
+        self._log_end = log_end
         self._topics_changed = topics_changed
         self._told: dict[RequestCode, str] = {}
         self._topics = topics
@@ -123,7 +131,42 @@ class SlaveSynchronize:
             await asyncio.to_thread(self._delays.persist)
         except OSError:
             logger.exception("%s cannot be written, and is tried again", self._delays.path)
+        await self._follow_timer(address)
         return all(done)
+
+    async def _follow_timer(self, address: str) -> None:
+        """Keep how far the master's timer messages are, once all that it delivered is here.
+
+        A master without a timer says nothing, and nothing is kept.
+        """
+        try:
+            command = RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT)
+            answer = await self._client.invoke(address, command, _TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                return
+            progress = progress_told(bytes(answer.body))
+        except (RemotingError, ValueError) as error:
+            logger.info("master %s: how far its timer is was not had: %s", address, error)
+            return
+        log = await self.log_range()
+        if log is None or not await self._has_log_to(log.max_offset):
+            return
+        try:
+            await asyncio.to_thread(self._keep_timer, progress)
+        except OSError:
+            logger.exception("%s cannot be written, and is tried again", self._timer_check.path)
+
+    async def _has_log_to(self, end: int) -> bool:
+        """Wait a moment for the log to come to an offset; whether it did."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BEHIND_S):
+                while self._log_end() < end:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        return self._log_end() >= end
+
+    def _keep_timer(self, progress: TimerProgress) -> None:
+        if self._timer_check.load() != progress:
+            self._timer_check.store(progress)
 
     async def _adopt(self, address: str, code: RequestCode, table: ConfigTable) -> bool:
         try:

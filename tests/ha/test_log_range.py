@@ -22,7 +22,12 @@ def asked(folder, body):
     kinds = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
     tables = [kind(folder, clock=wall_clock_ms) for kind in kinds]
     slave = SlaveSynchronize(
-        Client(), lambda: "127.0.0.1:1", *tables, folder, topics_changed=lambda: None
+        Client(),
+        lambda: "127.0.0.1:1",
+        *tables,
+        folder,
+        log_end=lambda: 0,
+        topics_changed=lambda: None,
     )
     return asyncio.run(slave.log_range())
 

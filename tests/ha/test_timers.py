@@ -1,0 +1,113 @@
+"""Timer messages when a slave has to be the master: what waits comes, what came does not."""
+
+import asyncio
+import struct
+
+import pytest
+from ha.pair import until
+from ha.test_brokers import SMALL, running
+
+from rmqcore.broker import Broker
+from rmqcore.broker.slave_synchronize import SlaveSynchronize
+from rmqcore.client import Producer
+from rmqcore.clock import wall_clock_ms
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.remoting import RequestCode, ResponseCode, failure, success
+
+MASTER = "127.0.0.1:1"
+TOLD = struct.pack(">7q", 61_000, 5, 7, 9, 0, 1, 1)
+
+
+def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_path):
+    check = TimerCheck(tmp_path / "s" / "config")
+
+    async def as_pair():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            soon_ms = wall_clock_ms() + 50
+            due_ms = soon_ms + 8000
+            for body, deliver_ms in ((b"soon", soon_ms), (b"later", due_ms)):
+                at = {"TIMER_DELIVER_MS": str(deliver_ms)}
+                await producer.send("T", body, properties=at)
+            store = pair.master.store
+            await until(lambda: [m.body for m in store.messages("T")] == [b"soon"])
+            own = TimerCheck(tmp_path / "m" / "config")
+            await until(lambda: own.load() and own.load().first_pending == 1)
+            await pair.in_step()
+            # what was delivered is told by the second
+            await until(lambda: wall_clock_ms() // 1000 > soon_ms // 1000)
+            assert await pair.slave.replication._synchronize.synchronize()
+            told = check.load()
+            assert (told.first_pending, told.read_offset, told.due_offset) == (0, 2, 0)
+            assert soon_ms < told.due_ms <= wall_clock_ms()
+            return due_ms
+
+    async def alone(due_ms):
+        broker = Broker(tmp_path / "s", SMALL)
+        await broker.start()
+        try:
+            await until(lambda: check.load().first_pending > 0)
+            assert [m.body for m in broker.store.messages("T")] == [b"soon"]
+            await until(lambda: len(list(broker.store.messages("T"))) == 2, timeout_s=15)
+            assert wall_clock_ms() >= due_ms
+            assert [m.body for m in broker.store.messages("T")] == [b"soon", b"later"]
+            assert len(list(broker.store.messages(TIMER_TOPIC))) == 2
+        finally:
+            await broker.stop()
+
+    due_ms = asyncio.run(as_pair())
+    asyncio.run(alone(due_ms))
+
+
+def synchronized(folder, answer, log_end):
+    """A slave with this much of its master's 4096 bytes of log has asked once; its file."""
+
+    class Client:
+        async def invoke(self, _, request, __):
+            if request.code == RequestCode.GET_TIMER_CHECK_POINT:
+                return answer
+            if request.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+                log = b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"4096"}}'
+                return success(body=log)
+            return success(body=b"{}")
+
+    kinds = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
+    tables = [kind(folder, clock=wall_clock_ms) for kind in kinds]
+    slave = SlaveSynchronize(
+        Client(),
+        lambda: MASTER,
+        *tables,
+        folder,
+        log_end=lambda: log_end,
+        topics_changed=lambda: None,
+    )
+    assert asyncio.run(slave.synchronize())
+    assert slave.problem() is None
+    return TimerCheck(folder)
+
+
+def test_a_slave_keeps_it_as_a_broker_without_a_wheel(tmp_path):
+    """One of RocketMQ that opens the store believes its own numbers, and delivers all again."""
+    check = synchronized(tmp_path, success(body=TOLD), 4096)
+    assert check.load() == TimerProgress(0, 7, 61_001, 0)
+    assert struct.unpack_from(">4q", check.path.read_bytes()) == (0, 0, 0, 0)
+
+
+def test_what_was_delivered_counts_when_it_is_in_the_slaves_log(tmp_path):
+    assert synchronized(tmp_path, success(body=TOLD), 4095).load() is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "of 4.9"),
+        failure(ResponseCode.SYSTEM_ERROR, "The checkpoint is null"),
+        success(body=b"none"),
+        success(body=b"\xff" * 56),
+    ],
+)
+def test_a_master_without_a_timer_changes_nothing(tmp_path, answer):
+    before = TimerProgress(1, 2, 3, 4)
+    TimerCheck(tmp_path).store(before)
+    assert synchronized(tmp_path, answer, 4096).load() == before
