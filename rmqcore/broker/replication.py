@@ -40,6 +40,7 @@ _FOR_MASTERS: Final = {
     RequestCode.SEND_REPLY_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.CONSUMER_SEND_MSG_BACK: ResponseCode.SYSTEM_ERROR,
     RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResponseCode.SYSTEM_ERROR,
     RequestCode.POP_MESSAGE: ResponseCode.NO_PERMISSION,
     RequestCode.ACK_MESSAGE: ResponseCode.NO_PERMISSION,
     RequestCode.BATCH_ACK_MESSAGE: ResponseCode.NO_PERMISSION,

@@ -56,7 +56,7 @@ class _Round:
 
 
 class Transactions:
-    """Request 37, half messages, and the rounds of checks.
+    """Requests 37 and 323, half messages, and the rounds of checks.
 
     Args:
         store: where the messages are.
@@ -92,6 +92,7 @@ class Transactions:
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
         server.register(RequestCode.END_TRANSACTION, self.end)
+        server.register(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume)
 
     @staticmethod
     def half_message(message: Message) -> Message:
@@ -311,6 +312,37 @@ class Transactions:
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
         await self._note(half.queue_offset)
+
+    # ---- request 323: an operator has them asked again
+
+    async def resume(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """323: put a half message that was given up back, to be asked for as if it were new."""
+        remark = f"Put message back to {HALF_TOPIC} failed."
+        kept = self._given_up(request.text("msgId", ""))
+        if kept is None:
+            where = f" No message of {CHECK_MAX_TIME_TOPIC} has this id."
+            return failure(ResponseCode.SYSTEM_ERROR, remark + where)
+        half = copy_to(
+            HALF_TOPIC,
+            0,
+            kept,
+            {**kept.properties, "TRANSACTION_CHECK_TIMES": "0"},
+            store_host=kept.store_host,
+            wait_store_msg_ok=False,
+        )
+        try:
+            receipt = await self._store.put_message_async(half)
+        except (MessageIllegalError, StoreError) as error:
+            logger.warning("a half message cannot be put back: %s", error)
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        return success() if receipt.ok else failure(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _given_up(self, message_id: str) -> MessageExt | None:
+        try:
+            found = self._store.message_by_id(message_id)
+        except CorruptStoreError:
+            return None
+        return found if found is not None and found.topic == CHECK_MAX_TIME_TOPIC else None
 
 
 def _immunity_ms(half: MessageExt, config: BrokerConfig) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.conftest import Peer, records
+from broker.conftest import Peer, records, until
 
 from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.java.json import format_java_json
@@ -130,3 +130,56 @@ def test_what_nobody_decides_ends_where_an_operator_finds_it(with_broker):
         assert kept.properties["REAL_TOPIC"] == "T"
 
     with_broker(scenario, transactionTimeOut=1, transactionCheckInterval=50, transactionCheckMax=2)
+
+
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+
+def test_one_that_was_given_up_is_asked_for_again_when_an_operator_wants_it(with_broker):
+    async def scenario(broker, peer):
+        asked = asyncio.Queue()
+        producer = Peer(broker)
+        producer.client.register(
+            RequestCode.CHECK_TRANSACTION_STATE, lambda _, request: asked.put_nowait(request)
+        )
+        beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
+        await producer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
+        await send_half(peer, b"half")
+        await until(lambda: GIVEN_UP in dict(broker.store.queues()), 20)
+        (kept,) = broker.store.messages(GIVEN_UP)
+        while not asked.empty():
+            asked.get_nowait()
+        resume = {"topic": GIVEN_UP, "msgId": kept.message_id}
+        answer = await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+        *_, half = broker.store.messages(HALF_TOPIC)
+        assert half.properties == {**kept.properties, "TRANSACTION_CHECK_TIMES": "0"}
+        assert (half.body, half.queue_id) == (b"half", 0)
+        assert half.born_timestamp_ms == kept.born_timestamp_ms
+        request = await asyncio.wait_for(asked.get(), 20)
+        end = {
+            "producerGroup": "PG",
+            "commitLogOffset": request.ext_fields["commitLogOffset"],
+            "tranStateTableOffset": request.ext_fields["tranStateTableOffset"],
+            "commitOrRollback": COMMIT,
+            "msgId": "x",
+        }
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == 0
+        assert await bodies(peer) == [b"half"]
+        await producer.client.close()
+
+    with_broker(scenario, transactionTimeOut=1, transactionCheckInterval=100, transactionCheckMax=2)
+
+
+def test_what_was_not_given_up_is_not_put_back(with_broker):
+    async def scenario(broker, peer):
+        plain, half = await peer.send("T", b"plain"), await send_half(peer, b"half")
+        ends = broker.store.max_phy_offset
+        ids = [sent.ext_fields["msgId"] for sent in (plain, half)]
+        for message_id in (*ids, "", "x", ids[0][:16] + "0" * 16, "F" * 32, "F" * 56):
+            answer = await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id})
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark.startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed.")
+        assert broker.store.max_phy_offset == ends
+
+    with_broker(scenario)

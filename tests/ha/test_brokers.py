@@ -147,6 +147,7 @@ def test_a_slave_takes_nothing_that_has_to_be_stored(tmp_path):
             for code, refused in (
                 (RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
                 (RequestCode.END_TRANSACTION, ResponseCode.SLAVE_NOT_AVAILABLE),
+                (RequestCode.RESUME_CHECK_HALF_MESSAGE, ResponseCode.SYSTEM_ERROR),
                 (RequestCode.POP_MESSAGE, ResponseCode.NO_PERMISSION),
                 (RequestCode.RESET_MASTER_FLUSH_OFFSET, ResponseCode.NO_PERMISSION),
             ):
