@@ -2,14 +2,19 @@
 
 import asyncio
 import json
+import subprocess
 import threading
 
 import pytest
+from broker.conftest import records
 
-from interop.cluster import mqadmin
+from interop.cluster import TIMEOUT_S, asker, java, mqadmin, until
 from interop.peer import missing
 from interop.writers import BOTH
+from rmqcore._codec import encode_properties
 from rmqcore.client import Consumer, Producer
+from rmqcore.clock import wall_clock_ms
+from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.testing import running_broker
 
 pytestmark = [
@@ -167,3 +172,69 @@ def test_mqadmin_does_what_it_does_at_rocketmqs_broker(tmp_path, release):
     assert row[5:7] == [str(COUNT), str(COUNT)]
     exported = json.loads((tmp_path / "exported" / "configs.json").read_text("utf-8"))
     assert "brokerConfigs" in exported
+
+
+# ---- what mqadmin has no command for
+
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+
+def called(home, address, *words):
+    """What a method of RocketMQ's administration gives."""
+    command, environment = java("5.5.0", home, "AdminCalls", address, *words, heap="128m")
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (result,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    return result.removeprefix("RESULT ")
+
+
+def send(ask, topic, flag=0, born_ms=None, **properties):
+    fields = {
+        **{"a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": str(flag), "h": "0"},
+        **{"g": str(born_ms or wall_clock_ms()), "i": encode_properties(properties).decode()},
+    }
+    assert ask(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == ResponseCode.SUCCESS
+
+
+def pulled(ask, topic):
+    fields = {
+        **{"consumerGroup": "G", "topic": topic, "queueId": "0", "queueOffset": "0"},
+        **{"maxMsgNums": "9", "sysFlag": "4", "commitOffset": "0", "subscription": "*"},
+        **{"suspendTimeoutMillis": "0", "subVersion": "0"},
+    }
+    return ask(RequestCode.PULL_MESSAGE, fields)
+
+
+def test_java_forbids_a_topic_to_a_group_and_allows_it_again(tmp_path):
+    with running_broker(tmp_path / "store") as broker:
+        ask = asker(broker.broker_addr)
+        send(ask, "T")
+        method = "updateAndGetGroupReadForbidden"
+        for readable, code in (
+            ("false", ResponseCode.NO_PERMISSION),
+            ("true", ResponseCode.SUCCESS),
+        ):
+            words = (method, broker.broker_addr, "G", "T", readable)
+            told = called(tmp_path / "java", broker.namesrv_addr, *words)
+            assert told == f"GroupForbidden [topic=T, group=G, readable={readable}]"
+            assert pulled(ask, "T").code == code
+
+
+def test_java_has_a_half_message_asked_for_again(tmp_path):
+    with running_broker(tmp_path / "store", transactionCheckInterval=100) as broker:
+        ask = asker(broker.broker_addr)
+        # nobody is asked for one that is older than the log gets
+        send(ask, "T", 4, born_ms=wall_clock_ms() - 100 * 3_600_000, TRAN_MSG="true", PGROUP="PG")
+
+        def given_up():
+            found = pulled(ask, GIVEN_UP)
+            return records(found.body) if found.code == ResponseCode.SUCCESS else []
+
+        (kept,) = until(given_up, "it is given up")
+        words = ("resumeCheckHalfMessage", GIVEN_UP, kept.message_id)
+        assert called(tmp_path / "java", broker.namesrv_addr, *words) == "true"
+        # it is looked at as a new one is, and given up once more
+        again = until(lambda: given_up()[1:], "it is given up again")
+        assert [message.properties["TRANSACTION_CHECK_TIMES"] for message in again] == ["0"]
