@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -45,7 +45,8 @@ class SlaveSynchronize:
     topic here once the master is gone.
 
     Each table is taken over as the master has it; of the offsets, those that the master has. How
-    far its timer messages are decides which of them come when this store has to be the master's.
+    far its delay levels and its timer messages are decides which messages come when this store has
+    to be the master's: it is taken over when the log has what the master has delivered.
     """
 
     def __init__(
@@ -74,14 +75,12 @@ class SlaveSynchronize:
         """
         self._client = client
         self._master = master
-        delays = DelayOffsetTable(folder, clock=wall_clock_ms)
         self._tables: Mapping[RequestCode, ConfigTable] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: delays,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups,
         }
-        self._delays = delays
+        self._delays = DelayOffsetTable(folder, clock=wall_clock_ms)
         self._timer_check = TimerCheck(folder)
         self._log_end = log_end
         self._topics_changed = topics_changed
@@ -127,6 +126,8 @@ class SlaveSynchronize:
         if not address:
             return False
         done = [await self._adopt(address, code, table) for code, table in self._tables.items()]
+        code = RequestCode.GET_ALL_DELAY_OFFSET
+        done.append(await self._adopt(address, code, self._delays, once=self._has_all))
         try:
             await asyncio.to_thread(self._delays.persist)
         except OSError:
@@ -148,31 +149,43 @@ class SlaveSynchronize:
         except (RemotingError, ValueError) as error:
             logger.info("master %s: how far its timer is was not had: %s", address, error)
             return
-        log = await self.log_range()
-        if log is None or not await self._has_log_to(log.max_offset):
+        if not await self._has_all():
             return
         try:
             await asyncio.to_thread(self._keep_timer, progress)
         except OSError:
             logger.exception("%s cannot be written, and is tried again", self._timer_check.path)
 
-    async def _has_log_to(self, end: int) -> bool:
-        """Wait a moment for the log to come to an offset; whether it did."""
+    async def _has_all(self) -> bool:
+        """Wait a moment for the log to come to where the master's is now; whether it did."""
+        log = await self.log_range()
+        if log is None:
+            return False
         with suppress(TimeoutError):
             async with asyncio.timeout(_BEHIND_S):
-                while self._log_end() < end:
+                while self._log_end() < log.max_offset:
                     await asyncio.sleep(_LOOK_AGAIN_S)
-        return self._log_end() >= end
+        return self._log_end() >= log.max_offset
 
     def _keep_timer(self, progress: TimerProgress) -> None:
         if self._timer_check.load() != progress:
             self._timer_check.store(progress)
 
-    async def _adopt(self, address: str, code: RequestCode, table: ConfigTable) -> bool:
+    async def _adopt(
+        self,
+        address: str,
+        code: RequestCode,
+        table: ConfigTable,
+        *,
+        once: Callable[[], Awaitable[bool]] | None = None,
+    ) -> bool:
+        """Take a table over; `once` tells whether this store is there yet, and nothing failed."""
         try:
             answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
                 return self._failed(code, address, f"code {answer.code}: {answer.remark}")
+            if once is not None and not await once():
+                return True
             changed = table.adopt(bytes(answer.body).decode())
         except (RemotingError, ValueError) as error:
             return self._failed(code, address, str(error))

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import threading
 import time
 
 import pytest
@@ -272,10 +273,21 @@ def test_checkpoints_are_on_the_disk_before_the_offsets_that_rely_on_them(with_b
     async def scenario(broker, peer):
         await send_many(peer, 4, queues=1)
         await pop(peer)
-        store, order = broker.store, []
+        store, order, here = broker.store, [], threading.get_ident()
         flush, write = store.flush, store.consumer_offsets._file.store
-        store.flush = lambda: order.append("log") or flush()
-        store.consumer_offsets._file.store = lambda text: order.append("offsets") or write(text)
+
+        def noted(what, do):
+            """What this thread does; others flush when it is their time."""
+
+            def doing(*arguments):
+                if threading.get_ident() == here:
+                    order.append(what)
+                return do(*arguments)
+
+            return doing
+
+        store.flush = noted("log", flush)
+        store.consumer_offsets._file.store = noted("offsets", write)
         store.consumer_offsets.persist()
         assert order == ["log", "offsets"]
         store.flush, store.consumer_offsets._file.store = flush, write

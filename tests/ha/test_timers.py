@@ -1,4 +1,4 @@
-"""Timer messages when a slave has to be the master: what waits comes, what came does not."""
+"""What is put off when a slave has to be the master: what waits comes, what came does not."""
 
 import asyncio
 import struct
@@ -11,7 +11,7 @@ from rmqcore.broker import Broker
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
 from rmqcore.clock import wall_clock_ms
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
@@ -70,6 +70,8 @@ def synchronized(folder, answer, log_end):
             if request.code == RequestCode.GET_BROKER_RUNTIME_INFO:
                 log = b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"4096"}}'
                 return success(body=log)
+            if request.code == RequestCode.GET_ALL_DELAY_OFFSET:
+                return success(body=b'{"offsetTable":{"1":5}}')
             return success(body=b"{}")
 
     kinds = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
@@ -95,7 +97,13 @@ def test_a_slave_keeps_it_as_a_broker_without_a_wheel(tmp_path):
 
 
 def test_what_was_delivered_counts_when_it_is_in_the_slaves_log(tmp_path):
+    def delayed():
+        return DelayOffsetTable(tmp_path, clock=wall_clock_ms).get(1)
+
     assert synchronized(tmp_path, success(body=TOLD), 4095).load() is None
+    assert not delayed()
+    assert synchronized(tmp_path, success(body=TOLD), 4096).load() is not None
+    assert delayed() == 5
 
 
 @pytest.mark.parametrize(
