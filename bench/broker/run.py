@@ -84,6 +84,7 @@ def main() -> None:
     sides = (arguments.side,) if arguments.side else SIDES
     scale, turns = (0.25, 1) if arguments.quick else (1.0, arguments.turns)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    on = machine()
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
         loads = {
             name: COMPILERS[name](Path(folder))
@@ -96,9 +97,9 @@ def main() -> None:
                 found[side].append(measure(side, home, loads, scale, arguments.flush))
                 shutil.rmtree(home)
     if arguments.json:
-        print(json.dumps({"machine": machine(), "flush": arguments.flush, "turns": found}))
+        print(json.dumps({"machine": on, "flush": arguments.flush, "turns": found}))
         return
-    text = facts(scale, turns, arguments.flush) + table(found)
+    text = facts(on, scale, turns, arguments.flush) + table(found)
     print(text)
     if arguments.write:
         before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
@@ -336,8 +337,8 @@ def machine() -> dict[str, str]:
     }
 
 
-def facts(scale: float, turns: int, flush: str) -> str:
-    told = machine() | {
+def facts(on: dict[str, str], scale: float, turns: int, flush: str) -> str:
+    told = on | {
         "turns of each side": str(turns),
         "size": f"{scale:g} of the full load",
         "flush": flush,
