@@ -29,7 +29,7 @@ from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNot
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
-from rmqcore.store.protocol import MessageStore
+from rmqcore.store.message_store import DefaultMessageStore
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Managers:
         ha_status: what request 907 tells.
     """
 
-    store: MessageStore
+    store: DefaultMessageStore
     folder: Path
     config: Callable[[], BrokerConfig]
     topics: Topics
@@ -88,7 +88,7 @@ class Managers:
     @classmethod
     def of(
         cls,
-        store: MessageStore,
+        store: DefaultMessageStore,
         folder: Path,
         config: Callable[[], BrokerConfig],
         *,
@@ -143,7 +143,7 @@ class Managers:
         if not len(self.checkpoints):
             return
         try:
-            self.store.flush()
+            self.store.flush_log()
         except DiskFullError:
             raise
         except (StoreClosedError, StoreNotWritableError):

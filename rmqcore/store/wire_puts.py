@@ -6,12 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rmqcore.errors import StoreNotWritableError
+from rmqcore.native.base._lock import locks_held
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.services.event_loop import running_loop
 from rmqcore.store.message_puts import MessagePuts
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from rmqcore.services.flush import LogFlusher
 
 
 class WireMessage(NamedTuple):
@@ -45,6 +49,24 @@ class WirePuts(MessagePuts):
     What is appended is stored as it is: nothing is delayed, and a half message is the caller's to
     make.
     """
+
+    _flusher: LogFlusher
+
+    def flush_log(self) -> None:
+        """Write the log through to the disk, for a table that must not be written before it.
+
+        `flush` is for callers that hold no lock; this is for one that holds the table's.
+
+        Raises:
+            OSError: the disk refused, now or before.
+            StoreClosedError: the store is closed.
+            StoreNotWritableError: the call comes from inside another call of this thread, and
+                cannot wait.
+        """
+        self._check_open()
+        if locks_held() > 1:
+            raise StoreNotWritableError("the log cannot be flushed inside another call; later")
+        self._flusher.flush()
 
     @property
     def waits(self) -> bool:
