@@ -96,6 +96,7 @@ class Replication:
             managers.groups.table,
             managers.folder,
             log_end=lambda: store.max_phy_offset,
+            flush=store.flush,
             topics_changed=topics_changed,
         )
         self.client = HAClient(

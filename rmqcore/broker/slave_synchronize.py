@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import ConfigTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.timer_check import TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.client import LogRange
@@ -59,6 +60,7 @@ class SlaveSynchronize:
         folder: Path,
         *,
         log_end: Callable[[], int],
+        flush: Callable[[], object],
         topics_changed: Callable[[], None],
     ) -> None:
         """Prepare to ask.
@@ -71,6 +73,7 @@ class SlaveSynchronize:
             groups: the groups.
             folder: its ``config`` folder.
             log_end: gives the end of the slave's log at this moment.
+            flush: brings the log to the disk.
             topics_changed: called when the topics or the groups are others than before.
         """
         self._client = client
@@ -83,6 +86,7 @@ class SlaveSynchronize:
         self._delays = DelayOffsetTable(folder, clock=wall_clock_ms)
         self._timer_check = TimerCheck(folder)
         self._log_end = log_end
+        self._flush = flush
         self._topics_changed = topics_changed
         self._told: dict[RequestCode, str] = {}
         self._topics = topics
@@ -126,35 +130,68 @@ class SlaveSynchronize:
         if not address:
             return False
         done = [await self._adopt(address, code, table) for code, table in self._tables.items()]
-        code = RequestCode.GET_ALL_DELAY_OFFSET
-        done.append(await self._adopt(address, code, self._delays, once=self._has_all))
-        try:
-            await asyncio.to_thread(self._delays.persist)
-        except OSError:
-            logger.exception("%s cannot be written, and is tried again", self._delays.path)
-        await self._follow_timer(address)
+        done.append(await self._follow_deliveries(address))
         return all(done)
 
-    async def _follow_timer(self, address: str) -> None:
-        """Keep how far the master's timer messages are, once all that it delivered is here.
+    async def _adopt(self, address: str, code: RequestCode, table: ConfigTable) -> bool:
+        """Take a table over as the master has it; whether it was had."""
+        text = await self._ask(address, code)
+        return text is not None and self._take(address, code, table, text)
 
-        A master without a timer says nothing, and nothing is kept.
+    async def _ask(self, address: str, code: RequestCode) -> str | None:
+        """A table as the master has it; None when it was not had."""
+        try:
+            answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
+            if answer.code == ResponseCode.SUCCESS:
+                return bytes(answer.body).decode()
+        except (RemotingError, ValueError) as error:
+            self._failed(code, address, str(error))
+        else:
+            self._failed(code, address, f"code {answer.code}: {answer.remark}")
+        return None
+
+    def _take(self, address: str, code: RequestCode, table: ConfigTable, text: str) -> bool:
+        """Put a table in the place of the one that is here; whether it is one."""
+        try:
+            changed = table.adopt(text)
+        except ValueError as error:
+            return self._failed(code, address, str(error))
+        self._told.pop(code, None)
+        if changed:
+            self._topics_changed()
+        return True
+
+    async def _follow_deliveries(self, address: str) -> bool:
+        """Keep how far the master's delay levels and timer messages are, once all of it is here.
+
+        Returns:
+            whether the delay levels were had; a master without a timer says nothing of it.
         """
+        code = RequestCode.GET_ALL_DELAY_OFFSET
+        delays, timer = await self._ask(address, code), await self._timer_of(address)
+        if delays is None and timer is None:
+            return False
+        if not await self._has_all():
+            return delays is not None
+        had = delays is not None and self._take(address, code, self._delays, delays)
+        try:
+            await asyncio.to_thread(self._keep, timer)
+        except (OSError, StoreError):
+            logger.exception(
+                "how far the master's deliveries are cannot be kept, and is tried again"
+            )
+        return had
+
+    async def _timer_of(self, address: str) -> TimerProgress | None:
+        """How far the master's timer messages are; None when it has no timer."""
         try:
             command = RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT)
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                return
-            progress = progress_told(bytes(answer.body))
+            if answer.code == ResponseCode.SUCCESS:
+                return progress_told(bytes(answer.body))
         except (RemotingError, ValueError) as error:
             logger.info("master %s: how far its timer is was not had: %s", address, error)
-            return
-        if not await self._has_all():
-            return
-        try:
-            await asyncio.to_thread(self._keep_timer, progress)
-        except OSError:
-            logger.exception("%s cannot be written, and is tried again", self._timer_check.path)
+        return None
 
     async def _has_all(self) -> bool:
         """Wait a moment for the log to come to where the master's is now; whether it did."""
@@ -167,32 +204,14 @@ class SlaveSynchronize:
                     await asyncio.sleep(_LOOK_AGAIN_S)
         return self._log_end() >= log.max_offset
 
-    def _keep_timer(self, progress: TimerProgress) -> None:
-        if self._timer_check.load() != progress:
-            self._timer_check.store(progress)
-
-    async def _adopt(
-        self,
-        address: str,
-        code: RequestCode,
-        table: ConfigTable,
-        *,
-        once: Callable[[], Awaitable[bool]] | None = None,
-    ) -> bool:
-        """Take a table over; `once` tells whether this store is there yet, and nothing failed."""
-        try:
-            answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                return self._failed(code, address, f"code {answer.code}: {answer.remark}")
-            if once is not None and not await once():
-                return True
-            changed = table.adopt(bytes(answer.body).decode())
-        except (RemotingError, ValueError) as error:
-            return self._failed(code, address, str(error))
-        self._told.pop(code, None)
-        if changed:
-            self._topics_changed()
-        return True
+    def _keep(self, timer: TimerProgress | None) -> None:
+        """Write how far deliveries are, behind the log that has what was delivered."""
+        told = None if self._timer_check.load() == timer else timer
+        if told is not None or self._delays.changed:
+            self._flush()
+        self._delays.persist()
+        if told is not None:
+            self._timer_check.store(told)
 
     def _failed(self, code: RequestCode, address: str, reason: str) -> bool:
         """Log why a table did not come, once for each reason."""

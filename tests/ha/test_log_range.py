@@ -27,6 +27,7 @@ def asked(folder, body):
         *tables,
         folder,
         log_end=lambda: 0,
+        flush=lambda: None,
         topics_changed=lambda: None,
     )
     return asyncio.run(slave.log_range())

@@ -11,6 +11,7 @@ from rmqcore.broker import Broker
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
 from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import StoreClosedError
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
@@ -60,7 +61,7 @@ def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_p
     asyncio.run(alone(due_ms))
 
 
-def synchronized(folder, answer, log_end):
+def synchronized(folder, answer, log_end, flush=lambda: None):
     """A slave with this much of its master's 4096 bytes of log has asked once; its file."""
 
     class Client:
@@ -82,6 +83,7 @@ def synchronized(folder, answer, log_end):
         *tables,
         folder,
         log_end=lambda: log_end,
+        flush=flush,
         topics_changed=lambda: None,
     )
     assert asyncio.run(slave.synchronize())
@@ -104,6 +106,29 @@ def test_what_was_delivered_counts_when_it_is_in_the_slaves_log(tmp_path):
     assert not delayed()
     assert synchronized(tmp_path, success(body=TOLD), 4096).load() is not None
     assert delayed() == 5
+
+
+def test_the_log_is_on_the_disk_before_what_was_delivered_counts(tmp_path):
+    """A power cut between the two would take what neither the master nor this store has then."""
+    delays, written = tmp_path / DelayOffsetTable.file_name, []
+    check = TimerCheck(tmp_path)
+
+    def flush():
+        written.append((delays.exists(), check.path.exists()))
+
+    synchronized(tmp_path, success(body=TOLD), 4096, flush)
+    assert delays.exists()
+    assert check.path.exists()
+    assert written == [(False, False)]
+
+
+@pytest.mark.parametrize("error", [OSError(5, "no"), StoreClosedError("closed")])
+def test_a_flush_that_fails_is_tried_again(tmp_path, error):
+    def flush():
+        raise error
+
+    assert synchronized(tmp_path, success(body=TOLD), 4096, flush).load() is None
+    assert not DelayOffsetTable(tmp_path, clock=wall_clock_ms).get(1)
 
 
 @pytest.mark.parametrize(
