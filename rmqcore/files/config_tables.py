@@ -80,7 +80,7 @@ class TopicConfig:
         Raises:
             ValueError: it is no object, or a field has a wrong type.
         """
-        values = dict(_mapping(f"topic {name}", entry))
+        values = dict(mapping(f"topic {name}", entry))
         known: dict[str, Any] = {"topicName": name}
         for java, own in _TOPIC_FIELDS.items():
             value = values.pop(java, None)
@@ -139,7 +139,7 @@ class DataVersion:
     @classmethod
     def from_java(cls, entry: object) -> DataVersion:
         """Read the object; one that is missing, as in files of 4.x, is version 0."""
-        values = _mapping("dataVersion", entry)
+        values = mapping("dataVersion", entry)
         return cls(
             counter=_integer("counter", values.get("counter", 0)),
             timestamp_ms=_integer("timestamp", values.get("timestamp", 0)),
@@ -319,7 +319,7 @@ class TopicConfigTable(ConfigTable):
 
     @staticmethod
     def _decode(content: dict[str, object]) -> dict[str, TopicConfig]:
-        entries = _mapping("topicConfigTable", content.pop("topicConfigTable", {}))
+        entries = mapping("topicConfigTable", content.pop("topicConfigTable", {}))
         for name in entries:
             _refuse_path(name)
         return {name: TopicConfig.from_java(name, entry) for name, entry in entries.items()}
@@ -424,7 +424,7 @@ class ConsumerOffsetTable(ConfigTable):
     def _decode(content: dict[str, object]) -> dict[str, dict[int, int]]:
         # RocketMQ 5.5 writes this map beside the offsets and derives it from them when it reads.
         content.pop("groupTopicMap", None)
-        entries = _mapping("offsetTable", content.pop("offsetTable", {}))
+        entries = mapping("offsetTable", content.pop("offsetTable", {}))
         return {key: _offsets(key, queues) for key, queues in entries.items()}
 
     def _install(self, table: dict[str, dict[int, int]]) -> None:
@@ -491,7 +491,7 @@ def _decoded_by(decode: Callable[[dict[str, object]], object]) -> Callable[[str]
     """Make a whole-file decoder of a table's: (other fields, version, table)."""
 
     def decode_text(text: str) -> _Content:
-        content = dict(_mapping("the file", parse_java_json(text)))
+        content = dict(mapping("the file", parse_java_json(text)))
         version = DataVersion.from_java(content.pop("dataVersion", None) or {})
         table = decode(content)
         return content, version, table
@@ -499,7 +499,8 @@ def _decoded_by(decode: Callable[[dict[str, object]], object]) -> Callable[[str]
     return decode_text
 
 
-def _mapping(name: str, value: object) -> Mapping[str, object]:
+def mapping(name: str, value: object) -> Mapping[str, Any]:
+    """What has to be an object of the file; ValueError names what is none."""
     if not isinstance(value, dict):
         raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
     return value
@@ -514,7 +515,7 @@ def _integer(name: str, value: object, *, least: int = 0) -> int:
 def _offsets(name: str, value: object) -> dict[int, int]:
     """Offsets by an integer key: a queue id or a delay level."""
     offsets = {}
-    for key, offset in _mapping(name, value).items():
+    for key, offset in mapping(name, value).items():
         if not re.fullmatch(r"\d{1,10}", key, re.ASCII):
             raise ValueError(f"{name}: {key!r} is no number")
         offsets[int(key)] = _integer(f"{name}: {key}", offset, least=-_INT64_MAX)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rmqcore.files.config_tables import ConfigTable, check_topic_name
+from rmqcore.files.config_tables import ConfigTable, check_topic_name, mapping
 
 #: the bit of a forbidden topic that stands for reading. Source: PermName, INDEX_PERM_READ
 _READ: Final = 1 << 2
@@ -135,12 +135,6 @@ class SubscriptionGroupTable(ConfigTable):
 
 def _objects(name: str, content: dict[str, object]) -> dict[str, dict[str, Any]]:
     """Take a member out that is an object of objects; one that is missing has none."""
-    table = content.pop(name, None)
-    if table is None:
-        return {}
-    if not isinstance(table, dict):
-        raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
-    for key, entry in table.items():
-        if not isinstance(entry, dict):
-            raise ValueError(f"{name}: {key} is no object")  # noqa: TRY004 - as above
-    return {key: dict(entry) for key, entry in table.items()}
+    member = content.pop(name, None)
+    entries = {} if member is None else mapping(name, member)
+    return {key: dict(mapping(f"{name}: {key}", entry)) for key, entry in entries.items()}
