@@ -34,7 +34,6 @@ class AssignedQueue:
     Attributes:
         queue: which.
         next_offset: of the next pull.
-        committed: the offset that the broker was told last; None when it has none of ours.
         dropped: the queue is another consumer's now.
         broker_id: of the broker to pull from.
         in_hand: the message that is being worked on, where a queue is consumed in order.
@@ -48,7 +47,6 @@ class AssignedQueue:
     ) -> None:
         self.queue = queue
         self.next_offset = offset
-        self.committed: int | None = None
         self.dropped = False
         self.broker_id = MASTER_ID
         self.in_hand: ReceivedMessage | None = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from rmqcore.client.assigned import AssignedQueue, allocate
@@ -179,7 +181,8 @@ class Assignment:
             new = [queue for queue in new if queue in locked]
             if locked != share:
                 self._balance_soon()
-        await asyncio.gather(*(self._join(queue) for queue in new))
+        by_broker = groupby(new, key=attrgetter("topic", "broker_name"))
+        await asyncio.gather(*(self._join_all(list(queues)) for _, queues in by_broker))
 
     async def _share_of(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that are this consumer's; those that it has when nobody can say."""
@@ -196,9 +199,19 @@ class Assignment:
             return [queue for queue in self.queues if queue.topic == topic]
         return allocate(queues, members, self._instance.client_id)
 
+    async def _join_all(self, queues: list[MessageQueue]) -> None:
+        """Join the queues of one topic and broker, the first of them alone.
+
+        RocketMQ loses offsets when the first commits of a group for a topic come at the same time:
+        each of them makes the table that holds the others.
+        """
+        first, *others = queues
+        await self._join(first)
+        await asyncio.gather(*(self._join(queue) for queue in others))
+
     async def _join(self, queue: MessageQueue) -> None:
         try:
-            offset, stored = await self._first_offset(queue)
+            offset = await self._first_offset(queue)
         except RemotingError as error:
             logger.warning("group %s: where %s begins: %s", self._group, queue, error)
             self._balance_soon()
@@ -206,26 +219,24 @@ class Assignment:
         assigned = AssignedQueue(
             queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
         )
-        # brokers of 4.9 say 0 where nothing is stored, too
-        assigned.committed = stored or None
         # RocketMQ hands requests to many threads: one that is not waited for may come after the
         # last commit of a consumer that ends soon, and the group would begin anew
         await self._commit(assigned, wait=True)
         self.queues[queue] = assigned
         assigned.task = asyncio.get_running_loop().create_task(self._pull_on(assigned))
 
-    async def _first_offset(self, queue: MessageQueue) -> tuple[int, int | None]:
-        """Where to begin, and what the broker has; a queue that is new meanwhile is read whole."""
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Where to begin; a queue that is new meanwhile is read whole."""
         if not self._broadcasting:
             stored = await self._requests.stored_offset(queue)
             if stored is not None:
-                return stored, stored
+                return stored
         is_new = queue not in self._at_start or queue.topic.startswith(RETRY_PREFIX)
         if self._start == "first" or is_new:
-            return 0, None
+            return 0
         if self._start == "last":
-            return await self._requests.max_offset(queue), None
-        return await self._requests.offset_at(queue, int(self._start)), None
+            return await self._requests.max_offset(queue)
+        return await self._requests.offset_at(queue, int(self._start))
 
     async def _leave(self, queues: list[MessageQueue]) -> None:
         left = [self.queues.pop(queue) for queue in queues]
@@ -304,6 +315,7 @@ class Assignment:
     # ---- offsets ----------------------------------------------------------------------------
 
     async def _commit_often(self) -> None:
+        """Commit every few seconds, also what has not changed: a broker may have lost it."""
         while True:
             await asyncio.sleep(_COMMIT_INTERVAL_S)
             await asyncio.gather(
@@ -311,15 +323,12 @@ class Assignment:
             )
 
     async def _commit(self, assigned: AssignedQueue, *, wait: bool) -> None:
-        offset = assigned.commit_offset
-        if self._broadcasting or offset == assigned.committed:
+        if self._broadcasting:
             return
         try:
-            await self._requests.commit(assigned.queue, offset, wait=wait)
+            await self._requests.commit(assigned.queue, assigned.commit_offset, wait=wait)
         except RemotingError as error:
             logger.warning("group %s: offset of %s: %s", self._group, assigned.queue, error)
-        else:
-            assigned.committed = offset
 
     async def _reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """220: an administrator sets the offsets."""

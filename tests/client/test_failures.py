@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rmqcore.broker import Broker
 from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoRouteError, Producer
 from rmqcore.client.assigned import allocate
 from rmqcore.client.assignment import offset_table
+from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
 from rmqcore.namesrv import NameServer
@@ -76,6 +78,60 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run):
         return message.body
 
     assert run(scenario()) == b"after"
+
+
+def test_offsets_that_a_broker_has_lost_are_told_again(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("rmqcore.client.assignment._COMMIT_INTERVAL_S", 0.05)
+
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            for _ in range(3):
+                await producer.send("T", b"m", queue_id=0)
+            table = broker.store.consumer_offsets
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                for message in await receive(consumer, 3):
+                    await consumer.ack(message)
+
+                async def is_told():
+                    return table.get("T", "G", 0) == 3
+
+                await until(is_told)
+                table.commit("T", "G", 0, 0)
+                await until(is_told)
+            await broker.stop()
+
+    run(scenario())
+
+
+def test_the_first_commit_of_a_topic_is_answered_before_there_is_another(tmp_path, run):
+    async def scenario():
+        open_now, seen = Counter(), []
+        async with name_server() as namesrv:
+            broker = await started(tmp_path / "s", namesrv)
+            async with Admin(namesrv) as admin:
+                for topic in ("T", "U"):
+                    await admin.create_topic(topic)
+            consumer = Consumer(namesrv, "G", {"T": "*", "U": "*"}, start="first")
+            commit = GroupRequests.commit
+
+            async def watched(requests, queue, offset, *, wait):
+                seen.append((queue.topic, open_now[queue.topic]))
+                open_now[queue.topic] += 1
+                await commit(requests, queue, offset, wait=wait)
+                await asyncio.sleep(0.05)
+                open_now[queue.topic] -= 1
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(GroupRequests, "commit", watched)
+                await consumer.start()
+            await consumer.close()
+            await broker.stop()
+        return [[beside for topic, beside in seen if topic == name] for name in ("T", "U")]
+
+    for beside in run(scenario()):
+        assert beside[:2] == [0, 0]
+        assert beside[2:] == list(range(1, len(beside) - 1))
 
 
 def test_an_offset_of_the_start_does_not_overtake_the_last_one(tmp_path, run):

@@ -1,5 +1,7 @@
 """Our client works with RocketMQ 4.9, too, but for where a new group begins."""
 
+import logging
+
 import pytest
 from client.conftest import run  # noqa: F401 - a fixture
 from client.test_admin import (  # noqa: F401 - the same tests, another broker
@@ -35,6 +37,8 @@ from rmqcore.client import Admin, Consumer, Producer
 from rmqcore.remoting.errors import RequestRefusedError
 from rmqcore.testing import rocketmq_topic  # noqa: F401 - a fixture
 
+logger = logging.getLogger(__name__)
+
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
@@ -65,7 +69,8 @@ def test_a_reset_reaches_the_consumers(rocketmq_broker, rocketmq_topic, run):  #
                 # refused as long as the broker has not read the group's commits of all queues
                 try:
                     return await admin.reset_offsets("CG-reset", rocketmq_topic, 0)
-                except RequestRefusedError:
+                except RequestRefusedError as error:
+                    logger.warning("%s", error)
                     return None
 
             await until(is_reset)
