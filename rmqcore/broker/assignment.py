@@ -1,26 +1,24 @@
 """Which client of a group gets which queues, and whether it pulls or pops, if the broker decides.
 
-Source: RocketMQ broker/processor/QueryAssignmentProcessor.java,
-broker/loadbalance/MessageRequestModeManager.java.
+Source: RocketMQ broker/processor/QueryAssignmentProcessor.java.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rmqcore.broker.bodies import java_body
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.pop_hold import ANY_QUEUE
+from rmqcore.broker.request_modes import RequestModes
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
-from rmqcore.files.config_file import ConfigFile
-from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.files.request_mode_table import POP, PULL
+from rmqcore.java.json import parse_java_json
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
     Connection,
@@ -38,16 +36,10 @@ from rmqcore.remoting.json_body import objects_in, read_object
 
 logger = logging.getLogger(__name__)
 
-_NAME: Final = "messageRequestMode.json"
-_MAP: Final = "messageRequestModeMap"
 _ROUTE_KEPT_S: Final = 30.0
 _ROUTE_TIMEOUT_MS: Final = 3000
 _ROUTES_MAX: Final = 10_000
 _QUEUES_MAX: Final = 65_536
-PULL: Final = "PULL"
-POP: Final = "POP"
-
-Modes = dict[str, dict[str, dict[str, Any]]]
 
 
 class Queue(NamedTuple):
@@ -63,12 +55,8 @@ class Assignment:
 
     Args:
         config: the broker's settings at this moment.
-        topics, groups, consumers: the broker's.
+        topics, groups, consumers, modes: the broker's.
         client: asks the name servers.
-        folder: the store's ``config`` folder.
-
-    Raises:
-        CorruptConfigFileError: the modes cannot be read.
     """
 
     def __init__(
@@ -77,17 +65,15 @@ class Assignment:
         topics: Topics,
         groups: Groups,
         consumers: Consumers,
+        modes: RequestModes,
         client: RemotingClient,
-        folder: Path,
     ) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
+        self._modes = modes
         self._client = client
-        self._file = ConfigFile(folder / _NAME, _modes_in)
-        self._modes = self._file.load() or {}
-        self._writing = asyncio.Lock()
         #: by topic: when it was asked for, and its queues
         self._routes: dict[str, tuple[float, list[Queue]]] = {}
 
@@ -112,24 +98,12 @@ class Assignment:
         if mode not in (PULL, POP) or type(share) is not int:
             remark = "mode is PULL or POP, popShareQueueNum a number"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-        fields = {"consumerGroup": group, "mode": mode, "popShareQueueNum": share, "topic": topic}
-        async with self._writing:
-            changed = {name: dict(groups) for name, groups in self._modes.items()}
-            changed.setdefault(topic, {})[group] = fields
-            await asyncio.to_thread(self._file.store, format_java_json({_MAP: changed}))
-            self._modes = changed
+        await self._modes.put(topic, group, str(mode), share)
         return success()
 
     def list_modes(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """402: which groups pull and which pop, as it stands in the file."""
-        return success(body=java_body({_MAP: self._modes}))
-
-    def _mode(self, topic: str, group: str) -> tuple[str, int]:
-        """How a group gets a topic, and with how many others a client shares its queues."""
-        fields = self._modes.get(topic, {}).get(group, {})
-        if topic.startswith(RETRY_PREFIX):
-            return PULL, 0
-        return str(fields.get("mode", PULL)), int(fields.get("popShareQueueNum", -1))
+        return success(body=self._modes.table.to_text().encode())
 
     # ---- request 400: the queues of one client
 
@@ -143,7 +117,8 @@ class Assignment:
         group = self._consumers.find(name)
         if not queues or share_out is None:
             return success(body=b"{}")
-        mode, share = self._mode(topic, name)
+        retried = topic.startswith(RETRY_PREFIX)
+        mode, share = (PULL, 0) if retried else self._modes.table.get(topic, name)
         if body.get("messageModel") == "BROADCASTING":
             mine = queues
         elif group is None or client_id not in group.client_ids:
@@ -188,19 +163,6 @@ class Assignment:
         if own is None or not own.perm & PERM_READ:
             return []
         return _queues(topic, self._config().broker_name, own.read_queue_nums)
-
-
-def _modes_in(text: str) -> Modes:
-    """Read the file; raises ValueError when it is damaged."""
-    content = parse_java_json(text)
-    table = content.get(_MAP) if isinstance(content, dict) else None
-    if not isinstance(table, dict):
-        raise ValueError(f"no {_MAP}")  # noqa: TRY004 - the text is wrong, not a type
-    for groups in table.values():
-        for fields in groups.values() if isinstance(groups, dict) else (None,):
-            if not isinstance(fields, dict) or type(fields.get("popShareQueueNum", 0)) is not int:
-                raise ValueError(f"{_MAP} holds what is no mode")
-    return table
 
 
 def _queues_in(topic: str, body: bytes) -> list[Queue]:

@@ -329,7 +329,7 @@ class Broker:
                 of.traffic,
             ),
             of.pop_acks,
-            Assignment(config, of.topics, of.groups, of.consumers, outside, of.folder),
+            Assignment(config, of.topics, of.groups, of.consumers, of.modes, outside),
             of.locks,
             of.offsets,
             of.transactions,
@@ -429,6 +429,7 @@ class Broker:
             self._saving.clear()
             await self._persist(managers.topics.file.save)
             await self._persist(managers.groups.file.save)
+            await self._persist(managers.modes.file.save)
             if self._untold and self._registration is not None:
                 self._untold = False
                 self._registration.topics_changed()

@@ -19,6 +19,7 @@ from rmqcore.broker.pop_hold import PopHold
 from rmqcore.broker.pop_order import PopOrder
 from rmqcore.broker.pop_receipts import retry_topic_of
 from rmqcore.broker.rates import Rates
+from rmqcore.broker.request_modes import RequestModes
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import Topics
@@ -27,6 +28,7 @@ from rmqcore.broker.transactions import Transactions
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
@@ -48,6 +50,7 @@ class Managers:
     config: Callable[[], BrokerConfig]
     topics: Topics
     groups: Groups
+    modes: RequestModes
     consumers: Consumers = field(default_factory=lambda: Consumers(ConsumerNotices()))
     producers: Producers = field(default_factory=Producers)
     locks: QueueLocks = field(default_factory=QueueLocks)
@@ -102,18 +105,20 @@ class Managers:
             folder: its ``config`` folder.
             config: the settings at this moment.
             topics_changed: called after each change of a topic.
-            groups_changed: called after each change of a group.
+            groups_changed: called after each change of a group, or of how it gets a topic.
 
         Raises:
-            CorruptConfigFileError: the groups cannot be read.
+            CorruptConfigFileError: the groups or the modes cannot be read.
         """
         groups = SubscriptionGroupTable(folder, clock=wall_clock_ms)
+        modes = MessageRequestModeTable(folder, clock=wall_clock_ms)
         return cls(
             store,
             folder,
             config,
             Topics(store.topics, config, topics_changed),
             Groups(groups, config, groups_changed),
+            RequestModes(modes, groups_changed),
         )
 
     def arrived(self, topic: str, queue_id: int) -> None:

@@ -76,7 +76,7 @@ class Replication:
             registration: knows the master, when a name server does.
             outside: sends requests to the master.
             listen: address and port where the log is sent from; None: nowhere.
-            topics_changed: called when a slave has got other topics or groups.
+            topics_changed: called when a slave has got other topics, groups or modes.
         """
         self.service = HAService(store, config, *listen) if listen else None
         self.client: HAClient | None = None
@@ -94,6 +94,7 @@ class Replication:
             store.topics,
             store.consumer_offsets,
             managers.groups.table,
+            managers.modes.table,
             managers.folder,
             log_end=lambda: store.max_phy_offset,
             flush=store.flush,

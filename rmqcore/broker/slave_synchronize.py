@@ -1,4 +1,4 @@
-"""What a slave fetches from its master besides the log: topics, groups, offsets, timers.
+"""What a slave fetches from its master besides the log: topics, groups, offsets, modes, timers.
 
 Source: RocketMQ broker/slave/SlaveSynchronize.java.
 """
@@ -37,6 +37,8 @@ _LOOK_AGAIN_S: Final = 0.1
 #: how long the log may take to come to where the master was
 _BEHIND_S: Final = 1.0
 _TIMEOUT_MS: Final = 3000
+#: what a master of a release before 5 has of a table that it does not know
+_NONE_OF: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
 
 
 class SlaveSynchronize:
@@ -57,6 +59,7 @@ class SlaveSynchronize:
         topics: TopicConfigTable,
         offsets: ConfigTable,
         groups: ConfigTable,
+        modes: ConfigTable,
         folder: Path,
         *,
         log_end: Callable[[], int],
@@ -71,10 +74,11 @@ class SlaveSynchronize:
             topics: the slave's own topics.
             offsets: what groups have consumed.
             groups: the groups.
+            modes: which of them pop which topics.
             folder: its ``config`` folder.
             log_end: gives the end of the slave's log at this moment.
             flush: brings the log to the disk.
-            topics_changed: called when the topics or the groups are others than before.
+            topics_changed: called when topics, groups or modes are others than before.
         """
         self._client = client
         self._master = master
@@ -82,6 +86,7 @@ class SlaveSynchronize:
             RequestCode.GET_ALL_TOPIC_CONFIG: topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: offsets,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes,
         }
         self._delays = DelayOffsetTable(folder, clock=wall_clock_ms)
         self._timer_check = TimerCheck(folder)
@@ -144,6 +149,8 @@ class SlaveSynchronize:
             answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS:
                 return bytes(answer.body).decode()
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _NONE_OF:
+                return _NONE_OF[code]
         except (RemotingError, ValueError) as error:
             self._failed(code, address, str(error))
         else:

@@ -14,6 +14,7 @@ from rmqcore.files.config_tables import (
     TopicConfigTable,
 )
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import NAME as TIMER_CHECK_NAME
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
@@ -24,7 +25,13 @@ DELAY_OFFSETS_NAME = "delayOffset.json"
 #: each table by the name of its file
 TABLES: dict[str, type[ConfigTable]] = {
     kind.file_name: kind
-    for kind in (TopicConfigTable, ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable)
+    for kind in (
+        TopicConfigTable,
+        ConsumerOffsetTable,
+        DelayOffsetTable,
+        SubscriptionGroupTable,
+        MessageRequestModeTable,
+    )
 }
 _SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 

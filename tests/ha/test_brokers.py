@@ -21,6 +21,7 @@ from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer
 from rmqcore.errors import ConfigError
 from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
     Account,
@@ -103,6 +104,7 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             store.consumer_offsets.commit("T", "CG", 0, 7)
             pair.master.managers.groups.put("CG", {"retryMaxTimes": 3})
             pair.master.managers.groups.set_readable("CG", "Secret", False)
+            await pair.master.managers.modes.put("T", "CG", POP, 2)
             await until(lambda: store.delay_offsets().get(1))
             await pair.in_step()
             assert await pair.slave.replication._synchronize.synchronize()
@@ -111,8 +113,11 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             assert theirs.consumer_offsets.get("T", "CG", 0) == 7
             assert pair.slave.managers.groups.expect("CG")["retryMaxTimes"] == 3
             assert not pair.slave.managers.groups.table.may_read("CG", "Secret")
-            delays = DelayOffsetTable(tmp_path / "s" / "config", clock=int)
-            assert delays.get(1) == 1
+            config = tmp_path / "s" / "config"
+            assert DelayOffsetTable(config, clock=int).get(1) == 1
+            await until(
+                lambda: MessageRequestModeTable(config, clock=int).get("T", "CG") == (POP, 2)
+            )
             found = await pair.pull(pair.slave)
             assert (found.code, bytes(found.body)) == (
                 ResponseCode.SUCCESS,

@@ -9,6 +9,7 @@ from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.remoting import success
 
 
@@ -19,7 +20,12 @@ def asked(folder, body):
         async def invoke(self, *_):
             return success(body=body)
 
-    kinds = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
+    kinds = (
+        TopicConfigTable,
+        ConsumerOffsetTable,
+        SubscriptionGroupTable,
+        MessageRequestModeTable,
+    )
     tables = [kind(folder, clock=wall_clock_ms) for kind in kinds]
     slave = SlaveSynchronize(
         Client(),

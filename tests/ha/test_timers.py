@@ -14,6 +14,7 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
 
@@ -73,9 +74,16 @@ def synchronized(folder, answer, log_end, flush=lambda: None):
                 return success(body=log)
             if request.code == RequestCode.GET_ALL_DELAY_OFFSET:
                 return success(body=b'{"offsetTable":{"1":5}}')
+            if request.code == RequestCode.GET_ALL_MESSAGE_REQUEST_MODE:
+                return failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "4.9 has none")
             return success(body=b"{}")
 
-    kinds = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
+    kinds = (
+        TopicConfigTable,
+        ConsumerOffsetTable,
+        SubscriptionGroupTable,
+        MessageRequestModeTable,
+    )
     tables = [kind(folder, clock=wall_clock_ms) for kind in kinds]
     slave = SlaveSynchronize(
         Client(),

@@ -171,6 +171,22 @@ def registered(ask, count):
     until(known, f"{count} brokers have registered")
 
 
+def pops(ask):
+    """Let a group pop, where the broker knows of that; which groups pop then."""
+    wanted = {"topic": TOPIC, "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 0}
+    answer = ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(wanted).encode())
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return []
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return ["CG"]
+
+
+def modes_of(ask):
+    """The groups that pop the topic."""
+    answer = ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    return list(json.loads(answer.body)["messageRequestModeMap"].get(TOPIC, {}))
+
+
 @pytest.mark.parametrize("release", JAVA)
 def test_our_slave_follows_a_java_master(release, tmp_path):
     home, ours = tmp_path / "java", tmp_path / "ours"
@@ -195,12 +211,15 @@ def test_our_slave_follows_a_java_master(release, tmp_path):
             ResponseCode.FLUSH_SLAVE_TIMEOUT,
         }
         send(master, COUNT - 1984, 984, waits=False)
+        has_modes = pops(asker(master))
         with our_broker(ours, address, port, **slave_settings) as (_, slave):
             registered(ask, 2)
             in_step(master, slave)
             assert set(send(master, COUNT - 1000, 1000, waits=True)) == {ResponseCode.SUCCESS}
             in_step(master, slave)
             until(lambda: topic_known(asker(slave)), "the slave has the topics")
+            until(lambda: modes_of(asker(slave)) == has_modes, "and who pops")
+            assert "problem" not in ha_status(slave)["haClientRuntimeInfo"]
             process.kill()
             process.wait(30)
             until(lambda: sorted(pulled(slave)) == list(range(COUNT)), "all are read there")

@@ -17,6 +17,7 @@ from rmqcore.files.config_tables import (
     check_topic_name,
 )
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 
 NOW = 1_700_000_000_000
 
@@ -283,3 +284,36 @@ class TestSubscriptionGroups:
         (tmp_path / "subscriptionGroup.json").write_text("{" + member + "}")
         with pytest.raises(CorruptConfigFileError):
             open_table(SubscriptionGroupTable, tmp_path)
+
+
+class TestRequestModes:
+    TEXT = '{"messageRequestModeMap":{"T":{"G":{"mode":"POP","popShareQueueNum":2,"new":1}}}}'
+
+    def test_everything_is_kept_and_no_version_added(self, tmp_path):
+        path = tmp_path / MessageRequestModeTable.file_name
+        path.write_text(self.TEXT)
+        table = open_table(MessageRequestModeTable, tmp_path)
+        assert table.get("T", "G") == (POP, 2)
+        assert table.get("T", "H") == table.get("U", "G") == (PULL, -1)
+        table.put("T", "H", POP, 0)
+        table.persist()
+        written = strict(path.read_text())
+        assert list(written) == ["messageRequestModeMap"]
+        assert written["messageRequestModeMap"]["T"]["G"]["new"] == 1
+        assert open_table(MessageRequestModeTable, tmp_path).get("T", "H") == (POP, 0)
+
+    def test_another_brokers_modes_take_the_place_of_ones_own(self, tmp_path):
+        table = open_table(MessageRequestModeTable, tmp_path)
+        table.put("U", "G", POP, 0)
+        assert table.adopt(self.TEXT)
+        assert not table.adopt(self.TEXT)
+        assert table.get("T", "G") == (POP, 2)
+        assert table.get("U", "G") == (PULL, -1)
+
+    @pytest.mark.parametrize(
+        "text", ["{}", '{"messageRequestModeMap":{"T":[]}}', TEXT.replace("2", '"2"')]
+    )
+    def test_what_is_no_table_is_refused(self, tmp_path, text):
+        (tmp_path / MessageRequestModeTable.file_name).write_text(text)
+        with pytest.raises(CorruptConfigFileError):
+            open_table(MessageRequestModeTable, tmp_path)
