@@ -24,6 +24,7 @@ from rmqcore.broker.admin_topics import AdminTopics
 from rmqcore.broker.assignment import Assignment
 from rmqcore.broker.client_requests import ClientRequests
 from rmqcore.broker.clients import expired
+from rmqcore.broker.cold_reads import ColdReads
 from rmqcore.broker.managers import Managers
 from rmqcore.broker.pop import PopMessages
 from rmqcore.broker.pull import PullMessages
@@ -305,29 +306,8 @@ class Broker:
         return (
             send,
             ReplyMessages(config, of.topics, of.producers, send.send),
-            PullMessages(
-                store,
-                config,
-                of.topics,
-                of.groups,
-                of.consumers,
-                of.offsets,
-                of.hold,
-                of.traffic,
-                self._follows,
-            ),
+            *self._reads(of),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
-            PopMessages(
-                store,
-                config,
-                of.topics,
-                of.groups,
-                of.offsets,
-                of.pop_hold,
-                of.checkpoints,
-                of.pop_order,
-                of.traffic,
-            ),
             of.pop_acks,
             Assignment(config, of.topics, of.groups, of.consumers, of.modes, outside),
             of.locks,
@@ -348,6 +328,37 @@ class Broker:
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),
             AdminBroker(store, config, self._change, of.topics, of.consumers, of.rates),
+        )
+
+    def _reads(self, of: Managers) -> tuple[PullMessages, PopMessages]:
+        """What answers consumers with messages."""
+        store, config = of.store, of.config
+        cold = ColdReads(store, config)
+        return (
+            PullMessages(
+                store,
+                config,
+                of.topics,
+                of.groups,
+                of.consumers,
+                of.offsets,
+                of.hold,
+                of.traffic,
+                cold,
+                self._follows,
+            ),
+            PopMessages(
+                store,
+                config,
+                of.topics,
+                of.groups,
+                of.offsets,
+                of.pop_hold,
+                of.checkpoints,
+                of.pop_order,
+                of.traffic,
+                cold,
+            ),
         )
 
     def _work(self, of: Managers) -> list[Coroutine[None, None, None]]:

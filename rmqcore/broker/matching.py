@@ -15,7 +15,7 @@ from rmqcore.store.protocol import MessageStore
 
 #: messages that one call looks at, as many as RocketMQ does
 SCANNED_MAX: Final = 800
-_BYTES_SCANNED_MAX: Final = 4 << 20
+BYTES_SCANNED_MAX: Final = 4 << 20
 _AT_ONCE: Final = 64
 
 
@@ -72,13 +72,13 @@ def get_matching(
     """
     found = Matched(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, 0, 0)
     size = scanned = scanned_bytes = 0
-    while scanned < SCANNED_MAX and scanned_bytes < _BYTES_SCANNED_MAX:
+    while scanned < SCANNED_MAX and scanned_bytes < BYTES_SCANNED_MAX:
         result = store.get_message(
             topic,
             queue_id,
             found.next_queue_offset,
             max_messages=min(_AT_ONCE, SCANNED_MAX - scanned),
-            max_bytes=_BYTES_SCANNED_MAX - scanned_bytes,
+            max_bytes=BYTES_SCANNED_MAX - scanned_bytes,
         )
         found.min_queue_offset, found.max_queue_offset = (
             result.min_queue_offset,

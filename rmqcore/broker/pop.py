@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore._codec import encode_record
+from rmqcore.broker.cold_reads import ColdReads
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.offsets import Offsets
@@ -32,6 +33,7 @@ from rmqcore.broker.pop_receipts import (
 )
 from rmqcore.broker.pop_request import PopRequest
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
@@ -83,6 +85,7 @@ class PopMessages:
         store: where the messages are.
         config: the broker's settings at this moment.
         topics, groups, offsets, hold, checkpoints, order, traffic: the broker's.
+        cold: has the disk read before.
     """
 
     def __init__(
@@ -96,7 +99,9 @@ class PopMessages:
         checkpoints: Checkpoints,
         order: PopOrder,
         traffic: Traffic,
+        cold: ColdReads,
     ) -> None:
+        self._cold = cold
         self._traffic = traffic
         self._store = store
         self._config = config
@@ -117,13 +122,39 @@ class PopMessages:
 
     # ---- request 200050: pop
 
-    def pop(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        """200050: hand messages out, or wait for some."""
+    def pop(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        """200050: hand messages out, or wait for some; the disk is read in another thread."""
         try:
             wanted = PopRequest.of(request)
             self._check(wanted)
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
+        cold = [each for each in self._next(wanted) if not self._cold.is_cached(*each)]
+        if cold:
+            return self._pop_cold(connection, request, wanted, cold)
+        return self._pop_or_wait(connection, request, wanted, arrived=True)
+
+    def _next(self, wanted: PopRequest) -> Iterator[tuple[str, int, int, int, Subscription]]:
+        """What may be handed out, see `ColdReads`."""
+        everything = Subscription(wanted.topic)
+        queues = [(wanted.topic, each, wanted.subscription) for each in self._queues(wanted)]
+        retries = [(*place, everything) for place in self._retry_places(wanted)]
+        for topic, queue_id, subscription in [*queues, *retries]:
+            start = self._peeked_position(wanted, topic, queue_id)
+            if start < self._store.max_queue_offset(topic, queue_id):
+                yield topic, queue_id, start, max(1, wanted.count), subscription
+
+    async def _pop_cold(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PopRequest,
+        cold: Iterable[tuple[str, int, int, int, Subscription]],
+    ) -> RemotingCommand | None:
+        for each in cold:
+            await self._cold.fetch(*each)
         return self._pop_or_wait(connection, request, wanted, arrived=True)
 
     def _pop_or_wait(

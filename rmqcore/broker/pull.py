@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from rmqcore.broker._direct_pulls import DirectPulls
 from rmqcore.broker.clients import Consumers
+from rmqcore.broker.cold_reads import ColdReads
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import HeldPull, PullHold
 from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
@@ -87,6 +88,11 @@ class PullRequest(NamedTuple):
         return self.group, self.topic, self.queue_id
 
     @property
+    def stretch(self) -> tuple[str, int, int, int]:
+        """Topic, queue, the first message and how many."""
+        return self.topic, self.queue_id, max(0, self.queue_offset), self.message_count
+
+    @property
     def commits(self) -> bool:
         """Tell whether it brings an offset that the group has consumed up to."""
         return bool(self.flags & PULL_COMMIT_OFFSET)
@@ -127,6 +133,7 @@ class PullMessages:
         offsets: Offsets,
         hold: PullHold,
         traffic: Traffic,
+        cold: ColdReads,
         follows: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare to answer.
@@ -140,6 +147,7 @@ class PullMessages:
             offsets: what groups have consumed.
             hold: where pulls wait.
             traffic: counts what is fetched.
+            cold: has the disk read before.
             follows: tells whether a slave is connected to its master.
         """
         self._follows = follows
@@ -151,6 +159,7 @@ class PullMessages:
         self._offsets = offsets
         self._hold = hold
         self._traffic = traffic
+        self._cold = cold
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -158,10 +167,33 @@ class PullMessages:
         server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
         server.direct += (DirectPulls(self._find_directly, _COPIED_MAX).answer,)
 
-    def pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer a pull, or let it wait."""
+    def pull(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        """Answer a pull, or let it wait; the disk is read in another thread."""
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
+        if not self._cold.is_cached(*wanted.stretch, subscription):
+            return self._pull_cold(connection, request, wanted, subscription)
+        return self._pull(connection, request, wanted, subscription)
+
+    async def _pull_cold(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PullRequest,
+        subscription: Subscription,
+    ) -> RemotingCommand | None:
+        await self._cold.fetch(*wanted.stretch, subscription)
+        return self._pull(connection, request, wanted, subscription)
+
+    def _pull(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PullRequest,
+        subscription: Subscription,
+    ) -> RemotingCommand | None:
         answer = self._look(wanted, subscription)
         if wanted.commits and not self._config().is_slave and answer.remark != _RESET:
             self._commit(wanted)
@@ -179,11 +211,15 @@ class PullMessages:
             subscription = self._checked(wanted)
             if not subscription.by_tags:
                 return None
-            result = self._get_by_tags(wanted, subscription, config)
+            result = self._cold.get_cached(*wanted.stretch, subscription)
         except RmqCoreError:
             # the processor is refused the same, and says so
             return None
-        if result.status is not GetMessageStatus.FOUND or result.buffer_total_size > _COPIED_MAX:
+        if (
+            result is None
+            or result.status is not GetMessageStatus.FOUND
+            or result.buffer_total_size > _COPIED_MAX
+        ):
             return None
         if wanted.commits:
             self._commit(wanted)

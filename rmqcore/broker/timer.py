@@ -38,7 +38,8 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.store.protocol import MessageStore
+from rmqcore.store.message_reads import GetBounds
+from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ _LATEST_MS: Final = 2**63 - 1
 _READ_AT_ONCE: Final = 128
 _DELIVERED_AT_ONCE: Final = 256
 _PAUSE_S: Final = 0.5
+_ONE: Final[GetBounds] = {"max_messages": 1, "max_bytes": 0, "tags": None, "max_scanned": 1}
 _BLOCK: Final = 1024
 
 
@@ -77,7 +79,7 @@ class TimerMessages:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: DefaultMessageStore,
         config: Callable[[], BrokerConfig],
         folder: Path,
         arrived: Callable[[str, int], None],
@@ -92,6 +94,8 @@ class TimerMessages:
         #: the queue offsets of the heap, in blocks, of which the first is found fast
         self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._read_offset = 0
+        #: the last message that was read from the disk to be delivered
+        self._fetched = -1
         #: what a recall marker has named, until its second is over
         self._recalled: dict[str, int] = {}
         self._stored: TimerProgress | None = None
@@ -207,6 +211,7 @@ class TimerMessages:
                 if not loaded:
                     await asyncio.to_thread(self.load)
                     loaded = True
+                await self._fetch_next()
                 idle = self._round()
                 if idle and loop.time() >= persist_at_s:
                     persist_at_s = loop.time() + 1
@@ -242,6 +247,18 @@ class TimerMessages:
         while self._read(done):
             pass
 
+    async def _fetch_next(self) -> None:
+        """Have the next message in memory when it is due; it may have been put days ago."""
+        if self._heap and self._heap[0].due_ms <= wall_clock_ms():
+            offset = self._heap[0].queue_offset
+            if not self._is_cached(offset):
+                await asyncio.to_thread(self._store.fetch, TIMER_TOPIC, 0, offset, **_ONE)
+                # its file may not be mapped yet
+                self._fetched = offset
+
+    def _is_cached(self, offset: int) -> bool:
+        return offset == self._fetched or self._store.is_cached(TIMER_TOPIC, 0, offset, **_ONE)
+
     def _round(self) -> bool:
         """Read and deliver a bounded number; tells whether nothing is left to do now."""
         more = self._read(None)
@@ -249,6 +266,8 @@ class TimerMessages:
         for _ in range(_DELIVERED_AT_ONCE):
             if not self._heap or self._heap[0].due_ms > now_ms:
                 break
+            if not self._is_cached(self._heap[0].queue_offset):
+                return False
             self._deliver(self._heap[0].queue_offset, now_ms)
             self._forget(heapq.heappop(self._heap))
         else:

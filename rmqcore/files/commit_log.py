@@ -6,10 +6,11 @@ Never writes, and does not know the writer: a `PublishedOffset` says how far the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqcore._codec import BLANK_SIZE, check_record
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.native.format._message import MessageExt, find_message, status_text
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
 from rmqcore.native.read._log_map import LogMap
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 #: bytes read at first for one record of another process's file
 LIKELY_RECORD_SIZE = 65536
+_FETCHED_AT_ONCE: Final = 256 * 1024
 
 
 class View(NamedTuple):
@@ -136,6 +138,18 @@ class CommitLog:
         if size < 0 or position > self._readable(file) - size:
             return None
         return file.read(position, size)
+
+    def fetch(self, begin: int, end: int) -> None:
+        """Read bytes into memory, without the interpreter's lock; nothing where there are none."""
+        while begin < end and (file := self.queue.find(begin)) is not None:
+            position = begin - file.file_from_offset
+            size = min(end - begin, self._readable(file) - position, _FETCHED_AT_ONCE)
+            if size <= 0:
+                return
+            with suppress(CorruptStoreError):
+                # a get says that the file is too short
+                file.read_into(position, bytearray(size))
+            begin += size
 
     def record_head(self, offset: int) -> tuple[int, int] | None:
         """What the record at ``offset`` says of itself, when one names that offset.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
-from rmqcore.files.consume_queue import FILLER
+from rmqcore.files.consume_queue import FILLER, UNIT
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import UNIT_SIZE
-from rmqcore.native.read._fast_reads import FastReads
+from rmqcore.native.read._fast_reads import GAP, FastReads
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult, is_hit
 from rmqcore.status import BoundaryType, GetMessageStatus
@@ -152,6 +152,40 @@ class GeneralReads:
         else:
             self._missed_count += 1
         return result
+
+    def fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags: str | None,
+        max_scanned: int,
+    ) -> None:
+        """Read into memory what a get needs, without the interpreter's lock."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or queue.unit_size != UNIT_SIZE:
+            return
+        codes = None if tags is None else packed_tags(tags)
+        wanted = None if codes is None else set(struct.unpack(f"={len(codes) // 8}q", codes))
+        count = max_messages if wanted is None else max_scanned
+        units = queue.read_units(max(queue_offset, queue.min_offset), min(count, _FILTER_UNITS))
+        stretches: list[tuple[int, int]] = []
+        left, size = max_messages, 0
+        for begin, record_size, code in UNIT.iter_unpack(units):
+            if record_size > self._log.queue.file_size or (wanted and code not in wanted):
+                continue
+            size += record_size
+            if left == 0 or (stretches and size > max_bytes):
+                break
+            left -= 1
+            if stretches and 0 <= begin - stretches[-1][1] <= GAP:
+                stretches[-1] = (stretches[-1][0], begin + record_size)
+            else:
+                stretches.append((begin, begin + record_size))
+        for begin, end in stretches:
+            self._log.fetch(begin, end)
 
     def _collect(
         self,

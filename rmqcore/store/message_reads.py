@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.config import StoreConfig, to_broker_conf
@@ -19,7 +19,7 @@ from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import BoundaryName, BoundaryType, GetMessageStatus
-from rmqcore.store.general_reads import GeneralReads
+from rmqcore.store.general_reads import GeneralReads, packed_tags
 
 if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 128 << 20
 _BATCH = 256
+_MOST = 2**63 - 1
 OnDamage = Callable[[CorruptStoreError], None]
+
+
+class GetBounds(TypedDict):
+    """How much a get reads at most, under the names of `MessageReads.get_message`."""
+
+    max_messages: int
+    max_bytes: int
+    tags: str | None
+    max_scanned: int
 
 
 class MessageReads:
@@ -144,6 +154,81 @@ class MessageReads:
         return self._reader.get_message(
             topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
         )
+
+    def get_cached(
+        self, topic: str, queue_id: int, queue_offset: int, max_messages: int, max_bytes: int
+    ) -> GetMessageResult | None:
+        """As `get_message` of all tags, in a few microseconds and from memory only.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+            queue_offset: number of the first message wanted.
+            max_messages: at most so many.
+            max_bytes: at most so many bytes of records; the first message always comes.
+
+        Returns:
+            None where that is not enough: ask `is_cached` and `get_message`.
+        """
+        fast = self._reader.fast
+        if fast is None:
+            return None
+        return fast.get(topic, queue_id, queue_offset, max_messages, max_bytes, False)
+
+    def is_cached(
+        self, topic: str, queue_id: int, queue_offset: int, **bounds: Unpack[GetBounds]
+    ) -> bool:
+        """Tell whether `get_message` finds what it reads in memory, so that it waits for no disk.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+            queue_offset: number of the first message wanted.
+            bounds: those of the get.
+
+        Returns:
+            True also where it cannot be told, as in a store that is open for reading only.
+
+        Raises:
+            ArgumentError: an argument is none.
+        """
+        topic, queue_id = _queue(topic, queue_id)
+        _check_bounds(queue_offset, bounds)
+        fast = self._reader.fast
+        if fast is None:
+            return True
+        tags = bounds["tags"]
+        return fast.is_cached(
+            topic,
+            queue_id,
+            queue_offset,
+            bounds["max_messages"],
+            bounds["max_bytes"],
+            None if tags is None else packed_tags(tags),
+            bounds["max_scanned"],
+        )
+
+    def fetch(
+        self, topic: str, queue_id: int, queue_offset: int, **bounds: Unpack[GetBounds]
+    ) -> None:
+        """Read into memory what `get_message` needs; other threads go on meanwhile.
+
+        A get reads mapped files: where it waits for the disk, it has the interpreter's lock.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+            queue_offset: number of the first message wanted.
+            bounds: those of the get.
+
+        Raises:
+            ArgumentError: an argument is none.
+            StoreClosedError: the store is closed.
+        """
+        topic, queue_id = _queue(topic, queue_id)
+        _check_bounds(queue_offset, bounds)
+        self._see_queue(topic, queue_id)
+        self._reader.fetch(topic, queue_id, queue_offset, **bounds)
 
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue, sorted."""
@@ -411,3 +496,12 @@ class MessageReads:
 def _queue(topic: object, queue_id: object) -> tuple[str, int]:
     """The names of a queue, checked."""
     return text("topic", topic), whole_number("queue_id", queue_id, -(2**31), 2**31 - 1)
+
+
+def _check_bounds(queue_offset: object, bounds: GetBounds) -> None:
+    whole_number("queue_offset", queue_offset, -_MOST, _MOST)
+    whole_number("max_messages", bounds["max_messages"], 1, _MOST)
+    whole_number("max_bytes", bounds["max_bytes"], -_MOST, _MOST)
+    whole_number("max_scanned", bounds["max_scanned"], 1, _MOST)
+    if bounds["tags"] is not None:
+        text("tags", bounds["tags"])

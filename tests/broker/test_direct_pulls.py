@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import rmqcore
 from rmqcore.broker.clients import Consumers
+from rmqcore.broker.cold_reads import ColdReads
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.offsets import Offsets
 from rmqcore.broker.pull import PullMessages
@@ -85,6 +86,7 @@ class Pulls:
             self.offsets,
             self.held,
             self.traffic,
+            ColdReads(self.store, self.settings),
         )
         server = RemotingServer()
         self.pulls.register(server)

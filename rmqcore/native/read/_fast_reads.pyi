@@ -8,6 +8,8 @@ from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
 from rmqcore.native.read._log_map import LogMap
 
+GAP: int
+
 @disjoint_base
 class UnitQueue:
     min_offset: int
@@ -35,8 +37,24 @@ class FastReads:
     @property
     def transferred_count(self) -> int: ...
     def get(
-        self, topic: str, queue_id: int, queue_offset: int, max_messages: int, max_bytes: int
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        waits: bool = True,
     ) -> GetMessageResult | None: ...
+    def is_cached(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: bytes | None,
+        max_scanned: int,
+    ) -> bool: ...
     def query(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int | None
     ) -> QueryMessageResult | None: ...

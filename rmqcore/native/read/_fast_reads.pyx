@@ -15,21 +15,70 @@ from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._bytes cimport load_i32, load_i64
 from rmqcore.native.read._get_result cimport GetMessageResult
 from rmqcore.native.read._key_query cimport QueryMessageResult, find_by_key
-from rmqcore.native.format._layout cimport FILLER_SIZE, UNIT_SIZE, UNIT_SIZE_AT
+from rmqcore.native.format._layout cimport (
+    FILLER_SIZE, UNIT_SIZE, UNIT_SIZE_AT, UNIT_TAGS_CODE_AT,
+)
 from rmqcore.native.read._log_map cimport LogMap
 from rmqcore.native.format._record cimport bytes_t
 
+from rmqcore.native.base._mapped import PAGE_SIZE as _PAGE_SIZE
 from rmqcore.status import GetMessageStatus
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void* into, size_t size, int64_t at)
 
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <stdint.h>
+    #include <sys/mman.h>
+    #include <sys/uio.h>
+    /* As pread, without waiting for the disk: fewer bytes than that, or EAGAIN. */
+    static ssize_t rmq_read_cached(int fd, void* into, size_t size, int64_t at) {
+    #ifdef RWF_NOWAIT
+        struct iovec there = {into, size};
+        ssize_t done = preadv2(fd, &there, 1, at, RWF_NOWAIT);
+        if (done >= 0 || errno == EAGAIN)
+            return done;
+    #endif
+        return pread(fd, into, size, at);
+    }
+    #define RMQ_PAGES_AT_ONCE 256
+    /* Whether all of a mapping's pages are in memory; also where the system does not say. */
+    static int rmq_in_memory(const uint8_t* first, const uint8_t* end, int64_t page_size) {
+    #ifdef __linux__
+        unsigned char pages[RMQ_PAGES_AT_ONCE];
+        uintptr_t at = (uintptr_t)first & ~(uintptr_t)(page_size - 1);
+        while (at < (uintptr_t)end) {
+            size_t count = ((uintptr_t)end - at + page_size - 1) / page_size, k;
+            if (count > RMQ_PAGES_AT_ONCE)
+                count = RMQ_PAGES_AT_ONCE;
+            if (mincore((void*)at, count * page_size, pages) == 0)
+                for (k = 0; k < count; k++)
+                    if (!(pages[k] & 1))
+                        return 0;
+            at += count * page_size;
+        }
+    #endif
+        return 1;
+    }
+    """
+    ssize_t rmq_read_cached(int fd, void* into, size_t size, int64_t at) nogil
+    bint rmq_in_memory(bytes_t first, bytes_t end, int64_t page_size) nogil
+
 cdef enum:
     UNITS_MAX = 256
+    # bytes at the log's end that were written, or read by a recovery, a moment ago
+    LATELY = 32 * 1024 * 1024
+    # bytes between two records that are read along with them
+    GAP_MAX = 64 * 1024
 
 cdef int64_t OFFSET_MAX = (<int64_t>1 << 58) - 1
 
+GAP = GAP_MAX
+
 cdef object FOUND = GetMessageStatus.FOUND
+cdef int64_t SYSTEM_PAGE_SIZE = _PAGE_SIZE
 
 
 cdef class UnitQueue:
@@ -49,8 +98,20 @@ cdef class UnitQueue:
     cdef int64_t start
     cdef int64_t stop
 
-    cdef bint read(self, int64_t offset, Py_ssize_t count, uint8_t* into) except -1:
-        """Read units that lie in one file; False when they do not, or it is gone."""
+    cdef Py_ssize_t read(
+        self, int64_t offset, Py_ssize_t count, uint8_t* into, bint waits
+    ) except -2:
+        """Read units that lie in one file.
+
+        Args:
+            offset, count: the first unit, and how many.
+            into: room for them.
+            waits: wait for the disk where they are not in memory.
+
+        Returns:
+            ``count``; 0 when they do not lie in one file, or it is gone; -1 when it would have to
+            wait and must not.
+        """
         # copied: another thread may point `self` at another file meanwhile
         cdef object file = self.file
         cdef int64_t at = offset * UNIT_SIZE, start = self.start, stop = self.stop
@@ -60,19 +121,21 @@ cdef class UnitQueue:
         if file is None or at < start or at >= stop or not file.available:
             file = self.plain_files.find(at)
             if file is None:
-                return False
+                return 0
             start = file.file_from_offset
             stop = start + <int64_t>file.size
             self.start, self.stop = start, stop
             self.file = file
         if at > stop - size:
-            return False
+            return 0
         # this reference keeps the descriptor open, whatever closes the file meanwhile
         handle = file.handle
         fd = handle.fd
+        if not waits:
+            return count if rmq_read_cached(fd, into, size, at - start) == size else -1
         with nogil:
             done = pread(fd, into, size, at - start)
-        return done == size
+        return count if done == size else 0
 
 
 cdef int64_t whole_number(object value) except? -1:
@@ -86,6 +149,27 @@ cdef int64_t whole_number(object value) except? -1:
 
 cdef inline bint is_filler(bytes_t unit) noexcept nogil:
     return load_i64(unit) == 0 and load_i32(unit + UNIT_SIZE_AT) == FILLER_SIZE
+
+
+cdef struct Wanted:
+    int64_t messages    # how many more
+    int64_t bytes       # of records, how many more
+    bint is_first       # the first message comes, whatever its size
+
+
+cdef inline bint has_code(bytes codes, bytes_t behind) noexcept:
+    """Whether the unit that ends there has one of the codes; True without any."""
+    cdef const int64_t* code
+    cdef const int64_t* end
+    cdef int64_t own
+    if codes is None:
+        return True
+    own = load_i64(behind - UNIT_SIZE + UNIT_TAGS_CODE_AT)
+    code = <const int64_t*>PyBytes_AS_STRING(codes)
+    end = code + PyBytes_GET_SIZE(codes) // 8
+    while code < end and code[0] != own:
+        code += 1
+    return code < end
 
 
 def good_units(bytes units not None, Py_ssize_t unit_size, int64_t floor) -> tuple:
@@ -199,14 +283,20 @@ cdef class FastReads:
             self.log_list = files
         return self.min_offset
 
-    def get(self, topic, queue_id, queue_offset, max_messages, max_bytes):
-        """Messages of one queue from an offset on; None when the general path has to be taken."""
+    def get(self, topic, queue_id, queue_offset, max_messages, max_bytes, bint waits=True):
+        """Messages of one queue from an offset on; None when the general path has to be taken.
+
+        Args:
+            topic, queue_id, queue_offset, max_messages, max_bytes: what is wanted.
+            waits: wait for the disk; without, None also where that would have to be read.
+        """
         cdef uint8_t units[UNITS_MAX * 20]
         cdef UnitQueue queue
         cdef GetMessageResult result
         cdef int64_t offset = whole_number(queue_offset)
         cdef int64_t count = whole_number(max_messages)
         cdef int64_t bytes_max = whole_number(max_bytes)
+        cdef Wanted wanted
         if type(topic) is not str or type(queue_id) is not int or bytes_max < 0:
             return None
         if not self.level():
@@ -223,7 +313,10 @@ cdef class FastReads:
         result = GetMessageResult.__new__(GetMessageResult)
         result.min_queue_offset = queue.min_offset
         result.max_queue_offset = queue.max_offset
-        if not queue.read(offset, count, units):
+        if queue.read(offset, count, units, waits) < 1:
+            return None
+        wanted = Wanted(count, bytes_max, True)
+        if not waits and not self.are_cached(units, count, None, &wanted):
             return None
         result.holds = []
         count = result.take_mapped(self.log, units, count, bytes_max)
@@ -237,6 +330,77 @@ cdef class FastReads:
         self.found_count += 1
         self.transferred_count += count
         return result
+
+    def is_cached(
+        self, str topic not None, int queue_id, int64_t queue_offset, int64_t max_messages,
+        int64_t max_bytes, bytes tags_codes, int64_t max_scanned,
+    ) -> bool:
+        """Tell whether a get finds what it reads in memory; reads nothing from the disk.
+
+        Args:
+            topic, queue_id, queue_offset, max_messages, max_bytes: those of the get.
+            tags_codes: packed int64 values of which a message has one, or None for every message.
+            max_scanned: with ``tags_codes``, how many units are looked at.
+
+        Returns:
+            True also where it cannot be told: no such queue, units that are not the ordinary ones
+            or lie in two files, another system than Linux.
+        """
+        cdef uint8_t units[UNITS_MAX * 20]
+        cdef UnitQueue queue
+        cdef Py_ssize_t count
+        cdef int64_t offset = queue_offset
+        cdef int64_t left = max_messages if tags_codes is None else max_scanned
+        cdef Wanted wanted = Wanted(max_messages, max_bytes, True)
+        found = self.queues.get((topic, queue_id))
+        if found is None:
+            return True
+        queue = <UnitQueue?>found
+        if queue.plain_files is None or offset < queue.min_offset:
+            return True
+        while left > 0 and wanted.messages > 0 and offset < queue.max_offset:
+            count = <Py_ssize_t>min(UNITS_MAX, left, queue.max_offset - offset)
+            count = queue.read(offset, count, units, False)
+            if count < 1:
+                return count == 0
+            if not self.are_cached(units, count, tags_codes, &wanted):
+                return False
+            offset += count
+            left -= count
+        return True
+
+    cdef bint are_cached(
+        self, bytes_t unit, Py_ssize_t count, bytes tags_codes, Wanted* wanted
+    ) except -1:
+        """Tell whether the records of units are in memory, those that are still wanted."""
+        cdef int64_t at, readable
+        cdef int32_t size
+        cdef Py_ssize_t _
+        cdef bytes_t record = NULL
+        cdef bytes_t first = NULL
+        cdef bytes_t end = NULL
+        if self.end.observe() - load_i64(unit) <= LATELY:
+            wanted.messages = 0
+            return True
+        for _ in range(count):
+            at, size = load_i64(unit), load_i32(unit + UNIT_SIZE_AT)
+            unit += UNIT_SIZE
+            if is_filler(unit - UNIT_SIZE) or not has_code(tags_codes, unit):
+                continue
+            if wanted.messages == 0 or (size > wanted.bytes and not wanted.is_first):
+                wanted.messages = 0
+                break
+            wanted.messages -= 1
+            wanted.bytes -= size
+            wanted.is_first = False
+            if self.log.find(at, &record, &readable) is None or size > readable:
+                return False
+            if first == NULL or not 0 <= record - end <= GAP_MAX:
+                if first != NULL and not rmq_in_memory(first, end, SYSTEM_PAGE_SIZE):
+                    return False
+                first = record
+            end = record + size
+        return first == NULL or rmq_in_memory(first, end, SYSTEM_PAGE_SIZE)
 
     def query(self, topic, key, max_messages, begin_ms, end_ms) -> QueryMessageResult | None:
         """Messages of a topic that carry a key; None when the general path has to be taken.
