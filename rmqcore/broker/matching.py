@@ -16,7 +16,7 @@ from rmqcore.store.protocol import MessageStore
 #: messages that one call looks at, as many as RocketMQ does
 SCANNED_MAX: Final = 800
 BYTES_SCANNED_MAX: Final = 4 << 20
-_AT_ONCE: Final = 64
+READ_AT_ONCE: Final = 64
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ def get_matching(
             topic,
             queue_id,
             found.next_queue_offset,
-            max_messages=min(_AT_ONCE, SCANNED_MAX - scanned),
+            max_messages=min(READ_AT_ONCE, SCANNED_MAX - scanned),
             max_bytes=BYTES_SCANNED_MAX - scanned_bytes,
         )
         found.min_queue_offset, found.max_queue_offset = (

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore._codec import encode_record
-from rmqcore.broker.cold_reads import ColdReads
+from rmqcore.broker.cold_reads import ColdReads, Stretch
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.offsets import Offsets
@@ -56,6 +56,8 @@ from rmqcore.store.protocol import MessageStore
 logger = logging.getLogger(__name__)
 
 _LATE_MS: Final = 500
+#: stretches that one request reads from the disk, each after the last was taken by others
+_FETCHES_MOST: Final = 8
 _RETRY_FIRST_PERCENT: Final = 20
 _NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
 _FOUND: Final = "FOUND"
@@ -76,6 +78,8 @@ class _Popped:
     rest: int = 0
     #: whether a filter has not looked at all of a queue
     unseen: bool = False
+    #: what was passed over, since the disk would have to be read for it; None reads it
+    cold: list[Stretch] | None = None
 
 
 class PopMessages:
@@ -131,38 +135,42 @@ class PopMessages:
             self._check(wanted)
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
-        cold = [each for each in self._next(wanted) if not self._cold.is_cached(*each)]
-        if cold:
-            return self._pop_cold(connection, request, wanted, cold)
-        return self._pop_or_wait(connection, request, wanted, arrived=True)
-
-    def _next(self, wanted: PopRequest) -> Iterator[tuple[str, int, int, int, Subscription]]:
-        """What may be handed out, see `ColdReads`."""
-        everything = Subscription(wanted.topic)
-        queues = [(wanted.topic, each, wanted.subscription) for each in self._queues(wanted)]
-        retries = [(*place, everything) for place in self._retry_places(wanted)]
-        for topic, queue_id, subscription in [*queues, *retries]:
-            start = self._peeked_position(wanted, topic, queue_id)
-            if start < self._store.max_queue_offset(topic, queue_id):
-                yield topic, queue_id, start, max(1, wanted.count), subscription
+        cold: list[Stretch] = []
+        answer = self._popped(wanted, cold)
+        if answer is None and cold:
+            return self._pop_cold(connection, request, wanted, cold[0])
+        return answer or self._wait(connection, request, wanted, arrived=True)
 
     async def _pop_cold(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        wanted: PopRequest,
-        cold: Iterable[tuple[str, int, int, int, Subscription]],
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, stretch: Stretch
     ) -> RemotingCommand | None:
-        for each in cold:
-            await self._cold.fetch(*each)
-        return self._pop_or_wait(connection, request, wanted, arrived=True)
+        for _ in range(_FETCHES_MOST):
+            await self._cold.fetch(connection, stretch)
+            if connection.closed:
+                return None
+            try:
+                self._check(wanted)
+            except RequestRefusedError as error:
+                return _empty(error.code, error.remark)
+            cold: list[Stretch] = []
+            answer = self._popped(wanted, cold)
+            if answer is not None or not cold:
+                break
+            # others have taken what was fetched
+            stretch = cold[0]
+        else:
+            answer = self._popped(wanted)
+        return answer or self._wait(connection, request, wanted, arrived=True)
 
     def _pop_or_wait(
         self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
     ) -> RemotingCommand | None:
-        answer = self._popped(wanted)
-        if answer is not None:
-            return answer
+        return self._popped(wanted) or self._wait(connection, request, wanted, arrived=arrived)
+
+    def _wait(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        """Let a request wait for which there is nothing now."""
         if not arrived or wanted.poll_ms <= 0:
             return _empty(ResponseCode.POLLING_TIMEOUT, _NOTHING)
 
@@ -229,14 +237,23 @@ class PopMessages:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         wanted.subscription.check_allowed(config)
 
-    def _popped(self, wanted: PopRequest) -> RemotingCommand | None:
-        """What is there now, handed out; None when nothing is."""
+    def _popped(
+        self, wanted: PopRequest, cold: list[Stretch] | None = None
+    ) -> RemotingCommand | None:
+        """What is there now, handed out; None when nothing is.
+
+        Args:
+            wanted: the request.
+            cold: gets what the disk would have to be read for, which is passed over; without it
+                the disk is read.
+        """
         self._turn += 1
         found = _Popped(
             wall_clock_ms(),
             ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
             max(1, wanted.count),
             self._config().max_transfer_bytes_on_message_in_memory,
+            cold=cold,
         )
         retried = not wanted.ordered
         chance = random.randrange(100)  # noqa: S311 - spreads load
@@ -291,6 +308,8 @@ class PopMessages:
         start = self._position(wanted, topic, queue_id, flag)
         following = reached = start
         if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
+            if self._is_passed_over(wanted, found, topic, queue_id, start, flag):
+                return
             try:
                 result = self._get(wanted, found, topic, queue_id, start, flag)
                 messages = result.messages
@@ -328,6 +347,25 @@ class PopMessages:
         most = self._store.max_queue_offset(topic, queue_id)
         found.rest += max(0, most - reached)
         found.unseen |= start < reached < most
+
+    def _is_passed_over(
+        self,
+        wanted: PopRequest,
+        found: _Popped,
+        topic: str,
+        queue_id: int,
+        start: int,
+        flag: int,
+    ) -> bool:
+        if found.cold is None:
+            return False
+        subscription = Subscription(topic) if flag == RETRY else wanted.subscription
+        stretch = Stretch(topic, queue_id, start, found.left, subscription)
+        if self._cold.is_cached(stretch):
+            return False
+        found.cold.append(stretch)
+        found.rest += self._store.max_queue_offset(topic, queue_id) - start
+        return True
 
     def _due_ms(self, wanted: PopRequest, queue_id: int) -> int:
         """Until when a queue waits for what was handed out in order, Unix time."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqcore.broker._direct_pulls import DirectPulls
 from rmqcore.broker.clients import Consumers
-from rmqcore.broker.cold_reads import ColdReads
+from rmqcore.broker.cold_reads import ColdReads, Stretch
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import HeldPull, PullHold
 from rmqcore.broker.matching import SCANNED_MAX, Matched, get_matching
@@ -87,10 +87,10 @@ class PullRequest(NamedTuple):
         """Group, topic and queue."""
         return self.group, self.topic, self.queue_id
 
-    @property
-    def stretch(self) -> tuple[str, int, int, int]:
-        """Topic, queue, the first message and how many."""
-        return self.topic, self.queue_id, max(0, self.queue_offset), self.message_count
+    def stretch(self, subscription: Subscription) -> Stretch:
+        """What is read for it."""
+        offset, count = max(0, self.queue_offset), self.message_count
+        return Stretch(self.topic, self.queue_id, offset, count, subscription)
 
     @property
     def commits(self) -> bool:
@@ -173,19 +173,22 @@ class PullMessages:
         """Answer a pull, or let it wait; the disk is read in another thread."""
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
-        if not self._cold.is_cached(*wanted.stretch, subscription):
-            return self._pull_cold(connection, request, wanted, subscription)
+        stretch = wanted.stretch(subscription)
+        if wanted.place not in self._offsets.resets and not self._cold.is_cached(stretch):
+            if wanted.commits:
+                self._commit(wanted)
+            return self._pull_cold(connection, request, wanted, stretch)
         return self._pull(connection, request, wanted, subscription)
 
     async def _pull_cold(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        wanted: PullRequest,
-        subscription: Subscription,
+        self, connection: Connection, request: RemotingCommand, wanted: PullRequest, cold: Stretch
     ) -> RemotingCommand | None:
-        await self._cold.fetch(*wanted.stretch, subscription)
-        return self._pull(connection, request, wanted, subscription)
+        await self._cold.fetch(connection, cold)
+        if connection.closed:
+            return None
+        # it was committed before; and what was allowed then may be forbidden or gone
+        wanted = wanted._replace(flags=wanted.flags & ~PULL_COMMIT_OFFSET)
+        return self._pull(connection, request, wanted, self._checked(wanted))
 
     def _pull(
         self,
@@ -195,7 +198,7 @@ class PullMessages:
         subscription: Subscription,
     ) -> RemotingCommand | None:
         answer = self._look(wanted, subscription)
-        if wanted.commits and not self._config().is_slave and answer.remark != _RESET:
+        if wanted.commits and answer.remark != _RESET:
             self._commit(wanted)
         if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
             self._wait(connection, request, wanted, subscription)
@@ -211,7 +214,7 @@ class PullMessages:
             subscription = self._checked(wanted)
             if not subscription.by_tags:
                 return None
-            result = self._cold.get_cached(*wanted.stretch, subscription)
+            result = self._cold.get_cached(wanted.stretch(subscription))
         except RmqCoreError:
             # the processor is refused the same, and says so
             return None
@@ -228,7 +231,9 @@ class PullMessages:
         return result
 
     def _commit(self, wanted: PullRequest) -> None:
-        """Take the offset that a pull brings along; one beyond the queue's end is passed over."""
+        """Take the offset that a pull brings along; a slave none, nobody one behind the queue."""
+        if self._config().is_slave:
+            return
         end = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
         if 0 <= wanted.commit_offset <= end:
             self._offsets.commit(*wanted.place, wanted.commit_offset)

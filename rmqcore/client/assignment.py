@@ -205,38 +205,43 @@ class Assignment:
         RocketMQ loses offsets when the first commits of a group for a topic come at the same time:
         each of them makes the table that holds the others.
         """
-        first, *others = queues
-        await self._join(first)
-        await asyncio.gather(*(self._join(queue) for queue in others))
+        rest = iter(queues)
+        for queue in rest:
+            if await self._join(queue):
+                break
+        await asyncio.gather(*(self._join(queue) for queue in rest))
 
-    async def _join(self, queue: MessageQueue) -> None:
+    async def _join(self, queue: MessageQueue) -> bool:
+        """Begin with a queue; whether the broker has an offset of the group for its topic now."""
         try:
-            offset = await self._first_offset(queue)
+            offset, is_stored = await self._first_offset(queue)
         except RemotingError as error:
             logger.warning("group %s: where %s begins: %s", self._group, queue, error)
             self._balance_soon()
-            return
+            return False
         assigned = AssignedQueue(
             queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
         )
         # RocketMQ hands requests to many threads: one that is not waited for may come after the
         # last commit of a consumer that ends soon, and the group would begin anew
-        await self._commit(assigned, wait=True)
+        has_one = is_stored or await self._commit(assigned, wait=True)
         self.queues[queue] = assigned
         assigned.task = asyncio.get_running_loop().create_task(self._pull_on(assigned))
+        return has_one
 
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        """Where to begin; a queue that is new meanwhile is read whole."""
+    async def _first_offset(self, queue: MessageQueue) -> tuple[int, bool]:
+        """Where to begin, and whether the broker says so; a queue that is new is read whole."""
         if not self._broadcasting:
             stored = await self._requests.stored_offset(queue)
             if stored is not None:
-                return stored
+                # brokers of 4.9 say 0 where nothing is stored, too
+                return stored, stored > 0
         is_new = queue not in self._at_start or queue.topic.startswith(RETRY_PREFIX)
         if self._start == "first" or is_new:
-            return 0
+            return 0, False
         if self._start == "last":
-            return await self._requests.max_offset(queue)
-        return await self._requests.offset_at(queue, int(self._start))
+            return await self._requests.max_offset(queue), False
+        return await self._requests.offset_at(queue, int(self._start)), False
 
     async def _leave(self, queues: list[MessageQueue]) -> None:
         left = [self.queues.pop(queue) for queue in queues]
@@ -322,13 +327,16 @@ class Assignment:
                 *(self._commit(each, wait=False) for each in list(self.queues.values()))
             )
 
-    async def _commit(self, assigned: AssignedQueue, *, wait: bool) -> None:
+    async def _commit(self, assigned: AssignedQueue, *, wait: bool) -> bool:
+        """Tell how far the group is; whether that went well."""
         if self._broadcasting:
-            return
+            return True
         try:
             await self._requests.commit(assigned.queue, assigned.commit_offset, wait=wait)
         except RemotingError as error:
             logger.warning("group %s: offset of %s: %s", self._group, assigned.queue, error)
+            return False
+        return True
 
     async def _reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """220: an administrator sets the offsets."""

@@ -6,11 +6,10 @@ Never writes, and does not know the writer: a `PublishedOffset` says how far the
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqcore._codec import BLANK_SIZE, check_record
-from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.errors import CorruptRecordError
 from rmqcore.native.format._message import MessageExt, find_message, status_text
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
 from rmqcore.native.read._log_map import LogMap
@@ -140,15 +139,13 @@ class CommitLog:
         return file.read(position, size)
 
     def fetch(self, begin: int, end: int) -> None:
-        """Read bytes into memory, without the interpreter's lock; nothing where there are none."""
-        while begin < end and (file := self.queue.find(begin)) is not None:
-            position = begin - file.file_from_offset
-            size = min(end - begin, self._readable(file) - position, _FETCHED_AT_ONCE)
-            if size <= 0:
+        """Read bytes into memory without the interpreter's lock; what is not there, not."""
+        while begin < end and (view := self.view(begin, 0)) is not None:
+            file = self.queue.find(begin)
+            size = min(end - begin, view.base_offset + view.end - begin, _FETCHED_AT_ONCE)
+            if file is None:
                 return
-            with suppress(CorruptStoreError):
-                # a get says that the file is too short
-                file.read_into(position, bytearray(size))
+            file.read_into(begin - file.file_from_offset, bytearray(size))
             begin += size
 
     def record_head(self, offset: int) -> tuple[int, int] | None:

@@ -34,6 +34,8 @@ _ALL = 1 << 48
 _LIGHT_QUEUE = "%LMQ%"
 _FILTER_UNITS = 800
 _READ_AHEAD = 1 << 20
+#: bytes that are read from the disk for one get, those between its records included
+_FETCHED_MOST = 16 << 20
 _ENOUGH, _ELSEWHERE, _MISMATCH = 1, 2, 3
 _PAGE_MAX = 1 << 20
 
@@ -165,27 +167,27 @@ class GeneralReads:
     ) -> None:
         """Read into memory what a get needs, without the interpreter's lock."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None or queue.unit_size != UNIT_SIZE:
+        if queue is None or queue.unit_size != UNIT_SIZE or self._log.mapped is None:
             return
         codes = None if tags is None else packed_tags(tags)
         wanted = None if codes is None else set(struct.unpack(f"={len(codes) // 8}q", codes))
         count = max_messages if wanted is None else max_scanned
-        units = queue.read_units(max(queue_offset, queue.min_offset), min(count, _FILTER_UNITS))
-        stretches: list[tuple[int, int]] = []
-        left, size = max_messages, 0
-        for begin, record_size, code in UNIT.iter_unpack(units):
-            if record_size > self._log.queue.file_size or (wanted and code not in wanted):
+        units = queue.read_units(max(queue_offset, queue.min_offset), min(count, _ALL))
+        begin = end = -1
+        left, records = _FETCHED_MOST, 0
+        for at, size, code in UNIT.iter_unpack(queue.with_tags_codes(units)):
+            if size > _FETCHED_MOST or (wanted is not None and code not in wanted):
                 continue
-            size += record_size
-            if left == 0 or (stretches and size > max_bytes):
+            records += size
+            if max_messages == 0 or left < size or (end >= 0 and records > max_bytes):
                 break
-            left -= 1
-            if stretches and 0 <= begin - stretches[-1][1] <= GAP:
-                stretches[-1] = (stretches[-1][0], begin + record_size)
-            else:
-                stretches.append((begin, begin + record_size))
-        for begin, end in stretches:
-            self._log.fetch(begin, end)
+            max_messages -= 1
+            if end < 0 or not 0 <= at - end <= GAP:
+                self._log.fetch(begin, end)
+                begin = at
+            left -= max(0, at + size - max(begin, end))
+            end = at + size
+        self._log.fetch(begin, end)
 
     def _collect(
         self,

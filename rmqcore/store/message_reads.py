@@ -7,6 +7,7 @@ with the writers and takes the general path, `general_reads.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
@@ -192,21 +193,24 @@ class MessageReads:
         Raises:
             ArgumentError: an argument is none.
         """
-        topic, queue_id = _queue(topic, queue_id)
-        _check_bounds(queue_offset, bounds)
         fast = self._reader.fast
         if fast is None:
             return True
         tags = bounds["tags"]
-        return fast.is_cached(
-            topic,
-            queue_id,
-            queue_offset,
-            bounds["max_messages"],
-            bounds["max_bytes"],
-            None if tags is None else packed_tags(tags),
-            bounds["max_scanned"],
-        )
+        try:
+            return fast.is_cached(
+                topic,
+                queue_id,
+                queue_offset,
+                bounds["max_messages"],
+                bounds["max_bytes"],
+                None if tags is None else packed_tags(tags),
+                bounds["max_scanned"],
+            )
+        except (TypeError, OverflowError, AttributeError):
+            _queue(topic, queue_id)
+            _check_bounds(queue_offset, bounds)
+            raise
 
     def fetch(
         self, topic: str, queue_id: int, queue_offset: int, **bounds: Unpack[GetBounds]
@@ -228,7 +232,9 @@ class MessageReads:
         topic, queue_id = _queue(topic, queue_id)
         _check_bounds(queue_offset, bounds)
         self._see_queue(topic, queue_id)
-        self._reader.fetch(topic, queue_id, queue_offset, **bounds)
+        with suppress(CorruptStoreError, OSError):
+            # the get says what is wrong
+            self._reader.fetch(topic, queue_id, queue_offset, **bounds)
 
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue, sorted."""

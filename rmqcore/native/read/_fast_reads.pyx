@@ -8,9 +8,10 @@ general path, `store/general_reads.py`.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MIN, INT64_MAX, int32_t, int64_t, uint8_t
 cimport cython
 
+from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._bytes cimport load_i32, load_i64
 from rmqcore.native.read._get_result cimport GetMessageResult
@@ -33,7 +34,7 @@ cdef extern from *:
     #include <stdint.h>
     #include <sys/mman.h>
     #include <sys/uio.h>
-    /* As pread, without waiting for the disk: fewer bytes than that, or EAGAIN. */
+    /* As pread of what is in memory: fewer bytes than that, or -1; -2 where that is not told. */
     static ssize_t rmq_read_cached(int fd, void* into, size_t size, int64_t at) {
     #ifdef RWF_NOWAIT
         struct iovec there = {into, size};
@@ -41,7 +42,7 @@ cdef extern from *:
         if (done >= 0 || errno == EAGAIN)
             return done;
     #endif
-        return pread(fd, into, size, at);
+        return -2;
     }
     #define RMQ_PAGES_AT_ONCE 256
     /* Whether all of a mapping's pages are in memory; also where the system does not say. */
@@ -132,10 +133,20 @@ cdef class UnitQueue:
         handle = file.handle
         fd = handle.fd
         if not waits:
-            return count if rmq_read_cached(fd, into, size, at - start) == size else -1
+            done = rmq_read_cached(fd, into, size, at - start)
+            if done != -2:
+                return count if done == size else -1
         with nogil:
             done = pread(fd, into, size, at - start)
         return count if done == size else 0
+
+    cdef Py_ssize_t read_part(self, int64_t offset, Py_ssize_t count, uint8_t* into) except -2:
+        """As `read` without waiting, of those units that lie in the first one's file."""
+        cdef Py_ssize_t done = self.read(offset, count, into, False)
+        cdef int64_t room = self.stop // UNIT_SIZE - offset
+        if done == 0 and 0 < room < count:
+            done = self.read(offset, <Py_ssize_t>room, into, False)
+        return done
 
 
 cdef int64_t whole_number(object value) except? -1:
@@ -158,13 +169,18 @@ cdef struct Wanted:
 
 
 cdef inline bint has_code(bytes codes, bytes_t behind) noexcept:
-    """Whether the unit that ends there has one of the codes; True without any."""
+    """Whether the unit that ends there has one of the codes; True without any.
+
+    True also for the address of a code, which lies below those of 32 bits.
+    """
     cdef const int64_t* code
     cdef const int64_t* end
     cdef int64_t own
     if codes is None:
         return True
     own = load_i64(behind - UNIT_SIZE + UNIT_TAGS_CODE_AT)
+    if own < INT32_MIN:
+        return True
     code = <const int64_t*>PyBytes_AS_STRING(codes)
     end = code + PyBytes_GET_SIZE(codes) // 8
     while code < end and code[0] != own:
@@ -343,8 +359,8 @@ cdef class FastReads:
             max_scanned: with ``tags_codes``, how many units are looked at.
 
         Returns:
-            True also where it cannot be told: no such queue, units that are not the ordinary ones
-            or lie in two files, another system than Linux.
+            True also where it cannot be told: no such queue, units that are not the ordinary ones,
+            another system than Linux.
         """
         cdef uint8_t units[UNITS_MAX * 20]
         cdef UnitQueue queue
@@ -360,7 +376,7 @@ cdef class FastReads:
             return True
         while left > 0 and wanted.messages > 0 and offset < queue.max_offset:
             count = <Py_ssize_t>min(UNITS_MAX, left, queue.max_offset - offset)
-            count = queue.read(offset, count, units, False)
+            count = queue.read_part(offset, count, units)
             if count < 1:
                 return count == 0
             if not self.are_cached(units, count, tags_codes, &wanted):
@@ -379,6 +395,8 @@ cdef class FastReads:
         cdef bytes_t record = NULL
         cdef bytes_t first = NULL
         cdef bytes_t end = NULL
+        cdef BufferHold hold
+        cdef BufferHold held = None
         if self.end.observe() - load_i64(unit) <= LATELY:
             wanted.messages = 0
             return True
@@ -393,12 +411,13 @@ cdef class FastReads:
             wanted.messages -= 1
             wanted.bytes -= size
             wanted.is_first = False
-            if self.log.find(at, &record, &readable) is None or size > readable:
+            hold = self.log.find(at, &record, &readable)
+            if hold is None or size > readable:
                 return False
-            if first == NULL or not 0 <= record - end <= GAP_MAX:
+            if hold is not held or not 0 <= record - end <= GAP_MAX:
                 if first != NULL and not rmq_in_memory(first, end, SYSTEM_PAGE_SIZE):
                     return False
-                first = record
+                first, held = record, hold
             end = record + size
         return first == NULL or rmq_in_memory(first, end, SYSTEM_PAGE_SIZE)
 
