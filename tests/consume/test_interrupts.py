@@ -8,16 +8,21 @@ import time
 from itertools import count
 
 import rmqcore
+from rmqcore.store.consume.due_times import DueTimes
 from rmqcore.store.consume.lease_queue import TIMES_MAX
 
 TOPIC = {"T": "*"}
 
 
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-
 def test_an_interrupt_leaves_nobody_waiting(store_path):
+    armed, interrupts = False, 0
+
+    def interrupt(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
     with rmqcore.open_store(store_path) as store:
         for number in range(4):
             store.put("T", b"%d" % number)
@@ -29,23 +34,39 @@ def test_an_interrupt_leaves_nobody_waiting(store_path):
                 if time.monotonic() > end:
                     break
                 try:
+                    armed = True
                     signal.setitimer(signal.ITIMER_REAL, 0.00002 + number % 50 / 100_000)
-                    # a finalizer may have swallowed the interrupt
-                    while time.monotonic() < end:
+                    # one that a finalizer has swallowed is sent again
+                    while armed and time.monotonic() < end:
                         places = [each.place for each in store.lease("g", TOPIC, lease_ms=100)]
                         store.give_back("g", places, delay_ms=0, max_reconsume_times=1 << 30)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    armed = False
                 except KeyboardInterrupt:
-                    pass
+                    interrupts += 1
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+        assert interrupts > 20
         told = []
         asking = threading.Thread(target=lambda: told.append(store.lag("g", TOPIC)), daemon=True)
         asking.start()
         asking.join(10)
         ((lag,),) = told
         assert lag.ready + lag.leased == 4
+
+
+def test_who_is_interrupted_among_leases_that_end_finds_the_others_again():
+    due = DueTimes()
+    due.add(0, 1, 5, 3)
+    due.add(0, 2, 9)
+    for pair in due.until(1000):
+        assert pair == (1, 5)
+        break
+    due.add(0, 3, 1)
+    assert list(due.until(1000)) == [(1, 5), (1, 6), (1, 7), (2, 9), (3, 1)]
+    assert due.next_ms() is None
+    due.add(0, 4, 1)
+    assert list(due.until(1000)) == [(4, 1)]
 
 
 def test_a_message_that_has_come_as_often_as_is_counted_comes_again(store_path):

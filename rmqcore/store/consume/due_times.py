@@ -14,6 +14,8 @@ _SLOT_BITS: Final = 4
 class DueTimes:
     """Pairs (queue, offset) by the time at which they are looked at again.
 
+    A signal handler may raise between any two steps: each of them leaves a table that can be used.
+
     A pair whose time changes is added once more; who looks at it knows which time holds.
     """
 
@@ -23,21 +25,28 @@ class DueTimes:
 
     def add(self, due_ms: int, queue: int, offset: int, count: int = 1) -> None:
         """Look at messages of a queue that follow one another at a time, or a little later."""
+        pairs = array("q", [each for n in range(count) for each in (queue, offset + n)])
         number = due_ms >> _SLOT_BITS
         slot = self._slots.get(number)
         if slot is None:
-            slot = self._slots[number] = array("q")
+            # a time without a slot is passed over, a slot without its time would never be looked at
             heapq.heappush(self._order, number)
-        for each in range(offset, offset + count):
-            slot.append(queue)
-            slot.append(each)
+            self._slots[number] = pairs
+        else:
+            slot.extend(pairs)
 
     def next_ms(self) -> int | None:
         """When to call `until` next, Unix milliseconds; None when there is nothing to wait for."""
         return (self._order[0] + 1) << _SLOT_BITS if self._order else None
 
     def until(self, now_ms: int) -> Iterator[tuple[int, int]]:
-        """Take out the pairs (queue, offset) whose time has come."""
+        """Take out the pairs (queue, offset) whose time has come.
+
+        A slot goes when all of it was looked at: who is interrupted begins anew with it.
+        """
         while self._order and (self._order[0] + 1) << _SLOT_BITS <= now_ms:
-            pairs = iter(self._slots.pop(heapq.heappop(self._order)))
+            number = self._order[0]
+            pairs = iter(self._slots.get(number, ()))
             yield from zip(pairs, pairs, strict=True)
+            self._slots.pop(number, None)
+            heapq.heappop(self._order)
