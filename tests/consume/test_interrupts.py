@@ -53,11 +53,19 @@ def test_an_interrupt_leaves_nobody_waiting(store_path):
         asking.join(10)
         ((lag,),) = told
         assert lag.ready + lag.leased == 4
+        # and none of them is leased for ever
+        came, end = set(), time.monotonic() + 30
+        while len(came) < 4 and time.monotonic() < end:
+            leases = store.lease("g", TOPIC, max_reconsume_times=1 << 30)
+            came.update(each.place.queue_offset for each in leases)
+            time.sleep(0.01)
+        assert came == set(range(4))
 
 
 def test_who_is_interrupted_among_leases_that_end_finds_the_others_again():
     due = DueTimes()
-    due.add(0, 1, 5, 3)
+    for offset in (5, 6, 7):
+        due.add(0, 1, offset)
     due.add(0, 2, 9)
     for pair in due.until(1000):
         assert pair == (1, 5)

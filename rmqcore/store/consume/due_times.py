@@ -23,17 +23,15 @@ class DueTimes:
         self._slots: dict[int, array[int]] = {}
         self._order: list[int] = []
 
-    def add(self, due_ms: int, queue: int, offset: int, count: int = 1) -> None:
-        """Look at messages of a queue that follow one another at a time, or a little later."""
-        pairs = array("q", [each for n in range(count) for each in (queue, offset + n)])
+    def add(self, due_ms: int, queue: int, offset: int) -> None:
+        """Look at a message of a queue at a time, or a little later."""
         number = due_ms >> _SLOT_BITS
         slot = self._slots.get(number)
         if slot is None:
             # a time without a slot is passed over, a slot without its time would never be looked at
             heapq.heappush(self._order, number)
-            self._slots[number] = pairs
-        else:
-            slot.extend(pairs)
+            slot = self._slots[number] = array("q")
+        slot.extend((queue, offset))
 
     def next_ms(self) -> int | None:
         """When to call `until` next, Unix milliseconds; None when there is nothing to wait for."""

@@ -36,7 +36,6 @@ class LeaseQueue:
         "_order",
         "_returned",
         "committed",
-        "free",
         "group",
         "number",
         "position",
@@ -55,7 +54,6 @@ class LeaseQueue:
     def begin(self, position: int) -> None:
         """Be done with all before an offset, and with nothing behind it."""
         self.position = position
-        self.free = 0
         #: by offset: when its lease ends, how often it was handed out, who has it; in one number
         self._open: dict[int, int] = {}
         #: offsets in the order of their first lease; those that are done with go when they lead
@@ -75,6 +73,14 @@ class LeaseQueue:
         while self._order and self._order[0] not in self._open:
             self._order.popleft()
         return self._order[0] if self._order else self.position
+
+    @property
+    def free(self) -> int:
+        """Messages that may be handed out again now."""
+        return len({each for each in self._returned if self._is_free(each)})
+
+    def _is_free(self, offset: int) -> bool:
+        return offset in self._open and self.due_ms(offset) == 0
 
     def is_open(self, offset: int) -> bool:
         """Tell whether a message was handed out and is not acknowledged."""
@@ -115,17 +121,16 @@ class LeaseQueue:
         """
         value = due_ms << _TIMES_BITS | min(times, TIMES_MAX)
         value = value << _HOLDER_BITS | holder
+        # a signal handler may raise between any two steps: what is in the other two and not in
+        # `_open` is passed over
         for each in range(offset, offset + count):
-            if each >= self.position:
+            if each not in self._open:
+                if each < self.position:
+                    continue
                 self._order.append(each)
-            elif each not in self._open:
-                continue
-            elif self.due_ms(each) == 0:
-                self.free -= 1
-            self._open[each] = value
             if due_ms == 0:
-                self.free += 1
                 heapq.heappush(self._returned, each)
+            self._open[each] = value
         self.position = max(self.position, offset + count)
 
     def give_free(self, offset: int) -> None:
@@ -134,12 +139,7 @@ class LeaseQueue:
 
     def done(self, offset: int) -> bool:
         """Be done with a message; False when it was not open."""
-        value = self._open.pop(offset, None)
-        if value is None:
-            return False
-        if value >> _HOLDER_BITS + _TIMES_BITS == 0:
-            self.free -= 1
-        return True
+        return self._open.pop(offset, None) is not None
 
     def done_with(self, offset: int, count: int) -> None:
         """Be done with messages that follow one another, were they handed out or not."""
@@ -162,7 +162,7 @@ class LeaseQueue:
         """The first message that may be handed out again; None when none may."""
         while self._returned:
             offset = self._returned[0]
-            if offset in self._open and self.due_ms(offset) == 0:
+            if self._is_free(offset):
                 return offset
             heapq.heappop(self._returned)
         return None

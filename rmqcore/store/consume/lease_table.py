@@ -385,9 +385,10 @@ class LeaseTable:
         """Let an open message come again at another time; 0 is at once."""
         times = queue.times(offset)
         self.write((Leased(queue.number, offset, 1, due_ms, holder, times),))
-        queue.lease(offset, 1, due_ms, holder, times)
         if due_ms:
+            # before it counts, so that an interrupt leaves none that never ends
             self.due.add(due_ms, queue.number, offset)
+        queue.lease(offset, 1, due_ms, holder, times)
 
     def finish(self, queues: Mapping[LeaseQueue, Iterable[int]]) -> None:
         """Be done with messages that are open, by queue."""

@@ -177,11 +177,15 @@ class Leases:
                     queue.done(offset)
                     entries.append(Done(queue.number, offset, 1))
                     continue
+                # before it counts as leased: an interrupt leaves no lease that never ends
+                self._table.due.add(due_ms, queue.number, offset)
                 queue.lease(offset, 1, due_ms, holder, times)
                 entries.append(Leased(queue.number, offset, 1, due_ms, holder, times))
                 items.append((offset, times, item))
             if len(items) < taken.left:
                 fresh, following = self._fresh(queue, taken, taken.left - len(items))
+                for offset, _ in fresh:
+                    self._table.due.add(due_ms, queue.number, offset)
                 for offset, count, _ in runs_of((each, 0) for each, _ in fresh):
                     queue.lease(offset, count, due_ms, holder, 1)
                     entries.append(Leased(queue.number, offset, count, due_ms, holder, 1))
@@ -195,7 +199,6 @@ class Leases:
             raise
         queue.pass_over(following)
         for offset, times, item in items:
-            self._table.due.add(due_ms, queue.number, offset)
             taken.add(queue, item, Lease(queue.topic, queue.queue_id, offset, times - 1, due_ms))
         self._table.tell(queue)
 
