@@ -308,10 +308,14 @@ class PopMessages:
         start = self._position(wanted, topic, queue_id, flag)
         following = reached = start
         if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
-            if self._is_passed_over(wanted, found, topic, queue_id, start, flag):
+            subscription = Subscription(topic) if flag == RETRY else wanted.subscription
+            stretch = Stretch(topic, queue_id, start, found.left, subscription)
+            if found.cold is not None and not self._cold.is_cached(stretch):
+                found.cold.append(stretch)
+                found.rest += self._store.max_queue_offset(topic, queue_id) - start
                 return
             try:
-                result = self._get(wanted, found, topic, queue_id, start, flag)
+                result = self._get(stretch, max(1, found.left_bytes))
                 messages = result.messages
             except CorruptStoreError:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
@@ -348,25 +352,6 @@ class PopMessages:
         found.rest += max(0, most - reached)
         found.unseen |= start < reached < most
 
-    def _is_passed_over(
-        self,
-        wanted: PopRequest,
-        found: _Popped,
-        topic: str,
-        queue_id: int,
-        start: int,
-        flag: int,
-    ) -> bool:
-        if found.cold is None:
-            return False
-        subscription = Subscription(topic) if flag == RETRY else wanted.subscription
-        stretch = Stretch(topic, queue_id, start, found.left, subscription)
-        if self._cold.is_cached(stretch):
-            return False
-        found.cold.append(stretch)
-        found.rest += self._store.max_queue_offset(topic, queue_id) - start
-        return True
-
     def _due_ms(self, wanted: PopRequest, queue_id: int) -> int:
         """Until when a queue waits for what was handed out in order, Unix time."""
         key = (wanted.topic, wanted.group, queue_id)
@@ -375,25 +360,16 @@ class PopMessages:
         most = self._store.max_queue_offset(wanted.topic, queue_id)
         return self._order.due_ms(key, wanted.attempt_id, most)
 
-    def _get(
-        self,
-        wanted: PopRequest,
-        found: _Popped,
-        topic: str,
-        queue_id: int,
-        start: int,
-        flag: int,
-    ) -> GetMessageResult | Matched:
-        count, most = found.left, max(1, found.left_bytes)
-        if wanted.subscription.by_tags or flag == RETRY:
-            tags = None if flag == RETRY else wanted.subscription.tags
+    def _get(self, stretch: Stretch, max_bytes: int) -> GetMessageResult | Matched:
+        topic, queue_id, start, count, subscription = stretch
+        if subscription.by_tags:
             return self._store.get_message(
                 topic,
                 queue_id,
                 start,
                 max_messages=count,
-                max_bytes=most,
-                tags=tags,
+                max_bytes=max_bytes,
+                tags=subscription.tags,
                 max_scanned=max(SCANNED_MAX, count),
             )
         return get_matching(
@@ -401,9 +377,9 @@ class PopMessages:
             topic,
             queue_id,
             start,
-            wanted.subscription.condition,
+            subscription.condition,
             max_messages=count,
-            max_bytes=most,
+            max_bytes=max_bytes,
         )
 
     def _add(

@@ -94,7 +94,7 @@ class TimerMessages:
         #: the queue offsets of the heap, in blocks, of which the first is found fast
         self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._read_offset = 0
-        #: the last message that was read from the disk to be delivered
+        #: the last message that was to be read from the disk before it is delivered
         self._fetched = -1
         #: what a recall marker has named, until its second is over
         self._recalled: dict[str, int] = {}
@@ -253,7 +253,7 @@ class TimerMessages:
             offset = self._heap[0].queue_offset
             if not self._is_cached(offset):
                 await asyncio.to_thread(self._store.fetch, TIMER_TOPIC, 0, offset, **_ONE)
-                # its file may not be mapped yet
+                # what could not be fetched is not tried again: the get says why
                 self._fetched = offset
 
     def _is_cached(self, offset: int) -> bool:

@@ -440,8 +440,9 @@ class Leases:
             oldest = max(least, min(stored or 0, most))
             return QueueLag(topic, queue_id, oldest, most - oldest, 0)
         self._table.follow_reset(queue)
-        ready = max(0, most - max(queue.position, least)) + queue.free
-        return QueueLag(topic, queue_id, queue.oldest, ready, len(queue) - queue.free)
+        free = queue.free
+        ready = max(0, most - max(queue.position, least)) + free
+        return QueueLag(topic, queue_id, queue.oldest, ready, len(queue) - free)
 
     def purge(self, group: str, topic: str) -> int:
         """Be done with all that is ready; see `MessageStore.purge`."""
