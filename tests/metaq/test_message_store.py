@@ -509,7 +509,6 @@ def test_a_store_left_open_at_exit_loses_nothing(config, tmp_path):
             assert [m.message_id for m in store.messages()] == [message_id]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # hit a finalizer
 @pytest.mark.parametrize("threshold", [0, 10])
 def test_interrupts_inside_appends_lose_nothing_and_hang_nothing(open_store, rng, threshold):
     armed = False
