@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rmqcore.native.base._mapped import MappedRegion
     from rmqcore.native.log._tail import LogTail
 
+#: bytes of the first record that a commit writes last: without its size, nothing behind it counts
+_SIZE_WORD = 4
 #: how long a put waits for the next log file
 ROLL_TIMEOUT_S = 1e6
 
@@ -223,7 +225,7 @@ class CommitLogWriter:
         self._take_position()
         for file in self._queue.files:
             if file.write_buffer is not None:
-                file.commit()
+                file.commit(goes_last=_SIZE_WORD)
                 if file.full and file.file_from_offset != self.attached_offset:
                     file.write_buffer = None
         end = self._queue.max_offset

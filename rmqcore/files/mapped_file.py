@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _ZEROS = bytes(1 << 20)
+_PAGE = resource.getpagesize()
 #: bytes of the blocks that a file's status counts
 _BLOCK_SIZE = 512
 #: bytes of the largest folio that a file system makes
@@ -39,6 +40,16 @@ def holds_nothing(path: Path) -> bool:
             if data.strip(b"\0"):
                 return False
     return True
+
+
+def zero_pages(fd: int, start: int, stop: int) -> None:
+    """Write zeros to a file from byte ``stop`` back to ``start``, page by page.
+
+    A kill breaks a write off between two pages. What it leaves here is the front as it was.
+    """
+    for page in reversed(range(start - start % _PAGE, stop, _PAGE)):
+        begin = max(page, start)
+        os.pwrite(fd, _ZEROS[: min(page + _PAGE, stop) - begin], begin)
 
 
 def _descriptors_allowed() -> int:
@@ -461,18 +472,19 @@ class MappedFile:
     def zero_from(self, position: int) -> None:
         """Make everything from ``position`` on read as zeros, so that no old tail comes back.
 
-        Space that is reserved stays reserved, and no more of it becomes so.
+        Space that is reserved stays reserved, and no more of it becomes so. It goes from the end to
+        the front: whoever is killed in the middle leaves no good record behind zeros.
         """
         handle = self.handle
         changed = False
-        for start, stop in self.data_stretches(position):
-            for at in range(start, stop, len(_ZEROS)):
+        for start, stop in reversed(self.data_stretches(position)):
+            for at in reversed(range(start, stop, len(_ZEROS))):
                 zeros = _ZEROS[: stop - at]
                 if os.pread(handle.fd, len(zeros), at) == zeros:
                     continue
                 changed = True
                 if not zero_range(handle.fd, at, len(zeros)):
-                    os.pwrite(handle.fd, zeros, at)
+                    zero_pages(handle.fd, at, at + len(zeros))
         if changed:
             sync_data(handle.fd)
 
@@ -525,12 +537,19 @@ class MappedFile:
         """Say that the first ``position`` bytes are written, committed and flushed."""
         self.wrote_position = self.committed_position = self.flushed_position = position
 
-    def commit(self) -> None:
-        """Copy what the transient pool's buffer holds beyond the committed position to the file."""
+    def commit(self, *, goes_last: int) -> None:
+        """Copy what the transient pool's buffer holds beyond the committed position to the file.
+
+        Args:
+            goes_last: so many bytes at the front of it are written last, by themselves: a kill may
+                break off the write of the others.
+        """
         wrote = self.wrote_position
         if self.write_buffer is not None and wrote > self.committed_position:
             start = self.committed_position
-            self.write(start, memoryview(self.write_buffer)[start:wrote])
+            data = memoryview(self.write_buffer)[start:wrote]
+            self.write(start + goes_last, data[goes_last:])
+            self.write(start, data[:goes_last])
             self.committed_position = wrote
 
     def flush(self) -> int:

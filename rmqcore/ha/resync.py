@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.mapped_file import zero_pages
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, make_directory, room_at, sync_directory, sync_file
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
@@ -394,7 +395,5 @@ def _copy_end(path: Path, to: Path, at: int, size: int) -> None:
 def _blank_end(path: Path, at: int, size: int) -> None:
     """Write zeros from the end of a file to a position: what is left at any moment is a log."""
     with path.open("r+b", buffering=0) as file:
-        for position in reversed(range(at, size, _LOOK)):
-            file.seek(position)
-            file.write(bytes(min(_LOOK, size - position)))
+        zero_pages(file.fileno(), at, size)
         os.fsync(file.fileno())

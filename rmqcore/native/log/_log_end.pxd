@@ -5,6 +5,7 @@ cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._bytes cimport expect_write
+from rmqcore.native.format._record cimport bytes_t
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -29,7 +30,9 @@ cdef class LogEnd:
     cdef readonly int64_t file_from_offset
     cdef int64_t file_size
     cdef int64_t wrote
-    # of a slave: the last bytes written that are no whole record yet; 0 in a master
+    # of a slave: the first bytes of a record whose rest has not come, and how many; in a master 0
+    cdef uint8_t* part
+    cdef int64_t part_room
     cdef int64_t partial
     cdef readonly PublishedOffset end
     cdef int64_t last_timestamp
@@ -42,8 +45,12 @@ cdef class LogEnd:
     cdef bint awaited
     cdef PyThread_type_lock woken
     cdef int64_t timestamp(self) noexcept nogil
+    cdef int append_records(self, bytes_t data, int64_t size, int64_t* whole) noexcept nogil
+    cdef int64_t complete(self, bytes_t data, int64_t size) noexcept nogil
+    cdef bint has_room_for(self, int64_t size) noexcept nogil
+    cdef void store_record(self, int64_t position, bytes_t record, int64_t size) noexcept nogil
     cdef int check_records(
-        self, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp
+        self, bytes_t data, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp
     ) noexcept nogil
 
     @cython.final

@@ -6,17 +6,20 @@ A `LogEnd` owns the wrote position, and publishes the offset up to which the log
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed
-from rmqcore.native.format._bytes cimport publish_i32, store_i32
+from rmqcore.native.format._bytes cimport load_i32, publish_i32, store_i32
 from rmqcore.native.format._layout cimport (
     BLANK, BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK, OK, PARTIAL,
 )
-from rmqcore.native.format._record cimport CHECK_BODY, RecordHead, next_record, rmq_crc32_init
+from rmqcore.native.format._record cimport (
+    CHECK_BODY, RecordHead, bytes_t, next_record, rmq_crc32_init,
+)
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 from rmqcore.native.format._message import status_text
@@ -25,6 +28,8 @@ rmq_crc32_init()
 
 # Store times do not step back when the clock does, up to this much.
 cdef int64_t CLOCK_STEP_BACK_MAX_MS = 10000
+# Beside the statuses of `next_record`.
+cdef int NO_MEMORY = -1000
 
 
 cdef int64_t wall_clock_ms() noexcept nogil:
@@ -60,6 +65,7 @@ cdef class LogEnd:
         pthread_mutex_destroy(&self.lock)
         if self.woken != NULL:
             PyThread_free_lock(self.woken)
+        free(self.part)
 
     cdef int64_t timestamp(self) noexcept nogil:
         cdef int64_t now = self.fixed_time_ms if self.fixed_time_ms else wall_clock_ms()
@@ -175,14 +181,18 @@ cdef class LogEnd:
 
     @property
     def appended_offset(self) -> int:
-        """Physical offset behind the last byte written, be it in the middle of a record."""
-        return self.file_from_offset + self.wrote
+        """Physical offset behind the last byte appended, be it in the middle of a record."""
+        return self.file_from_offset + self.wrote + self.partial
 
     def append_data(self, data, int64_t phy_offset):
         """Append bytes that a master has already encoded; `max_offset` moves by whole records.
 
+        A part of a record is kept apart until the rest has come: in the log it could pass for a
+        whole one whose properties are zeros.
+
         Args:
-            data: bytes of the master's log, which may begin and end inside a record.
+            data: bytes of the master's log, which may begin and end inside a record; they must not
+                change meanwhile.
             phy_offset: where they lie there; must be `appended_offset`.
 
         Returns:
@@ -190,7 +200,8 @@ cdef class LogEnd:
 
         Raises:
             MessageIllegalError: ``phy_offset`` is not where this log ends.
-            CorruptRecordError: the bytes are no records of this place; nothing was written.
+            CorruptRecordError: the bytes are no records of this place; nothing was appended.
+            MemoryError: a part of a record cannot be kept; nothing was appended.
 
         Source: RocketMQ store/CommitLog.java, appendData.
         Differs: RocketMQ appends whatever comes.
@@ -198,54 +209,132 @@ cdef class LogEnd:
         cdef Py_buffer held
         cdef int answer = 0
         cdef int status = OK
-        cdef int64_t whole = 0, count = 0, store_timestamp = 0
+        cdef int64_t whole = 0
         PyObject_GetBuffer(data, &held, PyBUF_SIMPLE)
         self.acquire()
         if not self.follows or self.base == NULL:
             answer = ANSWER_REFUSED
-        elif phy_offset != self.file_from_offset + self.wrote:
+        elif phy_offset != self.file_from_offset + self.wrote + self.partial:
             answer = -1
-        elif held.len > self.file_size - self.wrote:
+        elif held.len > self.file_size - self.wrote - self.partial:
             answer = ANSWER_END_OF_FILE
         else:
-            whole = self.wrote - self.partial
             with nogil:
-                memcpy(self.base + self.wrote, held.buf, held.len)
-                status = self.check_records(
-                    self.wrote + held.len, &whole, &count, &store_timestamp
-                )
-                if status != OK:
-                    memset(self.base + self.wrote, 0, held.len)
-            if status == OK:
-                self.put_count += count
-                self.put_size += held.len
-                self.wrote += held.len
-                self.partial = self.wrote - whole
-                if store_timestamp:
-                    self.last_timestamp = store_timestamp
-                self.end.publish(self.file_from_offset + whole)
-                if self.awaited:
-                    self.wake()
+                status = self.append_records(<bytes_t>held.buf, held.len, &whole)
+            if self.awaited and status == OK:
+                self.wake()
         self.release()
         PyBuffer_Release(&held)
         if answer == -1:
             raise MessageIllegalError(
                 f"data of {phy_offset} does not follow {self.appended_offset}"
             )
+        if status == NO_MEMORY:
+            raise MemoryError
         if status != OK:
             at = self.file_from_offset + whole
             raise CorruptRecordError("the master's data", at, status_text(status))
         return answer or True
 
-    cdef int check_records(
-        self, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp
-    ) noexcept nogil:
-        """Move ``whole`` over the whole records below ``stop``; OK, or what is no record there."""
+    cdef int append_records(self, bytes_t data, int64_t size, int64_t* whole) noexcept nogil:
+        """Check all records, then store the whole ones; OK, or what lies at ``whole``.
+
+        They are stored one behind the other, and each one's size word last: of a copy that a kill
+        breaks off, any bytes may be missing, its first ones, too (`memcpy` may store them last). In
+        front of good records that would be damage; behind the last one it is nothing.
+        """
+        cdef int64_t count = 0, store_timestamp = 0, at = 0, step
+        cdef int64_t stop = self.wrote + self.partial + size
+        cdef int64_t position = self.wrote
+        cdef int status = OK
+        whole[0] = position
+        if self.partial:
+            at = self.complete(data, size)
+            if at < 0:
+                return NO_MEMORY
+            status = self.check_records(
+                self.part, position + self.partial + at, whole, &count, &store_timestamp
+            )
+        if status == OK and at < size:
+            status = self.check_records(data + at, stop, whole, &count, &store_timestamp)
+        if status != OK:
+            return status
+        if not self.has_room_for(stop - whole[0]):
+            return NO_MEMORY
+        if self.partial and position < whole[0]:
+            step = self.partial + at
+            self.store_record(position, self.part, step)
+            position += step
+        while position < whole[0]:
+            step = min(max(load_i32(data + at), BLANK_SIZE_MIN), whole[0] - position)
+            self.store_record(position, data + at, step)
+            position += step
+            at += step
+        if at < size:
+            memcpy(self.part, data + at, size - at)
+        self.put_count += count
+        self.put_size += size
+        self.wrote = whole[0]
+        self.partial = stop - whole[0]
+        if store_timestamp:
+            self.last_timestamp = store_timestamp
+        self.end.publish(self.file_from_offset + self.wrote)
+        return OK
+
+    cdef int64_t complete(self, bytes_t data, int64_t size) noexcept nogil:
+        """Copy what ``data`` has of the record whose first bytes are kept; how much that is.
+
+        Returns:
+            that; -1 when there is no memory.
+        """
         cdef RecordHead head
+        cdef int64_t at = 0, step
+        cdef int status
+        while at < size:
+            status = next_record(
+                self.part, self.partial + at, self.file_from_offset + self.wrote,
+                self.file_from_offset + self.file_size, 0, &head,
+            )
+            if status == PARTIAL:
+                step = min(size - at, head.total_size - self.partial - at)
+            elif status == BLANK:
+                step = size - at
+            else:
+                break
+            if not self.has_room_for(self.partial + at + step):
+                return -1
+            memcpy(self.part + self.partial + at, data + at, step)
+            at += step
+        return at
+
+    cdef bint has_room_for(self, int64_t size) noexcept nogil:
+        """Make room for a part of so many bytes; False when there is no memory."""
+        cdef uint8_t* grown
+        if size > self.part_room:
+            grown = <uint8_t*>realloc(self.part, 2 * size)
+            if grown == NULL:
+                return False
+            self.part, self.part_room = grown, 2 * size
+        return True
+
+    cdef void store_record(self, int64_t position, bytes_t record, int64_t size) noexcept nogil:
+        memcpy(self.base + position + 4, record + 4, size - 4)
+        publish_i32(self.base + position, load_i32(record))
+
+    cdef int check_records(
+        self, bytes_t data, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp
+    ) noexcept nogil:
+        """Move ``whole``, where ``data`` begins, over the whole records below ``stop``.
+
+        Returns:
+            OK, or what is no record there.
+        """
+        cdef RecordHead head
+        cdef int64_t begin = whole[0]
         cdef int status
         while whole[0] < stop:
             status = next_record(
-                self.base + whole[0], stop - whole[0], self.file_from_offset + whole[0],
+                data + whole[0] - begin, stop - whole[0], self.file_from_offset + whole[0],
                 self.file_from_offset + self.file_size, CHECK_BODY, &head,
             )
             if status == OK:
@@ -263,8 +352,5 @@ cdef class LogEnd:
     def drop_partial(self) -> None:
         """Take back the bytes behind the last whole record."""
         self.acquire()
-        if self.partial and self.base != NULL:
-            self.wrote -= self.partial
-            memset(self.base + self.wrote, 0, self.partial)
-            self.partial = 0
+        self.partial = 0
         self.release()
