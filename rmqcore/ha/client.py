@@ -20,7 +20,7 @@ from rmqcore.ha.errors import DivergedError
 from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
-from rmqcore.ha.sockets import connect, send_all
+from rmqcore.ha.sockets import Receiver, connect, send_all
 
 logger = logging.getLogger(__name__)
 
@@ -200,8 +200,9 @@ class HAClient:
         self._idle, self._last_data = 0, time.monotonic()
         self.state = HAState.TRANSFER
         await self._report(sock, start)
+        receiver = Receiver(sock)
         tasks = [
-            loop.create_task(self._receive(sock, start)),
+            loop.create_task(self._receive(sock, receiver, start)),
             loop.create_task(self._keep_house(sock)),
         ]
         try:
@@ -210,7 +211,10 @@ class HAClient:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                receiver.close()
 
     # ---- where to begin
 
@@ -264,12 +268,12 @@ class HAClient:
 
     # ---- receiving
 
-    async def _receive(self, sock: socket.socket, start: int) -> str:
+    async def _receive(self, sock: socket.socket, receiver: Receiver, start: int) -> str:
         file_size = self._store.log_file_size
-        loop, frames, expected = asyncio.get_running_loop(), FrameReader(file_size), start
+        frames, expected = FrameReader(file_size), start
         had = self._store.appended_offset
         while True:
-            size = await loop.sock_recv_into(sock, frames.free[:_RECEIVED_MAX])
+            size = await receiver.into(frames.free[:_RECEIVED_MAX])
             if size == 0:
                 return "it has closed the connection"
             self._heard()
@@ -304,8 +308,6 @@ class HAClient:
                 self.problem = self._told = None
             if self._unsure and expected >= appended:
                 await self._note_compared()
-            # a master that sends without a pause leaves the others on this loop their turn
-            await asyncio.sleep(0)
 
     def _has_nothing(self) -> bool:
         """Whether the master has said for long enough that it has nothing to send."""

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
 from rmqcore.ha.settings import HAConfig
-from rmqcore.ha.sockets import send_all
+from rmqcore.ha.sockets import Receiver, send_all
 
 #: bytes of log that go out in one system call, in one frame or more
 _SEND_MAX: Final = 1024 * 1024
@@ -104,6 +104,7 @@ class HAConnection:
         self.problem: str | None = None
         self.flow = FlowMonitor()
         self._sock = sock
+        self._receiver = Receiver(sock)
         self._log = log
         self._config = config
         self._on_ack = on_ack
@@ -145,6 +146,7 @@ class HAConnection:
 
     def close(self) -> None:
         """Close the socket; `serve` does so when it ends."""
+        self._receiver.close()
         self._sock.close()
 
     def wake(self) -> None:
@@ -153,9 +155,9 @@ class HAConnection:
             self._sleeping.set_result(None)
 
     async def _read(self) -> str:
-        loop, reports = asyncio.get_running_loop(), ReportReader()
+        reports = ReportReader()
         while True:
-            size = await loop.sock_recv_into(self._sock, reports.free)
+            size = await self._receiver.into(reports.free)
             if size == 0:
                 return "the slave has closed the connection"
             self._last_read = time.monotonic()
@@ -175,13 +177,14 @@ class HAConnection:
     async def _keep_house(self) -> str:
         most_s = self._config.ha_housekeeping_interval / 1000
         while (silent_s := time.monotonic() - self._last_read) <= most_s:
-            await asyncio.sleep(min(1.0, most_s - silent_s + 0.001))
+            await asyncio.sleep(min(_LOOK_S, most_s - silent_s + 0.001))
+            self.wake()
         return f"the slave has not said a word for {silent_s:.0f} s"
 
     async def _write(self) -> str:
         interval_s = self._config.ha_send_heartbeat_interval / 1000
         while self.request_offset < 0:
-            await self._sleep(_LOOK_S)
+            await self._sleep()
         # an empty slave gets all there is; RocketMQ sends it the last file only
         self.next_offset = self.request_offset or self._log.min_phy_offset
         while True:
@@ -196,7 +199,7 @@ class HAConnection:
                 # a slave that takes all at once leaves the others on this loop their turn
                 await asyncio.sleep(0)
             else:
-                await self._sleep(_LOOK_S)
+                await self._sleep()
 
     async def _send(self, buffers: list[bytes | memoryview]) -> None:
         await send_all(self._sock, buffers)
@@ -233,12 +236,9 @@ class HAConnection:
             return f"the slave asks from {self.next_offset} on, and this log begins at {least}"
         return None
 
-    async def _sleep(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._sleeping = loop.create_future()
-        timer = loop.call_later(seconds, self.wake)
+    async def _sleep(self) -> None:
+        self._sleeping = asyncio.get_running_loop().create_future()
         try:
             await self._sleeping
         finally:
-            timer.cancel()
             self._sleeping = None

@@ -9,7 +9,9 @@ import asyncio
 import heapq
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -50,6 +52,7 @@ class GroupTransferService:
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, int, Settle]] = []
         self._numbers = count()
+        self._deadlines: dict[asyncio.AbstractEventLoop, _Deadlines] = {}
         self._stopped = False
 
     def is_in_sync(self, ack_offset: int, end: int) -> bool:
@@ -110,13 +113,22 @@ class GroupTransferService:
             if threading.get_ident() == mine:
                 answer(status)
             else:
-                loop.call_soon_threadsafe(answer, status)
+                # a loop that was closed: nobody waits on it any more
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(answer, status)
 
         self._enlist(end, settle)
         if not future.done():
-            timer = loop.call_later(self._timeout_s, answer, _LATE)
-            future.add_done_callback(lambda _: timer.cancel())
+            self._deadlines_of(loop).add(loop, loop.time() + self._timeout_s, future)
         return future
+
+    def _deadlines_of(self, loop: asyncio.AbstractEventLoop) -> _Deadlines:
+        with self._lock:
+            if loop not in self._deadlines:
+                for ended in [one for one in self._deadlines if one.is_closed()]:
+                    del self._deadlines[ended]
+                self._deadlines[loop] = _Deadlines()
+            return self._deadlines[loop]
 
     def _enlist(self, end: int, settle: Settle) -> None:
         """Settle a put when enough slaves have it: at once, or when they say so."""
@@ -156,3 +168,39 @@ class SlaveWait:
         """Wait to the end; how it ended."""
         self._settled.wait(max(0.0, self._deadline - time.monotonic()))
         return self._status
+
+
+class _Deadlines:
+    """The waits of one loop, in the order in which their time is over, with one timer for all.
+
+    Threads: the loop's.
+    """
+
+    def __init__(self) -> None:
+        self._waits: deque[tuple[float, asyncio.Future[PutMessageStatus]]] = deque()
+        self._armed = False
+
+    def add(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        deadline: float,
+        future: asyncio.Future[PutMessageStatus],
+    ) -> None:
+        """End a wait at a time of the loop's, which is not before that of the one before."""
+        waits = self._waits
+        while waits and waits[0][1].done():
+            waits.popleft()
+        waits.append((deadline, future))
+        if not self._armed:
+            self._armed = True
+            loop.call_at(deadline, self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        waits, now = self._waits, loop.time()
+        while waits and (waits[0][1].done() or waits[0][0] <= now):
+            _, future = waits.popleft()
+            if not future.done():
+                future.set_result(_LATE)
+        self._armed = bool(waits)
+        if waits:
+            loop.call_at(waits[0][0], self._expire, loop)

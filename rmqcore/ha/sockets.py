@@ -1,8 +1,9 @@
-"""Sockets of replication: options, and sending several buffers without a copy."""
+"""Sockets of replication: options, receiving in place, sending several buffers without a copy."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -36,6 +37,69 @@ async def connect(address: str, timeout_s: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+class Receiver:
+    """Receives from a socket, into whatever buffer is given.
+
+    The event loop's own `sock_recv_into` registers the socket anew for every wait. Here it stays
+    registered, as long as somebody waits when something comes.
+
+    Threads: those of the event loop; one coroutine receives.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._buffer = memoryview(b"")
+        self._waiter: asyncio.Future[int] | None = None
+        self._registered = False
+        self._more = True
+
+    async def into(self, buffer: memoryview) -> int:
+        """Fill the beginning of a buffer with what is there, waiting for it; 0 at the end.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        if self._more:
+            # a peer that sends without a pause leaves the others on this loop their turn
+            await asyncio.sleep(0)
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                return self._received(buffer)
+        self._buffer = buffer
+        self._waiter = self._loop.create_future()
+        if not self._registered:
+            self._registered = True
+            self._loop.add_reader(self._sock, self._ready)
+        return await self._waiter
+
+    def close(self) -> None:
+        """Let the event loop forget the socket; to be called before that is closed."""
+        self._unregister()
+
+    def _unregister(self) -> None:
+        if self._registered:
+            self._registered = False
+            self._loop.remove_reader(self._sock)
+
+    def _received(self, buffer: memoryview) -> int:
+        size = self._sock.recv_into(buffer)
+        self._more = size == len(buffer)
+        return size
+
+    def _ready(self) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            # nobody waits now; it would be told of again and again
+            self._unregister()
+            return
+        try:
+            waiter.set_result(self._received(self._buffer))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            waiter.set_exception(error)
 
 
 async def send_all(sock: socket.socket, buffers: Sequence[bytes | memoryview]) -> None:

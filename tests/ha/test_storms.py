@@ -124,18 +124,18 @@ def test_a_slave_that_catches_up_leaves_others_their_turn(tmp_path, monkeypatch)
     turns = []
     receive = HAClient._receive
 
-    async def counting(client, sock, start):
+    async def counting(*arguments):
         loop, going = asyncio.get_running_loop(), True
 
         def turn():
-            turns.append(client._store.appended_offset)
+            turns.append(arguments[0]._store.appended_offset)
             if going:
                 loop.call_soon(turn)
 
         # nothing else makes this loop turn: all is in the socket, or on its way
         turn()
         try:
-            return await receive(client, sock, start)
+            return await receive(*arguments)
         finally:
             going = False
 
