@@ -36,6 +36,7 @@ cdef class DirectRequests:
     cdef Py_ssize_t header_most
     cdef Py_ssize_t field_most
     cdef int begin_run(self, str peer) except -1
+    cdef object end_run(self, bytes answers)
     cdef bint answer_request(
         self, Header* header, const uint8_t* body, Py_ssize_t body_size
     ) except -1

@@ -141,7 +141,8 @@ cdef class DirectRequests:
             peer: the address of who has sent it.
 
         Returns:
-            where the first frame begins that was not answered; and the answers, bytes.
+            where the first frame begins that was not answered; and the answers, as `DirectAnswers`
+            says.
         """
         cdef Py_ssize_t size
         cdef Py_buffer held
@@ -158,11 +159,15 @@ cdef class DirectRequests:
                 at += size
         finally:
             PyBuffer_Release(&held)
-        return at, PyBytes_FromStringAndSize(self.out.bytes, self.out.size)
+        return at, self.end_run(PyBytes_FromStringAndSize(self.out.bytes, self.out.size))
 
     cdef int begin_run(self, str peer) except -1:
         """Get ready for the frames of one peer."""
         return 0
+
+    cdef object end_run(self, bytes answers):
+        """What becomes of the answers to the frames of one peer."""
+        return answers
 
     cdef bint answer_request(
         self, Header* header, const uint8_t* body, Py_ssize_t body_size

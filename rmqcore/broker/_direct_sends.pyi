@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from typing_extensions import disjoint_base
 
@@ -13,4 +13,5 @@ class DirectSends(DirectRequests):
         store: MessageStore,
         facts: Callable[[str], tuple[int, int, bytes, bytes, bytes] | None],
         stored: Callable[[str, int, PutMessageResult, bool], None],
+        confirmed: Callable[[PutMessageResult, bytes], Awaitable[bytes]],
     ) -> None: ...

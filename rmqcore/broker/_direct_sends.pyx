@@ -19,7 +19,7 @@ from rmqcore.remoting._json_header cimport Out, add, add_number
 
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.remoting import RequestCode
+from rmqcore.remoting import LaterAnswers, RequestCode
 from rmqcore.store.wire_puts import WireMessage
 
 cdef extern from "Python.h":
@@ -86,12 +86,18 @@ cdef class DirectSends(DirectRequests):
             behind the opaque); None for a topic whose sends are not plain.
         stored: called after each append with topic, queue id, receipt, and whether the message is
             of an ordered kind.
+        confirmed: where the store waits for disk or slaves, called with the last receipt of all
+            that came at once and the answers; gives what is to be sent when they have it.
     """
 
     cdef object store
     cdef object facts
     cdef object stored
+    cdef object confirmed
     cdef str born_host
+    # of this run
+    cdef bint waits
+    cdef PutMessageResult last
     # of the topic that was looked at last in this run
     cdef bytes topic_bytes
     cdef str topic
@@ -101,10 +107,11 @@ cdef class DirectSends(DirectRequests):
     cdef int64_t queue_count
     cdef int64_t more_flags
 
-    def __init__(self, store, facts, stored):
+    def __init__(self, store, facts, stored, confirmed):
         self.store = store
         self.facts = facts
         self.stored = stored
+        self.confirmed = confirmed
         self.kind.codes = [SEND, SEND_BATCH]
         self.kind.slot_of = letter_slot
         self.kind.escaped = PROPERTIES
@@ -112,7 +119,16 @@ cdef class DirectSends(DirectRequests):
     cdef int begin_run(self, str peer) except -1:
         self.born_host = peer
         self.topic_bytes = None
+        self.waits = self.store.waits
+        self.last = None
         return 0
+
+    cdef object end_run(self, bytes answers):
+        cdef PutMessageResult last = self.last
+        if last is None or not self.waits:
+            return answers
+        self.last = None
+        return LaterAnswers(len(answers), self.confirmed(last, answers))
 
     cdef bint answer_request(
         self, Header* header, const uint8_t* body, Py_ssize_t body_size
@@ -150,6 +166,9 @@ cdef class DirectSends(DirectRequests):
             return False
         if not batch and (found.unique_key == NULL or not found.plain):
             return False
+        if self.waits and not found.waits:
+            # it is answered before those that wait
+            return False
         message = WireMessage(
             self.topic,
             queue_id,
@@ -169,6 +188,7 @@ cdef class DirectSends(DirectRequests):
         if receipt is None:
             return False
         self.add_answer(header, queue_id, receipt, &found)
+        self.last = receipt
         self.stored(self.topic, queue_id, receipt, bool(found.ordered))
         return True
 

@@ -30,11 +30,13 @@ from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, MessageEx
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
+    FrameDecoder,
     RemotingCommand,
     RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    encode_command,
     failure,
     success,
 )
@@ -133,7 +135,9 @@ class SendMessages:
             RequestCode.SEND_BATCH_MESSAGE,
         ):
             server.register(code, self.send)
-        direct = DirectSends(self._store, self._direct_facts, self._stored_directly)
+        direct = DirectSends(
+            self._store, self._direct_facts, self._stored_directly, self._confirmed
+        )
         server.direct += (direct.answer,)
         server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
         server.register(RequestCode.RECALL_MESSAGE, self.recall)
@@ -182,7 +186,7 @@ class SendMessages:
         found, config = self._topics.get(topic), self._config()
         if found is None or not self._topics.file.is_saved(topic):
             return None
-        if self._store.waits or self._waiting or topic.startswith(RETRY_PREFIX):
+        if self._waiting or topic.startswith(RETRY_PREFIX):
             return None
         if not config.broker_permission & PERM_WRITE:
             return None
@@ -201,10 +205,19 @@ class SendMessages:
     def _stored_directly(
         self, topic: str, queue_id: int, receipt: PutMessageResult, ordered: bool
     ) -> None:
+        kind = FIFO if ordered else NORMAL
         try:
-            self._note_stored(topic, queue_id, receipt, FIFO if ordered else NORMAL)
+            self._traffic.add_stored(topic, kind, receipt.message_count, receipt.store_size)
+            if not self._store.waits:
+                # else it may not be readable yet, and dispatch tells of it
+                self._arrived(topic, queue_id)
         except Exception:  # the message is stored, and its sender is told so
             logger.exception("%s, queue %d: who waits is not told", topic, queue_id)
+
+    async def _confirmed(self, last: PutMessageResult, answers: bytes) -> bytes:
+        """The answers to plain sends, ``last`` the last of them, when disk and slaves have them."""
+        receipt = await self._store.confirmed(last)
+        return answers if receipt.ok else _with_status(answers, receipt.status)
 
     def _send_as_it_is(
         self,
@@ -405,9 +418,7 @@ class SendMessages:
         kind: str,
     ) -> RemotingCommand:
         """The answer to a send; without a stored message only the region is told."""
-        code, remark = _CODES.get(
-            receipt.status, (ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR {receipt.status.name}")
-        )
+        code, remark = _code_of(receipt.status)
         fields = {"MSG_REGION": self._config().region_id, "TRACE_ON": "true"}
         answer = RemotingCommand(code, fields, b"", remark)
         message_id = receipt.message_id
@@ -490,6 +501,21 @@ class SendMessages:
             return await self._store.put_message_async(message)
         except (MessageIllegalError, StoreError) as error:
             raise _refusal(error) from error
+
+
+def _code_of(status: PutMessageStatus) -> tuple[int, str | None]:
+    """Code and remark of the answer to a put."""
+    return _CODES.get(status, (ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR {status.name}"))
+
+
+def _with_status(answers: bytes, status: PutMessageStatus) -> bytes:
+    """The frames of answers, when that is how the puts ended."""
+    decoder, frames = FrameDecoder(), bytearray()
+    decoder.feed(answers)
+    while (answer := decoder.next()) is not None:
+        answer.code, answer.remark = _code_of(status)
+        frames += b"".join(encode_command(answer)[0])
+    return bytes(frames)
 
 
 def _flags(wanted: SendRequest, topic: TopicConfig) -> int:

@@ -33,7 +33,7 @@ Floor: beside, on errors and java/.
 from rmqcore.remoting.accounts import Account, Permission, admin_of, load_accounts
 from rmqcore.remoting.acl import AclSigner, signature, signature_is_right
 from rmqcore.remoting.client import ClientSettings, RemotingClient, split_address
-from rmqcore.remoting.codec import FrameDecoder, FrameLimits, encode_command
+from rmqcore.remoting.codec import FrameDecoder, FrameLimits, LaterAnswers, encode_command
 from rmqcore.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure, success
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
@@ -64,6 +64,7 @@ __all__ = [
     "FrameTooLargeError",
     "Gate",
     "LanguageCode",
+    "LaterAnswers",
     "Permission",
     "Processor",
     "RemotingClient",

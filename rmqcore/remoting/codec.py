@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rmqcore.remoting._json_header import read_json, write_json
 from rmqcore.remoting.codes import BINARY_HEADER, JSON_HEADER, LanguageCode
@@ -64,9 +64,25 @@ class FrameLimits:
 
 DEFAULT_LIMITS = FrameLimits()
 
+
+class LaterAnswers(NamedTuple):
+    """Answers that are made, and must not be sent yet.
+
+    Attributes:
+        size: bytes of their frames.
+        frames: gives the frames when they may be sent.
+    """
+
+    size: int
+    frames: Awaitable[bytes]
+
+
 #: Answers the frames at a place of what was received, given the limits and the peer's address, up
-#: to the first that is not for it; tells where that begins, and gives the frames of the answers.
-DirectAnswers: TypeAlias = Callable[[Buffer, int, FrameLimits, str], tuple[int, bytes]]
+#: to the first that is not for it; tells where that begins, and gives the frames of the answers, or
+#: what gives them later.
+DirectAnswers: TypeAlias = Callable[
+    [Buffer, int, FrameLimits, str], tuple[int, bytes | LaterAnswers]
+]
 
 
 class FrameDecoder:
@@ -141,7 +157,7 @@ class FrameDecoder:
             self._at = end
         return command
 
-    def answer_directly(self, direct: DirectAnswers, peer: str) -> bytes:
+    def answer_directly(self, direct: DirectAnswers, peer: str) -> bytes | LaterAnswers:
         """Let frames be answered without becoming commands, as far as that goes.
 
         Args:
@@ -149,7 +165,7 @@ class FrameDecoder:
             peer: the address of who has sent them.
 
         Returns:
-            the frames of the answers.
+            the frames of the answers, or what gives them later.
         """
         if self._at == len(self._buffer):
             return b""

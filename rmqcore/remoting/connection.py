@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -26,6 +26,7 @@ from rmqcore.remoting.codec import (
     DirectAnswers,
     FrameDecoder,
     FrameLimits,
+    LaterAnswers,
     encode_command,
 )
 from rmqcore.remoting.codes import JSON_HEADER, ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode
@@ -60,9 +61,11 @@ class ConnectionSettings:
         frames: limits of one frame.
         idle_timeout_s: without a byte either way it is closed; 0 for never. Java:
             serverChannelMaxIdleTimeSeconds, clientChannelMaxIdleTimeSeconds.
-        write_high_size: bytes that wait to be sent, from which on a server takes no more requests.
+        write_high_size: bytes that wait to be sent, or until they may be, from which on a server
+            takes no more requests.
         write_size_max: bytes that wait to be sent, above which the peer is disconnected.
-        request_max: requests of the peer that coroutines work on at a time.
+        request_max: requests of the peer that coroutines work on at a time; those that are answered
+            directly count as one when they came at once.
     """
 
     frames: FrameLimits = DEFAULT_LIMITS
@@ -119,7 +122,9 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(settings.frames)
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: what works on requests, and bytes of the answers that it holds back
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._held_size = 0
         self._out: list[Buffer] = []
         self._out_size = 0
         self._in_turn = False
@@ -330,7 +335,7 @@ class Connection(asyncio.Protocol):
     def _held_back(self) -> bool:
         return (
             len(self._tasks) >= self._settings.request_max
-            or self._out_size > self._settings.write_high_size
+            or self._out_size + self._held_size > self._settings.write_high_size
             or (self._write_paused and self._serves)
         )
 
@@ -345,7 +350,9 @@ class Connection(asyncio.Protocol):
                     break
                 for direct in self._direct:
                     answers = self._decoder.answer_directly(direct, self.remote_address)
-                    if answers:
+                    if isinstance(answers, LaterAnswers):
+                        self._add_task(self._send_later(answers.frames), answers.size)
+                    elif answers:
                         self._send([answers], len(answers))
                 command = self._decoder.next()
                 if command is None:
@@ -407,14 +414,28 @@ class Connection(asyncio.Protocol):
             self.answer(request, self._answer_to(error, request))
 
     def _work_on(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
-        task = self._loop.create_task(self._finish_request(request, result))
-        self._tasks.add(task)
+        self._add_task(self._finish_request(request, result), 0)
+
+    def _add_task(self, work: Coroutine[Any, Any, None], held_size: int) -> None:
+        task = self._loop.create_task(work)
+        self._tasks[task] = held_size
+        self._held_size += held_size
         task.add_done_callback(self._task_is_done)
 
     def _task_is_done(self, task: asyncio.Task[None]) -> None:
         if self._held_back:
             self._plan_turn()
-        self._tasks.discard(task)
+        self._held_size -= self._tasks.pop(task)
+
+    async def _send_later(self, frames: Awaitable[bytes]) -> None:
+        try:
+            answers = await frames
+        except Exception:  # nobody knows what became of the requests
+            logger.exception("%r: closed, for its answers cannot be made", self)
+            self.close()
+            return
+        if not self.closed:
+            self._send([answers], len(answers))
 
     async def _finish_request(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
         try:

@@ -18,6 +18,7 @@ from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.remoting import (
     FrameLimits,
+    LaterAnswers,
     RemotingClient,
     RemotingCommand,
     RemotingServer,
@@ -37,13 +38,12 @@ PLAIN = {
 
 
 class Store:
-    """Notes what is appended."""
-
-    waits = False
+    """Notes what is appended, and what is waited for, which ends as `ending` says."""
 
     def __init__(self):
-        self.appended = []
-        self.refuses = False
+        self.appended, self.confirms = [], []
+        self.refuses = self.waits = False
+        self.ending = PutMessageStatus.PUT_OK
 
     def append_now(self, message):
         if self.refuses:
@@ -53,10 +53,17 @@ class Store:
             PutMessageStatus.PUT_OK,
             phy_offset=4711,
             queue_offset=42,
-            store_size=300,
+            store_size=300 + len(self.appended),
             message_count=1,
             store_host=b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
         )
+
+    async def confirmed(self, receipt):
+        self.confirms.append(receipt.store_size)
+        return receipt.with_flush(self.ending, receipt.durability, "")
+
+    def not_waited_for(self, receipt):
+        return receipt
 
 
 class Connection:
@@ -105,6 +112,8 @@ class Sends:
         """What is appended directly, where that ends, and the answers."""
         self.store.appended.clear()
         at, answers = self.answer(received, 0, LIMITS, PEER)
+        if isinstance(answers, LaterAnswers):
+            answers = asyncio.run(answers.frames)
         return list(self.store.appended), at, answers
 
 
@@ -221,12 +230,49 @@ def test_a_refused_append_is_left_to_the_processor(sends):
         sends.store.refuses = False
 
 
-def test_nothing_is_direct_while_the_store_waits_or_the_broker_may_not_write(tmp_path):
+def test_nothing_is_direct_while_the_broker_may_not_write(tmp_path):
     plain = frame_of(request(PLAIN))
     assert Sends(tmp_path, BrokerConfig(broker_permission=4)).directly(plain)[1] == 0
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        PutMessageStatus.PUT_OK,
+        PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        PutMessageStatus.UNKNOWN_ERROR,
+    ],
+)
+def test_answers_wait_for_disk_and_slaves_once_for_all_that_came_at_once(tmp_path, ending):
     sends = Sends(tmp_path)
+    sends.store.waits, sends.store.ending = True, ending
+    plain = request(PLAIN)
+    other = request(PLAIN | {"b": "Many"}, code=RequestCode.SEND_BATCH_MESSAGE)
+    wanted = b"".join(sends.by_processor(each)[1] for each in (plain, other))
+    assert (b'"code":0,' in wanted) == (ending is PutMessageStatus.PUT_OK)
+    sends.store.confirms.clear()
+    sends.arrived.clear()
+    received = frame_of(plain) + frame_of(other)
+    appended, at, answers = sends.directly(received)
+    assert (len(appended), at) == (2, len(received))
+    assert answers == wanted
+    assert sends.store.confirms == [302]
+    # they may not be readable yet; dispatch tells of them
+    assert sends.arrived == []
+
+
+def test_who_does_not_want_to_wait_is_left_to_the_processor_where_others_wait(tmp_path):
+    hasty = frame_of(request(PLAIN | {"i": f"{KEY}WAIT\x01false\x02"}))
+    sends = Sends(tmp_path)
+    assert sends.directly(hasty)[1] == len(hasty)
     sends.store.waits = True
-    assert sends.directly(plain)[1] == 0
+    assert sends.directly(hasty) == ([], 0, b"")
+    plain = frame_of(request(PLAIN))
+    assert sends.directly(plain + hasty)[1] == len(plain)
+    sends.store.waits = False
+    assert sends.directly(hasty)[1] == len(hasty)
 
 
 def test_a_send_counts_whatever_becomes_of_telling_others(sends, monkeypatch):

@@ -209,7 +209,9 @@ def read_json_header(data):
 
 
 class Appended:
-    """Stands where the store does; takes everything."""
+    """Stands where the store does; takes everything, and waits for nothing."""
+
+    waits = False
 
     def append_now(self, message):
         return PutMessageResult(
@@ -221,7 +223,7 @@ def answer_sends(data):
     """Each plain send is answered once, in the order they came."""
     facts = (4, 0, b"CLUSTER\1c\2", b'{"code":0,"extFields":{"msgId":"', b"}")
     stored = []
-    sends = DirectSends(Appended(), lambda _: facts, lambda *told: stored.append(told))
+    sends = DirectSends(Appended(), lambda _: facts, lambda *told: stored.append(told), None)
     assert answered_one_by_one(sends, data) == len(stored)
     if not stored:
         raise ValueError("no plain send")

@@ -107,6 +107,10 @@ async def raw(server, **options):
             await writer.wait_closed()
 
 
+def request(code, opaque, body=b"", **more):
+    return RemotingCommand(code, body=body, opaque=opaque, **more)
+
+
 def frame_of(command):
     return b"".join(encode_command(command, command.serialize_type)[0])
 

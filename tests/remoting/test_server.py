@@ -15,6 +15,7 @@ from remoting.ends import (
     echo,
     frame_of,
     raw,
+    request,
     serving,
     until,
 )
@@ -43,10 +44,6 @@ def broken(connection, request):
 async def broken_later(connection, request):
     await asyncio.sleep(0)
     raise ValueError("a secret")
-
-
-def request(code, opaque, body=b"", **more):
-    return RemotingCommand(code, body=body, opaque=opaque, **more)
 
 
 def test_an_answer_has_the_opaque_and_the_kind_of_its_request(run):
