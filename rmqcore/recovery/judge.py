@@ -105,8 +105,9 @@ class Judge:
     ) -> GoodRecord | None:
         """Good records follow."""
         if not self._clean_shutdown and self._is_unpublished(file, at, following):
-            # A kill inside a batch: its first record gets its size word when all others are
-            # stored, so good records lie behind one without a size. It was not acknowledged.
+            # A kill inside a batch, or a commit of the transient pool: the first record gets its
+            # size word when all others are stored, so good records lie behind one without a size,
+            # or with a part of it. It was not acknowledged.
             self._end_torn(file, at)
             return None
         flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms

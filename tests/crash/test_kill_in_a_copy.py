@@ -52,9 +52,11 @@ def die_behind(path, pages, copy, **settings):
 
 def check(path, end, **settings):
     """Nothing behind ``end`` is left, nor in the way of what is put next."""
-    with rmqcore.open_store(path, **SETTINGS, **settings) as store:
+    with rmqcore.open_store(path, **SETTINGS | settings) as store:
         assert store.max_phy_offset == end
-    with rmqcore.open_store(path, **SETTINGS) as store:
+    log_file_size = settings.get("mapped_file_size_commit_log", FILE)
+    sizes = SETTINGS | {"mapped_file_size_commit_log": log_file_size}
+    with rmqcore.open_store(path, **sizes) as store:
         count = len(list(store.messages()))
         assert put(store, count, 5).phy_offset == end
         assert len(list(store.messages())) == count + 1
@@ -124,6 +126,40 @@ def test_of_what_the_pool_was_committing_nothing_is_left(tmp_path, written):
     code, (end,) = run_child(append)
     assert code == -signal.SIGKILL
     check(tmp_path / "s", end)
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+@pytest.mark.parametrize("size", [500, 70_000])
+def test_a_pool_that_was_committing_a_size_word_on_two_pages_has_committed_nothing(
+    tmp_path, first, size
+):
+    settings = SETTINGS | {"mapped_file_size_commit_log": 40 * FILE}
+    pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
+    with rmqcore.open_store(tmp_path / "same", **settings) as store:
+        head = put(store, 0, 0).store_size
+
+    def append(acknowledge):
+        store = rmqcore.open_store(tmp_path / "s", **settings | pool)
+        put(store, 0, PAGE - first - head)
+        acknowledge(store.flush())
+        with store._log_writer._roll_lock.within():
+            for number in range(1, 4):
+                put(store, number, size)
+            write = MappedFile.write
+
+            def dying(file, position, data, **more):
+                if len(data) == 4:
+                    write(file, position, data[:first], **more)
+                    die()
+                write(file, position, data, **more)
+
+            MappedFile.write = dying
+        store.flush()
+
+    code, (end,) = run_child(append)
+    assert code == -signal.SIGKILL
+    assert end % PAGE == PAGE - first
+    check(tmp_path / "s", end, **{**settings, **pool})
 
 
 @pytest.mark.parametrize("pages", [0, 1, 2, 3])

@@ -302,3 +302,15 @@ def test_a_record_lacks_its_size_only_when_nothing_else_is_wrong():
     flipped = bytearray(unpublished)
     flipped[record.index(b"body")] ^= 1
     assert not lacks_size_only(flipped, base_offset=BASE)
+
+
+@pytest.mark.parametrize("size", [300, 512, 65_536, 70_000])
+def test_a_size_of_which_only_the_first_bytes_are_there_is_lacking(size):
+    record = one_record()
+    record = one_record(b"x" * (size - len(record) + len(b"body")))
+    assert len(record) == size
+    for there in range(5):
+        partly = record[:there].ljust(4, b"\0") + record[4:]
+        assert lacks_size_only(partly, base_offset=BASE) == (partly != record)
+    for wrong in (b"\0\0\0\1", b"\1\0\0\0", b"\0\2\0\0"):
+        assert not lacks_size_only(wrong + record[4:], base_offset=BASE)

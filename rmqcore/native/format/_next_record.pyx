@@ -97,7 +97,10 @@ def head_says(buffer) -> tuple:
 
 
 def lacks_size_only(buffer, *, int64_t base_offset) -> bool:
-    """True for a record that would be good, and take the whole buffer, but for its size word: zero.
+    """True for a record that would be good, and take the whole buffer, but for its size word.
+
+    Zeros are in place of all of that, or of its last bytes: where it lies on two pages, a kill may
+    break a write of it off between them.
 
     Args:
         buffer: bytes of the commit log.
@@ -105,9 +108,12 @@ def lacks_size_only(buffer, *, int64_t base_offset) -> bool:
     """
     cdef bytearray whole = bytearray(buffer)
     cdef uint8_t* at = <uint8_t*>PyByteArray_AS_STRING(whole)
-    cdef int32_t size = <int32_t>len(whole)
+    cdef int32_t size = <int32_t>len(whole), found
     cdef RecordHead head
-    if size < RECORD_HEAD_SIZE or load_i32(at + TOTAL_SIZE_AT) != 0:
+    if size < RECORD_HEAD_SIZE:
+        return False
+    found = load_i32(at + TOTAL_SIZE_AT)
+    if found == size or found not in (0, size & ~0xFFFFFF, size & ~0xFFFF, size & ~0xFF):
         return False
     store_i32(at + TOTAL_SIZE_AT, size)
     return look(at, size, base_offset, base_offset + size, CHECK_BODY, &head) == _layout.OK
