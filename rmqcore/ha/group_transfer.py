@@ -110,11 +110,11 @@ class GroupTransferService:
                 future.set_result(status)
 
         def settle(status: PutMessageStatus) -> None:
-            if threading.get_ident() == mine:
-                answer(status)
-            else:
-                # a loop that was closed: nobody waits on it any more
-                with suppress(RuntimeError):
+            # a loop that was closed: nobody waits on it any more
+            with suppress(RuntimeError):
+                if threading.get_ident() == mine:
+                    answer(status)
+                else:
                     loop.call_soon_threadsafe(answer, status)
 
         self._enlist(end, settle)
@@ -178,7 +178,7 @@ class _Deadlines:
 
     def __init__(self) -> None:
         self._waits: deque[tuple[float, asyncio.Future[PutMessageStatus]]] = deque()
-        self._armed = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(
         self,
@@ -191,16 +191,18 @@ class _Deadlines:
         while waits and waits[0][1].done():
             waits.popleft()
         waits.append((deadline, future))
-        if not self._armed:
-            self._armed = True
-            loop.call_at(deadline, self._expire, loop)
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._expire, loop)
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         waits, now = self._waits, loop.time()
-        while waits and (waits[0][1].done() or waits[0][0] <= now):
-            _, future = waits.popleft()
-            if not future.done():
-                future.set_result(_LATE)
-        self._armed = bool(waits)
-        if waits:
-            loop.call_at(waits[0][0], self._expire, loop)
+        self._timer = None
+        try:
+            while waits and (waits[0][1].done() or waits[0][0] <= now):
+                if not waits[0][1].done():
+                    waits[0][1].set_result(_LATE)
+                waits.popleft()
+        finally:
+            # a signal handler may have raised
+            if waits:
+                self._timer = loop.call_at(waits[0][0], self._expire, loop)

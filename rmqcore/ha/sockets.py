@@ -59,6 +59,8 @@ class Receiver:
     async def into(self, buffer: memoryview) -> int:
         """Fill the beginning of a buffer with what is there, waiting for it; 0 at the end.
 
+        Whoever cancels the wait may lose what has just come, and has to end the connection.
+
         Raises:
             OSError: the connection is gone.
         """

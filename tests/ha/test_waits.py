@@ -70,6 +70,44 @@ def test_a_loop_that_ended_with_a_wait_holds_nobody_up_and_is_let_go():
     assert [loop() is None for loop in loops[:3]] == [True] * 3
 
 
+def test_a_loop_that_was_closed_with_a_wait_holds_nobody_up_on_its_own_thread():
+    service = waits_for_one_slave()
+
+    async def begin():
+        left = asyncio.create_task(wait())
+        await asyncio.sleep(0.01)
+        return left
+
+    async def wait():
+        return await service.begin_async(5)
+
+    loop = asyncio.new_event_loop()
+    left = loop.run_until_complete(begin())
+    loop.close()
+    other = service.begin(6)
+    service.acknowledged("slave", 10)
+    assert other.status() is PutMessageStatus.PUT_OK
+    # nobody can end it any more, and that is not told at its collection
+    left._log_destroy_pending = False
+
+
+def test_a_wait_that_a_signal_ended_leaves_the_others_their_time(monkeypatch):
+    async def scenario():
+        service, loop = waits_for_one_slave(), asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def interrupted(*_):
+            monkeypatch.setattr(loop, "call_at", call_at)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loop, "call_at", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            service.begin_async(5)
+        return await asyncio.wait_for(service.begin_async(6), 30)
+
+    assert asyncio.run(scenario()) is LATE
+
+
 @contextlib.contextmanager
 def receiving():
     ours, theirs = socket.socketpair()
