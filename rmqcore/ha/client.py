@@ -190,6 +190,9 @@ class HAClient:
             return self.problem
         except OSError as error:
             return str(error)
+        except MemoryError:
+            self.problem = "there is no memory for a record of the master's: it is asked for again"
+            return self.problem
         finally:
             sock.close()
 
@@ -339,7 +342,7 @@ class HAClient:
             store.append_data(body, offset)
         else:
             # the next log file may have to be made
-            await asyncio.to_thread(store.append_data, body, offset)
+            await _to_the_end(asyncio.to_thread(store.append_data, body, offset))
 
     def _compare(self, theirs: memoryview, offset: int) -> None:
         ours = self._store.bytes_at(offset, len(theirs))
@@ -406,3 +409,12 @@ class HAClient:
             "master": False,
             "masterCommitLogMaxOffset": 0,
         }
+
+
+async def _to_the_end(work: Awaitable[None]) -> None:
+    """Wait for what a thread does, even when cancelled: what comes next would meet it."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import mmap
 import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from ha.pair import (
@@ -19,6 +21,7 @@ from ha.pair import (
     until,
 )
 
+from reference.records import encode_blank
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
 from rmqcore.native.log._tail import LogTail
 
@@ -96,6 +99,32 @@ def test_an_append_of_any_two_parts_is_an_append_of_the_whole(tmp_path):
         assert buffer == log.ljust(FILE, b"\0")
         assert tail.max_offset == len(log)
         assert tail.last_store_timestamp_ms > 0
+
+
+@pytest.mark.parametrize("ended", ["dropped", "whole"])
+def test_a_long_part_takes_no_memory_when_it_is_over(ended):
+    file_size = 64 << 20
+    with mmap.mmap(-1, file_size) as buffer:
+        tail = LogTail("127.0.0.1:10911", 1 << 20)
+        tail.attach(buffer, 0, 0)
+        tail.follows = True
+        blank = encode_blank(file_size).ljust(file_size, b"x")
+        before = own_memory()
+        tail.append_data(blank[: file_size - 1], 0)
+        assert own_memory() - before > file_size // 2
+        if ended == "dropped":
+            tail.drop_partial()
+        else:
+            tail.append_data(b"x", file_size - 1)
+            assert tail.max_offset == file_size
+        assert own_memory() - before < file_size // 2
+        tail.detach()
+
+
+def own_memory():
+    """Bytes that the process holds and no file does."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
 @pytest.mark.parametrize("part", [1, 3, 20, 91])

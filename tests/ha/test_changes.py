@@ -2,14 +2,17 @@
 
 import asyncio
 import shutil
+import time
 
 import pytest
 from ha.pair import (
     derived,
     fill,
     following,
+    frame,
     log_bytes,
     master_store,
+    peer_master,
     serving,
     slave_store,
     until,
@@ -117,6 +120,67 @@ def test_what_a_crash_may_have_damaged_is_compared_however_often_the_store_was_o
         with slave_store(tmp_path / "same") as slave:
             # once is enough
             assert slave.unsure_offset == slave.max_phy_offset
+
+
+def test_a_slave_without_memory_says_so_and_goes_on_when_there_is_some(tmp_path, monkeypatch):
+    async def scenario(master, slave):
+        def no_memory(*_):
+            raise MemoryError
+
+        monkeypatch.setattr(slave, "append_data", no_memory)
+        async with (
+            serving(master) as service,
+            following(slave, service.port, master) as client,
+        ):
+            assert "no memory" in await until(lambda: client.problem)
+            monkeypatch.undo()
+            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            await until(lambda: client.problem is None)
+
+    with master_store(tmp_path / "m", 20) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+        assert log_bytes(slave) == log_bytes(master)
+
+
+def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_path, monkeypatch):
+    at_work, begun_meanwhile, connections = [], [], []
+
+    async def master_that_falls_silent(reader, writer):
+        start = int.from_bytes(await reader.readexactly(8))
+        connections.append(start)
+        writer.write(frame(start, log[start:]))
+        await reader.read()
+
+    async def scenario(slave):
+        append, drop = slave.append_data, slave.drop_partial
+
+        def slow_append(data, offset):
+            at_work.append(offset)
+            time.sleep(0.3)
+            append(data, offset)
+            at_work.remove(offset)
+
+        def watched_drop():
+            begun_meanwhile.extend(at_work)
+            return drop()
+
+        monkeypatch.setattr(slave, "append_data", slow_append)
+        monkeypatch.setattr(slave, "drop_partial", watched_drop)
+        monkeypatch.setattr(slave, "has_room", lambda _: False)
+        async with (
+            peer_master(*2 * [master_that_falls_silent]) as port,
+            following(slave, port, ha_housekeeping_interval=50),
+        ):
+            await until(lambda: len(connections) == 2)
+
+    with master_store(tmp_path / "m", 20) as master:
+        log = log_bytes(master)
+    with slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(slave))
+        assert connections[1] > 0
+        assert not begun_meanwhile
+        monkeypatch.undo()
+        assert log_bytes(slave) == log
 
 
 @ROOT_ONLY

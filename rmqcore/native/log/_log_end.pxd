@@ -48,6 +48,7 @@ cdef class LogEnd:
     cdef int append_records(self, bytes_t data, int64_t size, int64_t* whole) noexcept nogil
     cdef int64_t complete(self, bytes_t data, int64_t size) noexcept nogil
     cdef bint has_room_for(self, int64_t size) noexcept nogil
+    cdef void let_go_of_room(self) noexcept nogil
     cdef void store_record(self, int64_t position, bytes_t record, int64_t size) noexcept nogil
     cdef int check_records(
         self, bytes_t data, int64_t stop, int64_t* whole, int64_t* count, int64_t* store_timestamp

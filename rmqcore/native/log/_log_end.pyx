@@ -30,6 +30,8 @@ rmq_crc32_init()
 cdef int64_t CLOCK_STEP_BACK_MAX_MS = 10000
 # Beside the statuses of `next_record`.
 cdef int NO_MEMORY = -1000
+# Room that is kept from one part of a record to the next.
+cdef int64_t PART_ROOM_KEPT = 1 << 20
 
 
 cdef int64_t wall_clock_ms() noexcept nogil:
@@ -182,7 +184,11 @@ cdef class LogEnd:
     @property
     def appended_offset(self) -> int:
         """Physical offset behind the last byte appended, be it in the middle of a record."""
-        return self.file_from_offset + self.wrote + self.partial
+        cdef int64_t offset
+        self.acquire()
+        offset = self.file_from_offset + self.wrote + self.partial
+        self.release()
+        return offset
 
     def append_data(self, data, int64_t phy_offset):
         """Append bytes that a master has already encoded; `max_offset` moves by whole records.
@@ -272,6 +278,8 @@ cdef class LogEnd:
             at += step
         if at < size:
             memcpy(self.part, data + at, size - at)
+        if stop == whole[0]:
+            self.let_go_of_room()
         self.put_count += count
         self.put_size += size
         self.wrote = whole[0]
@@ -317,6 +325,12 @@ cdef class LogEnd:
             self.part, self.part_room = grown, 2 * size
         return True
 
+    cdef void let_go_of_room(self) noexcept nogil:
+        """Give back what a long part of a record took."""
+        if self.part_room > PART_ROOM_KEPT:
+            free(self.part)
+            self.part, self.part_room = NULL, 0
+
     cdef void store_record(self, int64_t position, bytes_t record, int64_t size) noexcept nogil:
         memcpy(self.base + position + 4, record + 4, size - 4)
         publish_i32(self.base + position, load_i32(record))
@@ -353,4 +367,5 @@ cdef class LogEnd:
         """Take back the bytes behind the last whole record."""
         self.acquire()
         self.partial = 0
+        self.let_go_of_room()
         self.release()
