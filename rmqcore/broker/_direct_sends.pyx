@@ -29,6 +29,7 @@ cdef enum:
     QUOTE = 34
     BACKSLASH = 92
     VALUE_END = 2       # behind a property's value
+    BATCH_MOST = 4 << 20  # bytes, the ids of whose messages fit into the header of an answer
     # names of a header's fields, counted from 'a'
     GROUP = 0
     TOPIC = 1
@@ -166,8 +167,8 @@ cdef class DirectSends(DirectRequests):
             return False
         if not batch and (found.unique_key == NULL or not found.plain):
             return False
-        if self.waits and not found.waits:
-            # it is answered before those that wait
+        if (batch and body_size > BATCH_MOST) or (self.waits and not found.waits):
+            # its answer might not fit, or goes out before those that wait
             return False
         message = WireMessage(
             self.topic,

@@ -40,6 +40,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.remoting.codec import ANSWER_LIMITS
 from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
@@ -216,8 +217,13 @@ class SendMessages:
 
     async def _confirmed(self, last: PutMessageResult, answers: bytes) -> bytes:
         """The answers to plain sends, ``last`` the last of them, when disk and slaves have them."""
-        receipt = await self._store.confirmed(last)
-        return answers if receipt.ok else _with_status(answers, receipt.status)
+        try:
+            receipt = await self._store.confirmed(last)
+        except Exception:
+            logger.exception("sends up to %d: nobody knows whether they are safe", last.phy_offset)
+            remark = "the send failed; the log of the server says why"
+            return _with_code(answers, ResponseCode.SYSTEM_ERROR, remark)
+        return answers if receipt.ok else _with_code(answers, *_code_of(receipt.status))
 
     def _send_as_it_is(
         self,
@@ -508,13 +514,13 @@ def _code_of(status: PutMessageStatus) -> tuple[int, str | None]:
     return _CODES.get(status, (ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR {status.name}"))
 
 
-def _with_status(answers: bytes, status: PutMessageStatus) -> bytes:
-    """The frames of answers, when that is how the puts ended."""
-    decoder, frames = FrameDecoder(), bytearray()
+def _with_code(answers: bytes, code: int, remark: str | None) -> bytes:
+    """The frames of answers, with another code and remark."""
+    decoder, frames = FrameDecoder(ANSWER_LIMITS), bytearray()
     decoder.feed(answers)
     while (answer := decoder.next()) is not None:
-        answer.code, answer.remark = _code_of(status)
-        frames += b"".join(encode_command(answer)[0])
+        answer.code, answer.remark = code, remark
+        frames += b"".join(encode_command(answer, limits=ANSWER_LIMITS)[0])
     return bytes(frames)
 
 

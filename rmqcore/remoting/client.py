@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rmqcore.remoting.codec import ANSWER_LIMITS
 from rmqcore.remoting.codes import JSON_HEADER, ResponseCode
 from rmqcore.remoting.command import RemotingCommand
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Processor
@@ -30,14 +31,16 @@ class ClientSettings:
     """How a client connects.
 
     Attributes:
-        connection: the bounds of each connection.
+        connection: the bounds of each connection; a header may be as large as a frame.
         connect_timeout_ms: for the connection alone. Java: connectTimeoutMillis.
         serialize_type: of the headers of requests.
         tls: trust and, where asked for, the client's certificate; None connects without TLS.
         tls_name: the name that the server's certificate is checked for, if not the address's.
     """
 
-    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    connection: ConnectionSettings = field(
+        default_factory=lambda: ConnectionSettings(frames=ANSWER_LIMITS)
+    )
     connect_timeout_ms: float = 3000
     serialize_type: int = JSON_HEADER
     tls: ssl.SSLContext | None = None

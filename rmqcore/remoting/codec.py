@@ -63,6 +63,8 @@ class FrameLimits:
 
 
 DEFAULT_LIMITS = FrameLimits()
+#: What answers may have: that to a batch names each of its messages in the header.
+ANSWER_LIMITS = FrameLimits(header_size=HEADER_SIZE_MAX)
 
 
 class LaterAnswers(NamedTuple):

@@ -65,7 +65,7 @@ class ConnectionSettings:
             takes no more requests.
         write_size_max: bytes that wait to be sent, above which the peer is disconnected.
         request_max: requests of the peer that coroutines work on at a time; those that are answered
-            directly count as one when they came at once.
+            directly count as one when they came at once, and by the bytes of their answers.
     """
 
     frames: FrameLimits = DEFAULT_LIMITS

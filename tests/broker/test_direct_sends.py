@@ -13,10 +13,11 @@ from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
-from rmqcore.errors import MessageIllegalError
+from rmqcore.errors import MessageIllegalError, StoreClosedError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.remoting import (
+    FrameDecoder,
     FrameLimits,
     LaterAnswers,
     RemotingClient,
@@ -24,6 +25,7 @@ from rmqcore.remoting import (
     RemotingServer,
     RequestCode,
     RequestRefusedError,
+    ResponseCode,
     encode_command,
 )
 from rmqcore.status import PutMessageStatus
@@ -43,6 +45,7 @@ class Store:
     def __init__(self):
         self.appended, self.confirms = [], []
         self.refuses = self.waits = False
+        self.phy_offsets = None
         self.ending = PutMessageStatus.PUT_OK
 
     def append_now(self, message):
@@ -55,11 +58,14 @@ class Store:
             queue_offset=42,
             store_size=300 + len(self.appended),
             message_count=1,
+            phy_offsets=self.phy_offsets,
             store_host=b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
         )
 
     async def confirmed(self, receipt):
         self.confirms.append(receipt.store_size)
+        if self.ending is None:
+            raise StoreClosedError("closed meanwhile")
         return receipt.with_flush(self.ending, receipt.durability, "")
 
     def not_waited_for(self, receipt):
@@ -261,6 +267,34 @@ def test_answers_wait_for_disk_and_slaves_once_for_all_that_came_at_once(tmp_pat
     assert sends.store.confirms == [302]
     # they may not be readable yet; dispatch tells of them
     assert sends.arrived == []
+
+
+def test_answers_that_wait_tell_of_any_number_of_messages(tmp_path):
+    sends = Sends(tmp_path)
+    sends.store.waits, sends.store.ending = True, PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    sends.store.phy_offsets = range(4711, 13711)
+    batch = request(PLAIN, code=RequestCode.SEND_BATCH_MESSAGE)
+    answers = sends.directly(2 * frame_of(batch))[2]
+    assert answers == 2 * sends.by_processor(batch)[1]
+    assert len(answers) > 2 * FrameLimits().header_size
+
+
+def test_each_is_told_when_nobody_knows_whether_they_are_safe(tmp_path, caplog):
+    sends = Sends(tmp_path)
+    sends.store.waits, sends.store.ending = True, None
+    decoder = FrameDecoder()
+    decoder.feed(sends.directly(frame_of(request(PLAIN)) + frame_of(request(PLAIN)))[2])
+    told = [decoder.next(), decoder.next()]
+    assert [(each.code, each.opaque) for each in told] == [(ResponseCode.SYSTEM_ERROR, 7)] * 2
+    assert "the log of the server says why" in told[0].remark
+    assert "closed meanwhile" in caplog.text
+
+
+def test_a_batch_whose_answer_could_be_too_large_is_left(sends):
+    """The header of an answer names every message, and has three bytes for its size."""
+    for size, left in ((4 << 20, False), ((4 << 20) + 1, True)):
+        batch = frame_of(request(PLAIN, bytes(size), RequestCode.SEND_BATCH_MESSAGE))
+        assert (sends.directly(batch)[1] == 0) == left
 
 
 def test_who_does_not_want_to_wait_is_left_to_the_processor_where_others_wait(tmp_path):

@@ -41,6 +41,28 @@ def test_an_encoded_batch_takes_consecutive_offsets(with_broker):
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_the_answer_to_a_batch_names_its_messages_however_many(with_broker, role):
+    """A master without its slave says so, and each of them is stored."""
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        body = encode_batch([Message("T", b"") for _ in range(9000)])
+        sent = await peer.send(
+            "T",
+            body,
+            code=RequestCode.SEND_BATCH_MESSAGE,
+            m="true",
+            properties={"UNIQ_KEY": "7F000001"},
+        )
+        alone = role == "SYNC_MASTER"
+        assert sent.code == (ResponseCode.SLAVE_NOT_AVAILABLE if alone else ResponseCode.SUCCESS)
+        assert len(set(sent.ext_fields["msgId"].split(","))) == 9000
+        assert broker.store.max_queue_offset("T", 0) == 9001
+
+    with_broker(scenario, brokerRole=role, haListenPort=0, mappedFileSizeCommitLog=1 << 22)
+
+
 def test_a_pull_waits_for_the_next_message(with_broker):
     async def scenario(_, peer):
         await peer.send("T", b"first")
