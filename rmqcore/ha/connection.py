@@ -39,6 +39,11 @@ class Log(Protocol):
         """Physical offset behind the last byte."""
         ...
 
+    @property
+    def appended_offset(self) -> int:
+        """As `max_phy_offset`, without the work of seeing what is new."""
+        ...
+
     def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
         """Bytes of the log as they are, at most ``size``, of one file; None: there are none."""
         ...
@@ -231,6 +236,8 @@ class HAConnection:
 
     def _missing(self) -> str | None:
         """Why there is nothing to send, when it is not that the slave has it all."""
+        if self.next_offset == self._log.appended_offset:
+            return None
         least = self._log.min_phy_offset
         if self.next_offset < least:
             return f"the slave asks from {self.next_offset} on, and this log begins at {least}"

@@ -1,6 +1,7 @@
 """Puts into a SYNC_MASTER wait for slaves, with the statuses of RocketMQ 4.9."""
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -134,6 +135,26 @@ def test_as_many_replicas_as_asked_for_are_waited_for(tmp_path, replicas, status
                     assert (await waiting).status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 
     on_master(tmp_path, scenario, in_sync_replicas=replicas)
+
+
+def test_sending_to_slaves_leaves_dispatch_to_its_thread(tmp_path, monkeypatch):
+    """On the event loop, dispatch would stand between a slave's report and the put's answer."""
+
+    async def scenario(store, service):
+        threads = set()
+        see_new = store._see_new
+        monkeypatch.setattr(
+            store, "_see_new", lambda: (threads.add(threading.get_ident()), see_new())
+        )
+        with slave_store(tmp_path / "s") as slave:
+            async with following(slave, service.port, store):
+                await until(lambda: any(one.ack_offset == 0 for one in service.connections))
+                threads.clear()
+                for _ in range(20):
+                    assert (await put(store)).durability == "replicated"
+                assert threading.get_ident() not in threads
+
+    on_master(tmp_path, scenario, slave_timeout=30_000)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
