@@ -10,6 +10,8 @@ from payload import BODY_SIZE, TOPIC, message
 from rmqcore import Durability
 from rmqcore._codec import encode_batch
 
+pytestmark = pytest.mark.measure
+
 BATCH = 64
 LOG_SIZE = 256 << 20
 

@@ -10,6 +10,8 @@ from payload import message
 
 from rmqcore._codec import crc32, decode_batch, decode_record, encode_batch, encode_record
 
+pytestmark = pytest.mark.measure
+
 
 @pytest.mark.benchmark(group="crc")
 @pytest.mark.parametrize("size", [64, 256, 1024, 1 << 20])

@@ -7,6 +7,8 @@ import pytest
 
 from rmqcore._index import index_file_size, index_hash, put_key, put_keys, walk_chain
 
+pytestmark = pytest.mark.measure
+
 SLOTS, ENTRIES = 100_000, 400_000
 BEGAN_MS = 1_700_000_000_000
 

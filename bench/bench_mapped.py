@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore.native.base._mapped import MappedRegion, reserve
 
+pytestmark = pytest.mark.measure
+
 SIZE = 64 << 20
 
 

@@ -14,9 +14,13 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from rmqcore import Message, open_store
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
 from rmqcore.metaq._message_set import encode_many, scan_file
+
+pytestmark = pytest.mark.measure
 
 BODY = 256
 ROUNDS = 7

@@ -10,6 +10,8 @@ from payload import BODY_SIZE, TOPIC, message
 from rmqcore import open_store
 from rmqcore.native.derive._dispatch import DispatchBatch
 
+pytestmark = pytest.mark.measure
+
 
 @pytest.mark.benchmark(group="dispatch")
 @pytest.mark.parametrize("verify_crc", [False, True])

@@ -7,6 +7,8 @@ import random
 import pytest
 from payload import TOPIC, message
 
+pytestmark = pytest.mark.measure
+
 
 @pytest.fixture
 def filled(stores, count):

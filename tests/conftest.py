@@ -1,13 +1,16 @@
-"""What every test stands on: the compiled modules, seeds, Hypothesis profiles, fresh stores."""
+"""What every test stands on: the compiled modules, lanes, seeds, Hypothesis, fresh stores."""
 
 import importlib
 import importlib.machinery
 import os
 import random
+import zlib
 from pathlib import Path
 
 import pytest
+from figure import figure  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
+from lanes import LanePlugin
 
 from golden.stores import unpack
 
@@ -18,14 +21,19 @@ NATIVE = [
     for path in sorted((ROOT / "rmqcore").rglob("*.pyx"))
 ]
 
+#: Seeds that once found something, each with its test: the gate runs them beside a test's own.
+SEEDS = Path(__file__).parent / "seeds.txt"
+
 settings.register_profile(
-    "default",
+    "gate",
     deadline=None,
+    derandomize=True,
+    database=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile("long", settings.get_profile("default"), max_examples=5000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.register_profile("storm", settings.get_profile("gate"), derandomize=False)
+settings.register_profile("long", settings.get_profile("storm"), max_examples=5000)
 
 
 def package_folder():
@@ -35,12 +43,16 @@ def package_folder():
 
 def pytest_addoption(parser):
     group = parser.getgroup("rmqcore")
-    group.addoption("--seed", type=int, help="seed of the tests that use plain random numbers")
+    group.addoption("--seed", type=int, help="the seed of every test that has one: replays it")
+    group.addoption("--storm", type=int, help="draw the seeds of all tests from this number")
     group.addoption("--no-skip", action="store_true", help="a test that is skipped has failed")
     group.addoption("--rmqcore-from", metavar="DIR", help="refuse any other rmqcore")
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(LanePlugin(), "lanes")
+    profile = "gate" if config.getoption("--storm") is None else "storm"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     wanted = config.getoption("--rmqcore-from")
     if wanted and not package_folder().is_relative_to(Path(wanted).resolve()):
         raise pytest.UsageError(f"rmqcore comes from {package_folder()}, not from {wanted}")
@@ -68,12 +80,43 @@ def pytest_runtest_makereport(item):
     return report
 
 
+def kept_seeds():
+    """Return {test: [seeds]} of `seeds.txt`: a seed, its test, and what it found, on a line."""
+    kept = {}
+    for line in SEEDS.read_text("utf-8").splitlines():
+        number, test, *_ = line.split()
+        kept.setdefault(test, []).append(int(number))
+    return kept
+
+
+def pytest_generate_tests(metafunc):
+    """Let a test run with its kept seeds, too; those of a storm's test do so in the gate."""
+    config = metafunc.config
+    if "seed" not in metafunc.fixturenames or config.getoption("--seed") is not None:
+        return
+    test = f"{metafunc.definition.path.relative_to(ROOT)}::{metafunc.definition.name}"
+    kept = kept_seeds().get(test, ())
+    if kept and config.getoption("--storm") is None:
+        is_storm = any(mark.name == "storm" for mark in metafunc.definition.own_markers)
+        marks = [pytest.mark.process] if is_storm else []
+        again = [pytest.param(number, marks=marks, id=f"seed={number}") for number in kept]
+        metafunc.parametrize("seed", [pytest.param(None, id="own"), *again], indirect=True)
+
+
 @pytest.fixture
 def seed(request):
-    """A fresh seed for each test, shown when the test fails; `--seed` gives it again."""
-    chosen = request.config.getoption("--seed")
+    """The seed of a test: told by its name, so that the gate always runs the same.
+
+    `--seed` says another, `--storm` draws one from its number and the name; it is shown when the
+    test fails.
+    """
+    config = request.config
+    chosen = config.getoption("--seed")
     if chosen is None:
-        chosen = random.SystemRandom().getrandbits(32)
+        chosen = getattr(request, "param", None)
+    if chosen is None:
+        drawn_from = "" if (number := config.getoption("--storm")) is None else str(number)
+        chosen = zlib.crc32((drawn_from + request.node.nodeid).encode())
     print(f"replay with --seed={chosen}")
     return chosen
 

@@ -12,6 +12,8 @@ from broker.run import compile_native_load
 
 from rmqcore.testing import running_broker
 
+pytestmark = pytest.mark.process
+
 MESSAGES = 4 * 20 + 6 * 8 + 30 + 32 * 16
 
 

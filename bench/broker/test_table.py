@@ -1,6 +1,9 @@
 """What the broker's benchmark makes of what its load clients have printed."""
 
+import pytest
 from broker.run import ROWS, native_rows, rows, table
+
+pytestmark = pytest.mark.logic
 
 PHASES = {
     "sync": {"messages": 1000, "seconds": 0.5, "cpu_seconds": 0.03},

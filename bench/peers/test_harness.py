@@ -19,6 +19,8 @@ import run
 from rows import new_rows
 from workers import Refusal, Worker
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def worker(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from celery import chord
 from kombu import pools
 
-pytestmark = pytest.mark.adapters
+pytestmark = pytest.mark.peers
 PROGRAM = Path(__file__).with_name("celery_program.py")
 OPTIONS = "-m celery -A celery_program worker -c 2 -l INFO"
 #: how long workers are killed for: one whenever two have been at work for a second

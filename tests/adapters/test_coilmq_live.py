@@ -15,6 +15,8 @@ from rmqcore import MessageIllegalError, StoreLockedError, open_store
 from rmqcore.adapters.coilmq import RmqQueueStore, decode_frame, encode_frame
 from rmqcore.adapters.named_queues import DEAD_LETTERS
 
+pytestmark = pytest.mark.logic
+
 PAGE = Path(__file__).parents[2] / "docs/adapters/coilmq.md"
 
 

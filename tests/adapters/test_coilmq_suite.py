@@ -8,6 +8,8 @@ from adapters import suites
 import tests
 from rmqcore.adapters.coilmq import RmqQueueStore
 
+pytestmark = pytest.mark.peers
+
 # its modules import each other from a package of this name
 tests.__path__ = [*tests.__path__, str(suites.folder("coilmq") / "tests")]
 functional = importlib.import_module("tests.functional.conftest")

@@ -12,7 +12,7 @@ from rmqcore import DiskFullError
 from rmqcore.adapters.huey import RmqHuey
 
 pytestmark = [
-    pytest.mark.adapters,
+    pytest.mark.peers,
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system"),
 ]
 SETTINGS = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}

@@ -13,6 +13,8 @@ import pytest
 
 from rmqcore import ConfigError, DiskFullError
 
+pytestmark = pytest.mark.engine
+
 pytest.importorskip("huey", reason="needs huey: pip install rmqcore[huey]")
 adapter = pytest.importorskip("rmqcore.adapters.huey")
 constants = pytest.importorskip("huey.constants")
@@ -214,6 +216,7 @@ def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, monke
     assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
 
 
+@pytest.mark.process
 def test_a_task_of_a_killed_process_is_executed_again(make, tmp_path):
     (tmp_path / "app.py").write_text(APP + "\nhuey.execute(huey.dequeue())\n")
     huey = make(lease_ms=60_000, read_timeout=5, blocking=True)
@@ -260,6 +263,7 @@ def test_a_directory_that_was_removed_is_begun_anew(make, tmp_path):
     assert storage.dequeue() == b"b"
 
 
+@pytest.mark.process
 def test_a_forked_child_uses_the_store_too(make):
     storage = make().storage
     storage.enqueue(b"a")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from huey import chord
 
-pytestmark = pytest.mark.adapters
+pytestmark = pytest.mark.peers
 PROGRAM = Path(__file__).with_name("huey_program.py")
 OPTIONS = "-m huey.bin.huey_consumer huey_program.huey -w 2 -s 1"
 #: how often one of three consumers is killed

@@ -10,7 +10,7 @@ import pytest
 
 from rmqcore.adapters.huey import RmqHuey
 
-pytestmark = pytest.mark.adapters
+pytestmark = pytest.mark.peers
 # it is read when the suite is imported
 os.environ["HUEY_SLOW_TESTS"] = "1"
 base = importlib.import_module("huey.tests.base")

@@ -16,6 +16,8 @@ from rmqcore import DiskFullError, StoreError, open_store
 from rmqcore.adapters.names import topic_of
 from rmqcore.files.config_tables import check_topic_name
 
+pytestmark = pytest.mark.engine
+
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 transport = pytest.importorskip("rmqcore.adapters.kombu")
 
@@ -82,6 +84,7 @@ def test_a_message_is_a_record_of_its_queues_topic(connect, url, tmp_path):
         assert json.loads(bytes(message.body))["content-type"] == "application/json"
 
 
+@pytest.mark.process
 def test_what_one_process_binds_another_publishes_to(connect, url):
     exchange = kombu.Exchange("news", type="topic")
     queue = kombu.Queue("sports", exchange, routing_key="news.sport.#")
@@ -145,6 +148,7 @@ def test_a_closed_channel_gives_back_what_it_held(connect):
     assert all(m.delivery_info["redelivered"] for m in got)
 
 
+@pytest.mark.process
 def test_a_forked_child_that_closes_a_connection_leaves_what_its_parent_holds(connect):
     queue = kombu.Queue("q")
     connection = connect()
@@ -162,6 +166,7 @@ def test_a_forked_child_that_closes_a_connection_leaves_what_its_parent_holds(co
     message.ack()
 
 
+@pytest.mark.process
 def test_a_program_that_ends_gives_back_what_it_held_and_dumps_nothing(connect, url, tmp_path):
     queue = kombu.Queue("q")
     connection = connect()
@@ -180,6 +185,7 @@ def test_a_program_that_ends_gives_back_what_it_held_and_dumps_nothing(connect, 
     assert [m.payload for m in drained(connect(), queue)] == ["kept"]
 
 
+@pytest.mark.process
 def test_a_killed_consumer_loses_nothing(connect, url):
     queue = kombu.Queue("q")
     connection = connect()

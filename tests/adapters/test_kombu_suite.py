@@ -7,7 +7,7 @@ from adapters import suites
 import rmqcore.adapters.kombu
 
 common = suites.module("kombu", "t/integration/common.py")
-pytestmark = pytest.mark.adapters
+pytestmark = pytest.mark.peers
 
 
 @pytest.fixture

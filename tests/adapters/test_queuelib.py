@@ -27,6 +27,8 @@ from rmqcore.adapters.named_queues import DEAD_LETTERS, HELD, TABLE, named_queue
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
 from rmqcore.adapters.words_file import WordsFile
 
+pytestmark = pytest.mark.engine
+
 KINDS = pytest.mark.parametrize("make", [FifoQueue, LifoQueue])
 
 #: pushes and pops by a seed, writes a byte after each that is done, until somebody kills it
@@ -87,6 +89,7 @@ def test_gives_what_a_list_would_whatever_is_closed_between(make, tmp_path, seed
     queue.close()
 
 
+@pytest.mark.process
 @KINDS
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(make, tmp_path, seed):
     chosen = random.Random(seed)
@@ -189,6 +192,7 @@ def test_a_place_is_used_again_by_queues_of_other_names(tmp_path):
     kept.close()
 
 
+@pytest.mark.process
 def test_what_is_held_comes_back_when_it_was_not_released(tmp_path):
     code = """
         import os, sys
@@ -215,6 +219,7 @@ def test_what_is_held_comes_back_when_it_was_not_released(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.process
 def test_a_second_process_is_told_which_one_has_it(tmp_path):
     queue = FifoQueue(tmp_path / "queue")
     code = (
@@ -280,6 +285,7 @@ def test_dead_letters_keep_the_store(tmp_path):
         assert [bytes(m.body) for m in store.messages(DEAD_LETTERS)] == [b"unreadable"]
 
 
+@pytest.mark.process
 def test_a_child_that_was_forked_does_not_touch_the_queue(tmp_path):
     queue = FifoQueue(tmp_path / "queue")
     for number in range(3):

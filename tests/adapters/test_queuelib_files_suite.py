@@ -9,6 +9,8 @@ from queuelib.queue import FifoDiskQueue, FifoSQLiteQueue, LifoDiskQueue, LifoSQ
 
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
 
+pytestmark = pytest.mark.peers
+
 
 def command(*arguments):
     """Run `rmqcore import`; what it printed, and what it complained of."""

@@ -15,6 +15,8 @@ from rmqcore.adapters import named_queues
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
 from rmqcore.adapters.words_file import WordsFile
 
+pytestmark = pytest.mark.process
+
 KILLED = 9
 #: as of Scrapy: requests, retried ones, and start requests
 QUEUES = {"0": LifoQueue, "1": LifoQueue, "0s": FifoQueue}
@@ -245,7 +247,7 @@ def test_a_kill_before_a_write_loses_and_invents_nothing(tmp_path, seed):
     every_kill(tmp_path, chosen, steps, chosen.sample(range(1, writes + 1), 5))
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_a_kill_before_each_eighth_write_loses_and_invents_nothing(tmp_path, seed):
     chosen = random.Random(seed)
     steps = operations(chosen, 150)

@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
 from adapters import suites
 from queuelib.tests import QueuelibTestCase, track_closed
 
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
+
+pytestmark = pytest.mark.peers
 
 queue = suites.module("queuelib", "queuelib/tests/test_queue.py")
 pqueue = suites.module("queuelib", "queuelib/tests/test_pqueue.py")

@@ -15,6 +15,8 @@ import pytest
 from rmqcore import open_store
 from rmqcore.adapters.named_queues import DEAD_LETTERS
 
+pytestmark = pytest.mark.logic
+
 PAGE = Path(__file__).parents[2] / "docs/adapters/scrapy.md"
 COUNT = 400
 DELAY_S = 0.01

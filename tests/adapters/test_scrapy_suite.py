@@ -13,6 +13,8 @@ from scrapy.utils.misc import build_from_crawler
 from rmqcore.adapters import scrapy as ours
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
 
+pytestmark = pytest.mark.peers
+
 objects = suites.module("scrapy", "tests/test_squeues.py")
 requests = suites.module("scrapy", "tests/test_squeues_request.py")
 

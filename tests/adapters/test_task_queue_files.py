@@ -12,6 +12,8 @@ from rmqcore.adapters.huey import RmqStorage
 from rmqcore.cli.app import app
 from rmqcore.clock import wall_clock_ms
 
+pytestmark = pytest.mark.engine
+
 
 def imported(*arguments, fails=False):
     """Run `rmqcore import`; what it printed."""

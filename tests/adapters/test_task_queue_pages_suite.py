@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.adapters
+pytestmark = pytest.mark.peers
 PAGES = Path(__file__).parents[2] / "docs" / "adapters"
 
 

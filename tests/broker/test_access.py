@@ -18,6 +18,8 @@ from rmqcore.remoting import (
 from rmqcore.remoting.permissions import RULES
 from rmqcore.remoting.server import RemotingServer
 
+pytestmark = pytest.mark.engine
+
 PUB, SUB = Permission.PUB, Permission.SUB
 ACCOUNTS = {
     each.access_key: each

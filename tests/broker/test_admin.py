@@ -10,6 +10,8 @@ from rmqcore.config import StoreConfig, parse_broker_conf
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 #: what a monitor reads as numbers from RocketMQ's broker 5.5, and fails at when it is missing
 RUNTIME_NUMBERS = {
     *(f"{p}ThreadPoolQueueSize" for p in ("send", "pull", "litePull", "query", "ack")),

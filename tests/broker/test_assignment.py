@@ -12,6 +12,8 @@ from rmqcore.broker.assignment import Queue, _by_circle, _on_average, _popped_by
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import RemotingClient, RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 
 async def ask(peer, code, **body):
     return await peer.ask(code, body=json.dumps(body).encode())

@@ -4,7 +4,11 @@ import asyncio
 import re
 import threading
 
+import pytest
+
 from rmqcore.remoting import ResponseCode
+
+pytestmark = pytest.mark.engine
 
 
 def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker):

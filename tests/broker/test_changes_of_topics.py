@@ -5,11 +5,14 @@ import json
 import socket
 import time
 
+import pytest
 from broker.conftest import SMALL, Peer
 
 from rmqcore.broker import Broker
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
+
+pytestmark = pytest.mark.engine
 
 TOPIC = {
     **{"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4"},

@@ -14,6 +14,8 @@ from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, Respo
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.testing import SMALL_FILES
 
+pytestmark = pytest.mark.engine
+
 QUEUES, EACH = 4, 20
 PULL = {
     **{"consumerGroup": "CG", "topic": "T", "queueId": 1, "queueOffset": 2, "maxMsgNums": 32},

@@ -1,8 +1,11 @@
 """A topic that a client deletes begins with 0 when it is made again."""
 
+import pytest
 from broker.conftest import records
 
 from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
 
 
 def test_a_deleted_topic_begins_anew(with_broker):

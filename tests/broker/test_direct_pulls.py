@@ -32,6 +32,8 @@ from rmqcore.remoting import (
     failure,
 )
 
+pytestmark = pytest.mark.engine
+
 LIMITS, PEER = FrameLimits(), "10.0.0.9:5000"
 PLAIN = {
     **{"consumerGroup": "CG", "topic": "Orders", "queueId": "0", "queueOffset": "3"},

@@ -30,6 +30,8 @@ from rmqcore.remoting import (
 )
 from rmqcore.status import PutMessageStatus
 
+pytestmark = pytest.mark.logic
+
 LIMITS, PEER = FrameLimits(), "10.0.0.9:5000"
 KEY = "UNIQ_KEY\x017F000001\x02"
 PLAIN = {
@@ -318,6 +320,7 @@ def test_a_send_counts_whatever_becomes_of_telling_others(sends, monkeypatch):
     assert (len(appended), bool(at), b'"code":0' in answers) == (1, True, True)
 
 
+@pytest.mark.engine
 def test_a_broker_answers_a_mixture_in_one_go(with_broker):
     """Plain sends, a new topic's, and a batch, written to a socket at once."""
 
@@ -344,6 +347,7 @@ def test_a_broker_answers_a_mixture_in_one_go(with_broker):
     with_broker(scenario)
 
 
+@pytest.mark.engine
 def test_a_server_with_a_gate_answers_nothing_directly():
     async def asked_directly(gate):
         asked = []

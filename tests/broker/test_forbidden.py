@@ -10,6 +10,8 @@ from broker.test_pop import pop
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 #: RocketMQ's bits: 4 reading, 2 writing
 JAVAS = {
     "dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": 1700000000000},

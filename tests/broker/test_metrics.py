@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from broker.conftest import SMALL, Peer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,6 +12,8 @@ from rmqcore.broker.metrics import Metrics
 from rmqcore.broker.status_server import StatusServer
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import RequestCode
+
+pytestmark = pytest.mark.engine
 
 #: of RocketMQ 5's page of metrics, what a broker without a proxy has
 NAMES = {

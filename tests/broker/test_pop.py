@@ -15,6 +15,8 @@ from rmqcore.java.json import format_java_json
 from rmqcore.message import Message
 from rmqcore.remoting import RequestCode, RequestRefusedError, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 
 async def pop(peer, *, queue_id=-1, count=32, invisible_ms=60_000, poll_ms=0, **more):
     fields = {

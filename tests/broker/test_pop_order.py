@@ -11,6 +11,8 @@ from rmqcore.broker.pop_order import PopOrder
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.remoting import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 KEY = ("T", "CG", 0)
 
 

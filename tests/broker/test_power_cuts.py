@@ -19,7 +19,7 @@ from rmqcore.doctor import verify
 from rmqcore.doctor.selftest.mounted import mounted, run_as_root, why_not
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.storm,
     pytest.mark.skipif(bool(why_not("ext4")), reason=why_not("ext4")),
 ]
 CUTS, PARTS = 100, 10

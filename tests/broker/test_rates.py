@@ -9,6 +9,8 @@ from rmqcore.broker.rates import SAMPLE_S, DayTotals, Rates
 from rmqcore.broker.traffic import DELAY, NORMAL, Traffic
 from rmqcore.remoting import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.logic
+
 
 class Run:
     """A broker's counters, and a clock that stands until it is moved."""
@@ -98,6 +100,7 @@ def test_what_was_never_counted_has_no_rates(name, key):
     assert run.rates.of(name, key) is None
 
 
+@pytest.mark.engine
 def test_a_broker_tells_what_was_sent_and_pulled(with_broker):
     async def scenario(_, peer):
         for _ in range(20):

@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
 from broker.conftest import records
 
 from rmqcore._codec import decode_properties, encode_properties
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
+
+pytestmark = pytest.mark.engine
 
 CLIENT = "10.0.0.1@1#2"
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"

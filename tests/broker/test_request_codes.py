@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "broker.md"
 ROW = re.compile(r"^\| (\d+) \| (\w+) \| (served|not supported) \| ([^|]+) \|$", re.MULTILINE)

@@ -8,6 +8,8 @@ from broker.conftest import records
 
 from rmqcore.remoting import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 RETRY, DEAD = "%RETRY%CG", "%DLQ%CG"
 
 

@@ -12,6 +12,8 @@ from rmqcore.broker.matching import SCANNED_MAX
 from rmqcore.message import Message
 from rmqcore.remoting import RemotingClosedError, RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 
 def test_a_message_that_was_sent_is_pulled(with_broker):
     async def scenario(broker, peer):

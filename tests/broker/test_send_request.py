@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from rmqcore.broker._send_request import SendRequest
 from rmqcore.remoting import RemotingCommand, RequestCode, RequestRefusedError
 
+pytestmark = pytest.mark.logic
+
 SHORT = {
     "a": "group",
     "b": "topic",

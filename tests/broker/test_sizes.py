@@ -21,7 +21,7 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.storm
 
 TOPICS = 10_000
 CONNECTIONS = 1000

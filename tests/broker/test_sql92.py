@@ -10,6 +10,8 @@ from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.store.consume.sql92 import LENGTH_MAX, ExpressionError, compile_condition
 
+pytestmark = pytest.mark.engine
+
 MESSAGE = {"a": "2", "f": "2.5", "s": "x", "t": "true", "q": "it's", "word": "abc"}
 
 

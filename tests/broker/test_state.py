@@ -19,6 +19,8 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 #: commits an offset, and brings its own subscription
 COMMITS = 5
 
@@ -61,6 +63,7 @@ def bodies(answer):
 # ---- topics
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_the_first_message_of_a_topic_is_not_lost_by_a_kill_behind_its_answer(tmp_path, flush):
     async def send(process, address, topic):
@@ -369,6 +372,7 @@ def asked(address, code, fields=None, body=b"", *, then=lambda: None):
     return asyncio.run(main())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("group", [False, True])
 def test_what_an_administrator_was_answered_survives_a_kill(tmp_path, group):
     fields = {"topic": "New", "defaultTopic": "TBW102", "perm": "6", "order": "false"}

@@ -8,6 +8,8 @@ from broker.serving import TOPIC, produce, serving
 
 import rmqcore
 
+pytestmark = pytest.mark.process
+
 
 def stored(path):
     """The bodies in the store, in their order."""
@@ -42,7 +44,7 @@ def test_who_is_asked_to_end_loses_nothing_and_ends_well(tmp_path, flush, number
     assert len(bodies) == len(set(bodies))
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.storm)])
 def test_a_broker_that_is_killed_loses_nothing_that_was_acknowledged(tmp_path, times, seed):
     acknowledged = []
     for round_number in range(times):

@@ -12,6 +12,8 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.remoting import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 
 async def pulled(peer, topic="T", offset=0):
     return records((await peer.pull(topic, offset=offset)).body)

@@ -11,6 +11,8 @@ from rmqcore.client import Consumer, Producer
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import RemotingClient, RemotingCommand, RemotingError, RequestCode, load_tls
 
+pytestmark = pytest.mark.engine
+
 PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
 
 

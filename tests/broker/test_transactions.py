@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pytest
 from broker.conftest import Peer, records, until
 
 from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 

@@ -7,6 +7,8 @@ import pytest
 from rmqcore.cli.failures import ExitCode
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def remote(rmqcore, rocketmq_broker):  # noqa: F811 - the fixture

@@ -4,6 +4,8 @@ import pytest
 
 from rmqcore.cli.failures import ExitCode
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def log(store):

@@ -14,6 +14,8 @@ from rmqcore.cli.failures import ExitCode
 from rmqcore.doctor import verify
 from rmqcore.transfer import export_store
 
+pytestmark = pytest.mark.engine
+
 COUNT = 20
 DAMAGED = 9
 GOOD = [number for number in range(COUNT) if number != DAMAGED]

@@ -12,6 +12,8 @@ from rmqcore.cli.demo.steps import Demo
 from rmqcore.cli.options import configured
 from rmqcore.cli.progress import Bars
 
+pytestmark = pytest.mark.process
+
 NAMES = [
     "append",
     "dispatch",

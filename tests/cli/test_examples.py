@@ -10,6 +10,8 @@ import pytest
 from rmqcore.cli.serve import NAMESRV_PORT
 from rmqcore.testing import rocketmq_broker  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 SAID = {

@@ -12,6 +12,8 @@ from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
 from rmqcore.cli.main import run
 
+pytestmark = pytest.mark.process
+
 READING = ["cat", "tail", "stat", "verify", "dump"]
 
 

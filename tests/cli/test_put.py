@@ -6,6 +6,8 @@ import pytest
 
 from rmqcore import open_shared, open_store
 
+pytestmark = pytest.mark.engine
+
 
 def stored(path):
     with open_store(path, mode="r") as opened:

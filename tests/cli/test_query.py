@@ -4,6 +4,8 @@ import pytest
 
 from rmqcore import open_store
 
+pytestmark = pytest.mark.engine
+
 
 def bodies(outcome):
     return [message["body"] for message in outcome.json["messages"]]

@@ -13,6 +13,8 @@ from rmqcore import open_store
 
 from .conftest import COMMAND
 
+pytestmark = pytest.mark.process
+
 
 def test_cat_prints_the_bodies_of_the_log_in_its_order(rmqcore, store):
     outcome = rmqcore("cat", store, "-n", 10)

@@ -7,6 +7,8 @@ import pytest
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.mark.parametrize(("kind", "folder"), [("cq", "consumequeue"), ("index", "index")])
 def test_what_is_there_comes_out_the_same(rmqcore, store, kind, folder):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from broker.serving import serving
 
+pytestmark = pytest.mark.logic
+
 USER = {"accessKey": "producer", "secretKey": "secret-1"}
 
 
@@ -35,6 +37,7 @@ def test_a_file_of_accounts_that_is_not_there_is_said(rmqcore, tmp_path):
     assert "none.json" in done.stderr
 
 
+@pytest.mark.engine
 def test_a_port_that_is_taken_is_said_with_what_to_do(rmqcore, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = rmqcore("serve", tmp_path / "store", "--namesrv-port", taken.getsockname()[1])
@@ -56,6 +59,7 @@ DUMPED = ("-c", "bindAddress=0.0.0.0")
 OWN = ("-c", "brokerIP1=127.0.0.1")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "reached"),
     [

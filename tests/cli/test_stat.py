@@ -4,8 +4,12 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from rmqcore import open_store
 from rmqcore.config import parse_broker_conf
+
+pytestmark = pytest.mark.engine
 
 
 def test_stat_counts_topics_queues_and_messages(rmqcore, store):

@@ -7,6 +7,8 @@ import pytest
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
 
+pytestmark = pytest.mark.engine
+
 
 def contents(path):
     with open_store(path, mode="r") as opened:

@@ -16,6 +16,8 @@ from cli.test_failures import run_without
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("words", "said"),

@@ -7,6 +7,8 @@ from client.test_produce_and_consume import receive
 from rmqcore.client import Admin, Consumer, GroupNotFoundError, NoRouteError, Producer
 from rmqcore.remoting import RequestRefusedError
 
+pytestmark = pytest.mark.engine
+
 
 def test_a_topic_is_created_measured_and_deleted(rocketmq_broker, rocketmq_topic, run):
     async def scenario():

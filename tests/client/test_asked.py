@@ -10,6 +10,8 @@ from rmqcore.client import Consumer, Producer
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
+pytestmark = pytest.mark.engine
+
 
 async def ask(broker, code, consumer, **fields):
     client = RemotingClient()

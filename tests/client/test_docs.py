@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 CODES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 SAID = ["0 SEND_OK\n", "three", "total 3\n", "COMMIT\nb'49'\n", "['broker-a']\n3\n"]

@@ -35,6 +35,8 @@ from rmqcore.remoting import (
 )
 from rmqcore.testing import SMALL_FILES
 
+pytestmark = pytest.mark.engine
+
 PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
 
 

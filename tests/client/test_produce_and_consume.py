@@ -12,6 +12,8 @@ from rmqcore.errors import MessageIllegalError
 from rmqcore.message import Message, decode_message_id
 from rmqcore.remoting import RemotingConnectError, RequestRefusedError
 
+pytestmark = pytest.mark.engine
+
 
 async def receive(consumer, count, timeout_s=PATIENCE_S):
     """So many messages, each settled."""

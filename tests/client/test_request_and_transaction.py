@@ -10,6 +10,8 @@ from rmqcore.errors import MessageIllegalError
 from rmqcore.remoting import RemotingTimeoutError
 from rmqcore.testing import running_broker
 
+pytestmark = pytest.mark.engine
+
 
 def test_a_request_gets_the_consumers_reply(rocketmq_broker, rocketmq_topic, run):
     namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}

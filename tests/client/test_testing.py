@@ -8,7 +8,11 @@ import time
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from rmqcore.testing import running_broker
+
+pytestmark = pytest.mark.process
 
 START_S_MAX = 0.3
 PROJECT = """

@@ -11,6 +11,8 @@ import rmqcore
 from rmqcore import GetMessageStatus, StoreClosedError, StoreNotWritableError
 from rmqcore.services.retention import CleanReport
 
+pytestmark = pytest.mark.engine
+
 SMALL = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 500, "max_index_num": 2000}
 
 

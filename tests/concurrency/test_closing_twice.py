@@ -9,6 +9,8 @@ from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.flush import FlushConsumeQueueService
 from rmqcore.store import message_store
 
+pytestmark = pytest.mark.engine
+
 
 def test_a_second_close_leaves_the_next_handle_alone(tmp_path):
     first = open_store(tmp_path / "s")

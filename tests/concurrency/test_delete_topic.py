@@ -9,6 +9,8 @@ import rmqcore
 from rmqcore.doctor import verify
 from rmqcore.rebuild import rebuild_consume_queues
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_delete_topic_beside_puts(store_path, how):

@@ -8,6 +8,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.process
+
 #: Writes as fast as it can for some seconds; bodies say what they must be.
 WRITER = """
 import sys, time, rmqcore

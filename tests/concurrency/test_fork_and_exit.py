@@ -11,6 +11,8 @@ import pytest
 import rmqcore
 from rmqcore import StoreForkedError, StoreLockedError
 
+pytestmark = pytest.mark.process
+
 SMALL = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 50, "max_index_num": 200}
 
 CALLS = {
@@ -230,7 +232,6 @@ with rmqcore.open_store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.long
 def test_an_idle_store_costs_next_to_nothing(store_path):
     # in a process of its own: other tests' brokers are no idle store
     command = [sys.executable, "-c", IDLE, str(store_path)]

@@ -6,6 +6,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.engine
+
 SMALL = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 50, "max_index_num": 200}
 
 

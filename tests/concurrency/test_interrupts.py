@@ -7,6 +7,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.process
+
 SMALL = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 50, "max_index_num": 200}
 
 #: What each child begins with: a store whose log rolls every few dozen messages.
@@ -178,14 +180,13 @@ def check(path, acknowledged):
         assert not found or bytes(found[0].body) == acknowledged[0]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("script", [INTERRUPTED, LIMITED, HANDLING, FINALIZING])
 def test_puts_that_are_interrupted(store_path, seed, script, how):
     check(store_path, run(script, store_path, seed, how, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("script", [INTERRUPTED, HANDLING, FINALIZING])
 @pytest.mark.parametrize("round_number", range(5))

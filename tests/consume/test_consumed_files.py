@@ -5,6 +5,8 @@ from consume.conftest import TOPIC, places, put
 
 from rmqcore.clock import wall_clock_ms
 
+pytestmark = pytest.mark.engine
+
 LARGE = b"x" * 4000
 
 

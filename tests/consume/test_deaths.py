@@ -15,7 +15,10 @@ import pytest
 from rmqcore.doctor.selftest import _system_calls
 
 PROGRAM = Path(__file__).with_name("deaths.py")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches system calls")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="watches system calls"),
+]
 
 
 @pytest.mark.parametrize(
@@ -23,8 +26,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches system 
     [
         ("kills", 12),
         ("power cuts", 20),
-        pytest.param("kills", 2000, marks=pytest.mark.slow),
-        pytest.param("power cuts", 2000, marks=pytest.mark.slow),
+        pytest.param("kills", 2000, marks=pytest.mark.storm),
+        pytest.param("power cuts", 2000, marks=pytest.mark.storm),
     ],
 )
 def test_nothing_is_lost_and_nothing_comes_back(seed, what, count):

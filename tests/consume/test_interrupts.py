@@ -7,9 +7,13 @@ import threading
 import time
 from itertools import count
 
+import pytest
+
 import rmqcore
 from rmqcore.store.consume.due_times import DueTimes
 from rmqcore.store.consume.lease_queue import TIMES_MAX
+
+pytestmark = pytest.mark.process
 
 TOPIC = {"T": "*"}
 

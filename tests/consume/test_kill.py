@@ -8,6 +8,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import os, sys, rmqcore
 
@@ -30,7 +32,7 @@ with rmqcore.open_store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.storm)])
 def test_what_was_acknowledged_does_not_come_again(store_path, rounds, rng):
     acknowledged, unsure, put = set(), set(), 0
     for _ in range(rounds):

@@ -8,6 +8,8 @@ from rmqcore.errors import DiskFullError
 from rmqcore.files import lease_journal
 from rmqcore.files.lease_journal import Done, LeaseJournal, to_bytes
 
+pytestmark = pytest.mark.logic
+
 FIRST, SECOND, THIRD = (Done(0, offset, 1) for offset in range(3))
 
 

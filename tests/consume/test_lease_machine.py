@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from consume.conftest import SMALL, Clock, places
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import rmqcore
 from rmqcore.store.message_store import DefaultMessageStore
+
+pytestmark = pytest.mark.engine
 
 GROUPS = st.sampled_from(["g", "h"])
 HOLDERS = st.sampled_from(["a", "b"])

@@ -9,6 +9,8 @@ from consume.conftest import TOPIC, bodies, places, put
 import rmqcore
 from rmqcore import ArgumentError, Lease, QueueLag, Sql, StoreClosedError
 
+pytestmark = pytest.mark.engine
+
 
 def test_a_message_goes_to_one_at_a_time_until_its_lease_is_over(store, clock):
     put(store, 3)

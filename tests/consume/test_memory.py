@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path

@@ -12,6 +12,8 @@ from rmqcore import CorruptConfigFileError, DiskFullError
 from rmqcore.files.config_tables import ConsumerOffsetTable
 from rmqcore.store.consume.holders import is_gone, is_mine, new_holder
 
+pytestmark = pytest.mark.process
+
 #: of the journal: the version
 FIRST_RECORD_SIZE = 11
 
@@ -211,7 +213,7 @@ def test_a_log_that_was_cut_takes_the_leases_of_its_end_with_it(filled, store_pa
     assert bodies(store.lease("g", TOPIC)) == [b"0"]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(None, marks=pytest.mark.storm)])
 def test_a_flipped_bit_of_the_journal_loses_nothing(filled, journal, clock, rng, count):
     """Found in the first record; behind that, what was acknowledged after it may come again."""
     killed(filled, some_of_each)

@@ -10,6 +10,8 @@ from consume.conftest import TOPIC, bodies, places, put
 import rmqcore
 from rmqcore import Consumer, StoreClosedError
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def store(store_path):

@@ -13,6 +13,8 @@ from rmqcore.errors import (
     RmqCoreError,
 )
 
+pytestmark = pytest.mark.engine
+
 NUMBERS = 45
 FIELDS = (
     *("topic", "queue_id", "queue_offset", "phy_offset", "flag", "sys_flag", "body"),
@@ -113,7 +115,6 @@ def test_derived_files_are_mended_on_opening(tmp_path, intact, rng, part):
     assert seen["right"] >= seen["refused"]
 
 
-@pytest.mark.long
 def test_the_log(tmp_path, intact, rng):
     seen = check_flips(tmp_path, intact, rng, "commitlog", "a", 0.01)
     assert seen["refused"] > seen["right"]
@@ -147,7 +148,7 @@ def test_a_queue_offset_that_rotted_moves_no_queue(tmp_path, place, flipped):
     assert queue.read_bytes() == units
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("mode", ["a", "r"])
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "checkpoint", "lock"])
 def test_every_byte(tmp_path, intact, rng, part, mode):
@@ -155,6 +156,6 @@ def test_every_byte(tmp_path, intact, rng, part, mode):
     check_flips(tmp_path, intact, rng, part, mode, 1.0, known=known)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_every_byte_of_the_index(tmp_path, intact, rng):
     check_flips(tmp_path, intact, rng, "index", "a", 1.0)

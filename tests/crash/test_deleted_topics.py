@@ -19,6 +19,8 @@ from rmqcore.rebuild import rebuild_consume_queues
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.services.flush import LogFlusher
 
+pytestmark = pytest.mark.engine
+
 FIRST, SECOND = 60, 7
 SMALL = SETTINGS | {"open_check_bytes": 0}
 
@@ -189,6 +191,7 @@ def test_a_store_of_rocketmq_opens_unchanged(by_rocketmq):
     assert before == {file: file.read_bytes() for file in before}
 
 
+@pytest.mark.process
 def test_a_deletion_survives_a_kill_at_once(store_path, again):
     def write(_):
         store = rmqcore.open_store(store_path, **SMALL)
@@ -216,6 +219,7 @@ def test_a_deletion_that_was_interrupted_goes_on(store_path):
         assert store.queues() == [("Other", 0)]
 
 
+@pytest.mark.process
 def test_a_deletion_killed_beside_a_put_has_not_taken_place(store_path):
     def write(_acknowledge):
         store = rmqcore.open_store(store_path, **SETTINGS)
@@ -391,6 +395,7 @@ def test_an_end_that_the_mark_knows_is_one_of_the_deleted_topic(store_path):
     assert counts(store_path, 0) == {0: 5}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("check", [0, 1 << 30], ids=["last file", "whole log"])
 def test_an_opening_that_was_killed_brings_nothing_back(store_path, check):
     made_again(store_path, IN_TURN, [0] * 2)

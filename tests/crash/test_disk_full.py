@@ -13,6 +13,8 @@ from crash.children import run_child
 from crash.small_store import SETTINGS, Sizes, check_against_log, numbers_in, put
 from rmqcore import DiskFullError, PutMessageStatus, StoreNotWritableError
 
+pytestmark = pytest.mark.process
+
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
 
 

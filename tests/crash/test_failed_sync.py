@@ -19,6 +19,8 @@ from rmqcore.derived import consume_queue_store, index_service
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import MappedFile
 
+pytestmark = pytest.mark.engine
+
 
 class Disk:
     """Refuses to flush from the moment that it is told to."""
@@ -322,6 +324,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("when", [3, 17])
 def test_the_system_refuses_msync(store_path, when):

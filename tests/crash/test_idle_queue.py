@@ -14,6 +14,8 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.recovery import recovery
 
+pytestmark = pytest.mark.engine
+
 IDLE = 40
 LATER = 160
 #: an opening walks the last log file only
@@ -108,6 +110,7 @@ def test_an_opening_that_is_interrupted_leaves_no_empty_queue(
     check_whole(idle)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mark", ["kept", "lost"])
 @pytest.mark.parametrize("lose", [lose_middle, lose_all])
 @pytest.mark.parametrize(

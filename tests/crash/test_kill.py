@@ -9,6 +9,8 @@ from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from rmqcore.recovery import recovery
 
+pytestmark = pytest.mark.process
+
 #: Where a process dies: a method of the engine, before, after or in the middle of its Nth call.
 FAILPOINTS = [
     "files.mapped_file.MappedFile.create",
@@ -91,7 +93,7 @@ def test_kill_at_a_failpoint(store_path, rng, failpoint):
     check_all(store_path, acknowledged)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("_round", range(10))
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_kill_again_and_again(store_path, rng, failpoint, _round):

@@ -17,6 +17,8 @@ from rmqcore.doctor import verify
 from rmqcore.files import mapped_file
 from rmqcore.files.mapped_file import MappedFile
 
+pytestmark = pytest.mark.process
+
 PAGE = 4096
 FILE = 8 * PAGE
 SETTINGS = {

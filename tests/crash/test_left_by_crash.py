@@ -10,6 +10,8 @@ import rmqcore
 from crash.children import die, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 
+pytestmark = pytest.mark.process
+
 #: stands for a page: so many bytes of a file are on the disk together, or none of them
 PAGE = 64
 COUNT = 70
@@ -107,7 +109,6 @@ def harm(path, earlier, damage):
         file.write_bytes(data)
 
 
-@pytest.mark.long
 @example([(0, 0, "old", 0)])
 @example([(8, 1, "byte", 40)])
 @given(damage=damages())
@@ -122,7 +123,6 @@ def test_any_damage_is_told_and_made_good(tmp_path, left, damage):
     check_opened(copy)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["zero", "old"])
 def test_every_page_of_the_index(tmp_path, left, how):
     path, earlier = left

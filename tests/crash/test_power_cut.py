@@ -12,6 +12,8 @@ import rmqcore
 from crash.fault_disk import PAGE, FaultDisk
 from crash.small_store import SETTINGS, Sizes, check_against_log, numbers_in, put
 
+pytestmark = pytest.mark.engine
+
 #: Files of several pages, so that pages of one file are lost in any order.
 PAGES = SETTINGS | {
     "mapped_file_size_commit_log": 10 * PAGE,
@@ -69,7 +71,7 @@ def test_power_cut(tmp_path, monkeypatch, rng, how, _case):
     cut_again_and_again(tmp_path, monkeypatch, rng, how, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("how", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("_case", range(50))
 def test_power_cuts_for_long(tmp_path, monkeypatch, rng, how, _case):

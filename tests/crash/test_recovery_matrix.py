@@ -12,6 +12,8 @@ from rmqcore.doctor import verify
 from rmqcore.errors import ConfigError, CorruptRecordError, CorruptStoreError
 from rmqcore.rebuild import rebuild_consume_queues
 
+pytestmark = pytest.mark.engine
+
 COUNT = 130
 INTACT = [(release, name) for release, name in packed_stores() if name not in ("crashed", "aged")]
 LAST = "T0/0"

@@ -11,6 +11,8 @@ from golden.check import digest_tree
 from rmqcore.errors import CorruptRecordError
 from rmqcore.services.reput import ReputMessageService
 
+pytestmark = pytest.mark.process
+
 COUNT = 60
 MARK = "config/storeMark.json"
 

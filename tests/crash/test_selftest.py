@@ -18,6 +18,8 @@ from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.recovery.recovery import Recovery
 
+pytestmark = pytest.mark.process
+
 
 def ignore(*_):
     """Nobody looks at the progress."""
@@ -50,7 +52,7 @@ def test_damage_of_a_store_that_rocketmq_wrote(golden_store, seed, release):
     assert not cut_short.unprotected
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_byte_of_a_store_that_rocketmq_wrote(golden_store, seed, release):
     store = golden_store(release, "small").path
@@ -65,17 +67,17 @@ def test_a_store_to_damage_that_is_not_there_is_refused(tmp_path):
         selftest.faults(store=tmp_path / "none")
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_many_power_cuts_and_kills(seed):
     check(selftest.crash(cuts=3000, kills=1000, mounted=0, seed=seed), 4)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_every_failing_call_and_much_damage(seed):
     check(selftest.faults(most=1000, seed=seed), 15)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
 def test_power_cuts_of_a_mounted_file_system(tmp_path, seed, file_system):
     if reason := why_not(file_system):

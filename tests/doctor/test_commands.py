@@ -12,6 +12,8 @@ import rmqcore
 from golden.check import digest_tree
 from rmqcore.cli.app import app
 
+pytestmark = pytest.mark.engine
+
 
 def run(*words):
     result = CliRunner().invoke(app, [str(word) for word in words])

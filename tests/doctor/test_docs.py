@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.logic
+
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 
@@ -20,7 +22,7 @@ def commands():
             yield command, printed
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_the_story_prints_what_the_page_says(tmp_path):
     rmqcore = tmp_path / "rmqcore"
     rmqcore.write_text(f'#!/bin/sh\nexec {sys.executable} -m rmqcore "$@"\n')

@@ -13,6 +13,8 @@ from rmqcore import doctor
 from rmqcore._index import index_hash
 from rmqcore.errors import ArgumentError
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 1 << 14,
     "mapped_file_size_consume_queue": 20 * 64,

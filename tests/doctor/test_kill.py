@@ -12,6 +12,8 @@ import rmqcore
 from golden.check import digest_tree
 from rmqcore import doctor
 
+pytestmark = pytest.mark.engine
+
 FILE_SIZE = 1 << 14
 SIZES = {
     "mapped_file_size_commit_log": FILE_SIZE,
@@ -135,11 +137,11 @@ def test_an_undo_goes_on_where_it_was_killed(damaged, monkeypatch, seed):
     check_undo(damaged, monkeypatch, seed, 6)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_a_repair_goes_on_wherever_it_was_killed(damaged, monkeypatch, seed):
     check_repair(damaged, monkeypatch, seed, None)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_an_undo_goes_on_wherever_it_was_killed(damaged, monkeypatch, seed):
     check_undo(damaged, monkeypatch, seed, None)

@@ -11,6 +11,8 @@ from rmqcore import doctor
 from rmqcore._codec import encode_batch
 from rmqcore.rebuild.consume_queues import rebuild_consume_queues
 
+pytestmark = pytest.mark.engine
+
 FILE_SIZE = 1 << 14
 SIZES = {
     "mapped_file_size_commit_log": FILE_SIZE,
@@ -126,7 +128,7 @@ def test_no_record_is_covered_because_a_wrong_queue_leads_to_it(store):
     assert_found(store, known)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_no_flip_of_a_record_takes_another_message_away(store, tmp_path):
     size = len(known_messages(store)[10].record)
     for at in range(size):

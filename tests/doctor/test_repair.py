@@ -39,6 +39,8 @@ from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.java.json import parse_java_json
 from rmqcore.message import Message
 
+pytestmark = pytest.mark.engine
+
 ALL = packed_stores()
 DUMPS = Path(__file__).parents[1] / "unit" / "broker_configs"
 NOBODY = 65534
@@ -48,7 +50,7 @@ EACH = [
     pytest.param(release, damage, id=f"{damage.__name__}-{release}", marks=marks)
     for number, damage in enumerate(DAMAGES)
     for release in RELEASES
-    for marks in [[] if damage in QUICK and RELEASES[number % 2] == release else pytest.mark.slow]
+    for marks in [[] if damage in QUICK and RELEASES[number % 2] == release else pytest.mark.storm]
 ]
 
 
@@ -98,7 +100,7 @@ def test_a_brokers_dumped_configuration_is_that_of_its_store(golden_store, tmp_p
     assert_repaired(dataclasses.replace(golden, conf=conf), known)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("store", ALL, ids="-".join)
 def test_every_kind_of_store_is_repaired(golden_store, store):
     golden = golden_store(*store)
@@ -142,7 +144,7 @@ def test_random_damages_are_repaired(golden_store, seed):
     rounds(golden_store, seed, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_many_random_damages_are_repaired(golden_store, seed):
     rounds(golden_store, seed, 100)
 
@@ -183,6 +185,7 @@ def plan_here():
     return len(doctor.plan(Path()).steps)
 
 
+@pytest.mark.process
 def test_a_plan_is_made_of_a_directory_that_cannot_be_written(damaged, monkeypatch):
     paths = [damaged, *damaged.rglob("*")]
     for path in paths:

@@ -9,6 +9,8 @@ from rmqcore._codec import blank_record, encode_record
 from rmqcore.message import Message
 from rmqcore.rebuild import rebuild_consume_queues
 
+pytestmark = pytest.mark.logic
+
 GIB = 1 << 30
 FILES = 1024
 SIZES = {"mapped_file_size_commit_log": GIB, "message_index_enable": False}
@@ -34,7 +36,7 @@ def terabyte(store_path):
     return store_path
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_a_terabyte_is_repaired_within_a_bounded_memory(terabyte):
     log = sorted((terabyte / "commitlog").iterdir())
     log[100].unlink()
@@ -65,7 +67,7 @@ def test_a_terabyte_is_repaired_within_a_bounded_memory(terabyte):
     assert log[200].stat().st_size == 0
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_two_terabytes_are_compared_within_a_bounded_memory(terabyte, tmp_path):
     other = tmp_path / "other"
     (other / "commitlog").mkdir(parents=True)

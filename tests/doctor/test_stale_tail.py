@@ -2,10 +2,13 @@
 
 import shutil
 
+import pytest
 from doctor.damage import assert_found, known_messages, log_files, overwrite
 
 import rmqcore
 from rmqcore import doctor
+
+pytestmark = pytest.mark.engine
 
 FILE_SIZE = 1 << 15
 SIZES = {

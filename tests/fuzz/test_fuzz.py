@@ -10,6 +10,8 @@ from fuzz.target import DECODERS, run
 
 from golden.vectors import vector, vectors
 
+pytestmark = pytest.mark.engine
+
 CORPUS = Path(__file__).parent / "corpus"
 TABLE = Path(__file__).parent / "expectations.tsv"
 
@@ -63,6 +65,7 @@ ctypes.string_at(start, 5)
 """
 
 
+@pytest.mark.process
 def test_a_read_one_byte_too_far_is_seen():
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     child = subprocess.run(
@@ -105,7 +108,7 @@ def test_raw_bytes(rng):
         run(rng.randbytes(rng.randrange(400)))
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_many_mutations(rng):
     pool = list(SEEDS)
     for _ in range(100_000):

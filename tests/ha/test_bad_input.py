@@ -25,6 +25,8 @@ from reference.records import encode_blank
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
 from rmqcore.native.log._tail import LogTail
 
+pytestmark = pytest.mark.engine
+
 FILE = 16 << 10
 
 
@@ -141,6 +143,7 @@ def test_a_slave_that_is_closed_in_the_middle_of_a_record_goes_on(tmp_path, part
         assert log_bytes(store) == log
 
 
+@pytest.mark.process
 def test_a_slave_that_was_killed_in_the_middle_of_a_record_goes_on(tmp_path):
     with master_store(tmp_path / "m", 60) as master:
         log = log_bytes(master)

@@ -19,6 +19,8 @@ from ha.pair import (
 from rmqcore.errors import CorruptRecordError
 from rmqcore.ha import client
 
+pytestmark = pytest.mark.engine
+
 FILE = 16 << 10
 
 

@@ -35,6 +35,8 @@ from rmqcore.remoting import (
     load_tls,
 )
 
+pytestmark = pytest.mark.engine
+
 SMALL = {
     "mappedFileSizeCommitLog": 1 << 20,
     "maxHashSlotNum": 1000,
@@ -269,6 +271,7 @@ def test_a_slave_needs_an_id_of_its_own(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.process
 def test_the_command_says_once_on_stderr_who_is_no_slave(tmp_path):
     port = free_port()
     settings = f"--port 0 --json -c mappedFileSizeCommitLog=1048576 -c haListenPort={port}"

@@ -21,6 +21,8 @@ from ha.pair import (
 from crash.test_disk_full import ROOT_ONLY, small_disk
 from crash.test_disk_full import fill as fill_disk
 
+pytestmark = pytest.mark.engine
+
 FILE = 16 << 10
 __all__ = ["small_disk"]
 
@@ -183,6 +185,7 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
         assert log_bytes(slave) == log
 
 
+@pytest.mark.process
 @ROOT_ONLY
 def test_a_slave_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(tmp_path, small_disk):
     disk = small_disk(2048)

@@ -31,6 +31,8 @@ from rmqcore.ha import resync as resyncing
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.message import Message
 
+pytestmark = pytest.mark.engine
+
 FILE = 16 << 10
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from rmqcore.client.blocking import Consumer, Producer
 
+pytestmark = pytest.mark.process
+
 PAGE = (Path(__file__).parents[2] / "docs" / "ha.md").read_text("utf-8")
 COMMANDS = re.findall(r"^\$ rmqcore (.*?)( &)?$", PAGE, re.MULTILINE)
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -24,7 +26,7 @@ def command(line, places):
     return [sys.executable, "-m", "rmqcore", *line.split()]
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_two_commands_make_a_pair_and_a_consumer_goes_on_without_the_master(tmp_path):
     namesrv, master, slave, status, resync, _ = (line for line, _ in COMMANDS)
     places = {"/tmp": str(tmp_path)}

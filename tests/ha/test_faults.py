@@ -8,6 +8,8 @@ from ha.faults import Namespaces, Proxy, Scenario
 from interop.cluster import broker_ports, free_port
 from rmqcore.ha import resync
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def no_master_is_slow(monkeypatch):
@@ -29,13 +31,13 @@ def test_what_was_replicated_survives(tmp_path, seed):
     befall(tmp_path, seed, Proxy, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("case", range(20))
 def test_what_was_replicated_survives_for_long(tmp_path, seed, case):
     befall(tmp_path, seed + case, Proxy, 14)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("case", range(5))
 def test_what_was_replicated_survives_between_namespaces(tmp_path, seed, case):
     if (reason := Namespaces.missing()) is not None:

@@ -12,6 +12,8 @@ from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.remoting import success
 
+pytestmark = pytest.mark.logic
+
 
 def asked(folder, body):
     """What a slave takes from this answer to request 28."""

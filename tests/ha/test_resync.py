@@ -31,6 +31,8 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha import resync
 from rmqcore.ha.resync import Divergence, cut, fetch, find_divergence
 
+pytestmark = pytest.mark.engine
+
 FILE = 16 << 10
 ALIKE = b"x" * 200
 QUICK = {"ha_send_heartbeat_interval": 20}
@@ -462,6 +464,7 @@ def killed(step, work):
         os._exit(0)
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatch, whole):

@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
 from ha.pair import (
     following,
     frame,
@@ -21,6 +22,8 @@ from ha.pair import (
 )
 
 from rmqcore.ha import HAClient
+
+pytestmark = pytest.mark.engine
 
 
 def descriptors():

@@ -12,6 +12,8 @@ from rmqcore.ha import HAConfig
 from rmqcore.message import Message
 from rmqcore.status import PutMessageStatus
 
+pytestmark = pytest.mark.engine
+
 
 @asynccontextmanager
 async def raw_slave(service, store):

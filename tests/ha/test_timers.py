@@ -18,6 +18,8 @@ from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
 
+pytestmark = pytest.mark.engine
+
 MASTER = "127.0.0.1:1"
 TOLD = struct.pack(">7q", 61_000, 5, 7, 9, 0, 1, 1)
 

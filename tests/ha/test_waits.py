@@ -15,6 +15,8 @@ from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.sockets import Receiver
 from rmqcore.status import PutMessageStatus
 
+pytestmark = pytest.mark.engine
+
 LATE = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 TIMEOUT_S = 0.2
 

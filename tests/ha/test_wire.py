@@ -21,6 +21,8 @@ from ha.pair import (
 from rmqcore.ha.frames import FRAME_SIZE_MAX, FrameReader, HAError, ReportReader
 from rmqcore.ha.sockets import send_all
 
+pytestmark = pytest.mark.engine
+
 
 def exactly(store, size):
     """Put one message into an empty store so that its log has so many bytes."""

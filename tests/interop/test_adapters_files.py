@@ -12,7 +12,7 @@ from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RemotingError, RequestCode, ResponseCode
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 

@@ -15,7 +15,7 @@ from rmqcore.client.blocking import Admin
 from rmqcore.remoting import AclSigner
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(shutil.which("go") is None, reason="not on this machine: go"),
 ]
 TOUR = Path(__file__).parent / "go" / "tour.go"

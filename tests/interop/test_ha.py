@@ -33,7 +33,7 @@ from rmqcore.remoting import (
 )
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 

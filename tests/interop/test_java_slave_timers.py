@@ -14,7 +14,7 @@ from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 #: a slave asks for the counts a minute after its start; what is due later is left for it to deliver

@@ -16,7 +16,7 @@ from interop.peer import free_port, missing
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 RUN = Path(__file__).parent / "metaq" / "run"

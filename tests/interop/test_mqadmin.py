@@ -18,7 +18,7 @@ from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.testing import running_broker
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 COUNT = 60

@@ -35,7 +35,7 @@ from interop.peer import missing
 from rmqcore.testing import rocketmq_topic  # noqa: F401 - a fixture
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 

@@ -40,7 +40,7 @@ from rmqcore.testing import rocketmq_topic  # noqa: F401 - a fixture
 logger = logging.getLogger(__name__)
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 

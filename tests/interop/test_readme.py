@@ -15,7 +15,7 @@ from rmqcore.testing import rocketmq_broker  # noqa: F401 - a fixture
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
-pytestmark = pytest.mark.interop
+pytestmark = pytest.mark.peers
 
 JAVA = """
 import org.apache.rocketmq.client.consumer.*;

@@ -20,7 +20,7 @@ from rmqcore import doctor
 from rmqcore.config import load_config
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 #: two damages a store: ten stores

@@ -16,7 +16,7 @@ from interop.peer import dump, missing
 from interop.writers import BOTH, CRASH_SIZES, KINDS, SIZES
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 CASES = [(kind, release) for kind in KINDS for release in kind.releases]

@@ -15,7 +15,7 @@ from rmqcore.rebuild import rebuild_consume_queues
 from rmqcore.remoting import RequestCode
 
 pytestmark = [
-    pytest.mark.interop,
+    pytest.mark.peers,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 MAKE = f"updateTopic -t T -c {CLUSTER} -r 2 -w 2"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_dist.py"
 SOURCE = "#include <math.h>\ndouble f(double x) { return sin(x); }\n"
 

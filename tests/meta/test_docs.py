@@ -11,6 +11,8 @@ from meta.format_docs import all_tables, differences, tables
 from rmqcore._codec import LAYOUT
 from rmqcore.config.store_config import SETTINGS
 
+pytestmark = pytest.mark.logic
+
 ROOT = Path(__file__).parents[2]
 FORMAT = ROOT / "docs" / "format"
 
@@ -34,6 +36,7 @@ def test_documents_and_code_agree():
     assert not differences(all_tables(FORMAT), LAYOUT)
 
 
+@pytest.mark.process
 def test_the_page_of_settings_is_that_of_the_source():
     check = [sys.executable, ROOT / "scripts" / "settings_page.py", "--check"]
     stale = subprocess.run(check, capture_output=True, text=True, check=False)

@@ -11,6 +11,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.logic
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "rmqcore"
 EXTENSIONS = sorted(path.relative_to(ROOT).with_suffix("") for path in PACKAGE.rglob("*.pyx"))
@@ -50,6 +52,7 @@ def test_every_public_object_has_a_docstring():
     assert [n for n, o in objects.items() if callable(o) and not (o.__doc__ or "").strip()] == []
 
 
+@pytest.mark.process
 def test_editors_see_the_docstrings_of_native_modules():
     check = [sys.executable, ROOT / "scripts" / "stub_docs.py", "--check"]
     stale = subprocess.run(check, capture_output=True, text=True, check=False)

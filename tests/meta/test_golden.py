@@ -1,6 +1,10 @@
 """The packed golden stores are the ones that SHA256SUMS names, and unpack whole."""
 
+import pytest
+
 from golden.stores import changed_archives, packed_stores
+
+pytestmark = pytest.mark.engine
 
 
 def test_archives_agree_with_their_sums():

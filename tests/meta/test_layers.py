@@ -6,6 +6,8 @@ import pytest
 from meta.layers import BESIDE, Layers, table_of
 from meta.layers import ROWS as ROOMS
 
+pytestmark = pytest.mark.logic
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,10 +35,12 @@ def test_the_page_has_the_same_rooms_and_no_empty_cell():
     assert not empty
 
 
+@pytest.mark.engine
 def test_rooms_beside_import_all_that_they_may(layers):
     assert not layers.unneeded()
 
 
+@pytest.mark.engine
 def test_imports_go_down(layers):
     assert not layers.upward()
 
@@ -45,6 +49,7 @@ def test_there_are_no_circles(layers):
     assert not layers.circles()
 
 
+@pytest.mark.engine
 def test_only_what_is_optional_or_heavy_is_imported_inside_functions(layers):
     assert not layers.hidden()
 

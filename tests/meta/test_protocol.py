@@ -8,6 +8,8 @@ import rmqcore
 from rmqcore import DefaultMessageStore, MessageStore
 from rmqcore.store.sharing.shared_store import SharedMessageStore
 
+pytestmark = pytest.mark.logic
+
 PROMISED = [
     name
     for name, value in vars(MessageStore).items()

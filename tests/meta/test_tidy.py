@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from meta.tidy import BANS, complaints, project_files
 
+pytestmark = pytest.mark.logic
+
 ROOT = Path(__file__).parents[2]
 
 #: Ban -> texts that break it, with the file they would stand in.
@@ -83,6 +85,7 @@ FINE = [
 ]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("path", list(project_files(ROOT)))
 def test_file_is_tidy(path):
     found = complaints(path, (ROOT / path).read_text("utf-8"))

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from meta.walks import PAGE, Place, places, renumbered, walks
 
+pytestmark = pytest.mark.logic
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / PAGE).read_text("utf-8")
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 #: what a process that puts, gets and queries does without
 HEAVY = {
     "asyncio",

@@ -5,7 +5,11 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from rmqcore.metaq import MessageStoreManager, MetaClient
+
+pytestmark = pytest.mark.process
 
 
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path):

@@ -13,6 +13,8 @@ from reference import metaq as reference
 from rmqcore.errors import StoreClosedError
 from rmqcore.metaq import Hooks, MessageStore, MetaConfig, SystemConfig
 
+pytestmark = pytest.mark.process
+
 FAILPOINTS = [
     "before_sync",
     "after_sync",
@@ -121,7 +123,7 @@ def test_power_cut_loses_nothing_that_was_on_disk(tmp_path, rng, threshold, _cas
     cut_the_power(tmp_path, rng, threshold)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize("threshold", [0, 7])
 def test_many_power_cuts(tmp_path, rng, threshold):
     for case in range(2000):

@@ -8,6 +8,8 @@ import pytest
 from rmqcore.errors import ConfigError
 from rmqcore.metaq.cron import QuartzCron
 
+pytestmark = pytest.mark.logic
+
 START = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
 
 

@@ -8,6 +8,8 @@ import pytest
 from rmqcore.errors import ConfigError
 from rmqcore.metaq import ArchiveDeletePolicy, DiscardDeletePolicy, parse_delete_policy
 
+pytestmark = pytest.mark.logic
+
 HOUR = 3_600_000
 
 

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
 from meta.format_docs import tables
 
 from rmqcore.metaq import Location, encode_locations
 from rmqcore.metaq._message_set import LAYOUT
 from rmqcore.metaq.segments import HighWaterMark
 from rmqcore.metaq.transaction import AddMsgLocation
+
+pytestmark = pytest.mark.logic
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metaq.md").read_text("utf-8")

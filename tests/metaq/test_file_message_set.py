@@ -12,6 +12,8 @@ from reference import metaq as reference
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
 from rmqcore.metaq import FileMessageSet, Hooks, InvalidChecksumError, SegmentFile, Verdict
 
+pytestmark = pytest.mark.logic
+
 ROWS = [(i, b"message %d " % i * i, 0) for i in range(1, 20)]
 CONTENT = b"".join(reference.encode(*row) for row in ROWS)
 
@@ -113,6 +115,7 @@ def test_transfer_to_a_socket(path):
     assert bytes(received) == content[len(CONTENT) :]
 
 
+@pytest.mark.engine
 def test_transfer_to_an_asyncio_transport(path):
     content = CONTENT * 500
     view = grown(path, content).slice(0, len(content))
@@ -246,6 +249,7 @@ def in_child_with_file_limit(path, limit, size):
         os._exit(0 if path.stat().st_size == messages.size_in_bytes == written else 1)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("size", [100, 70_000])
 def test_a_write_that_fails_half_way_leaves_no_half_record(path, size):
     assert in_child_with_file_limit(path, 200_001, size) == 0

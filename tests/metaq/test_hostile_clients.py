@@ -2,7 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from rmqcore.metaq import MessageStoreManager, MetaClient, MetaServer
+
+pytestmark = pytest.mark.engine
 
 LIMIT = 60_000
 PARTS = [

@@ -19,6 +19,8 @@ from rmqcore.metaq import (
 )
 from rmqcore.metaq.schedule import Schedule
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def open_manager(config):

@@ -29,6 +29,8 @@ from rmqcore.metaq import (
 )
 from rmqcore.metaq.segments import nearest_offset, segment_name
 
+pytestmark = pytest.mark.logic
+
 
 def fill(store, count=20, size=100):
     for i in range(1, count + 1):
@@ -58,6 +60,7 @@ def test_unflushed_appends_are_invisible_until_the_threshold(open_store):
     assert store.durability == "page_cache"
 
 
+@pytest.mark.engine
 def test_the_interval_flushes_with_the_next_append(open_store):
     store = open_store(unflush_interval_ms=30)
     store.append(1, b"x")
@@ -193,6 +196,7 @@ def test_a_refused_flush_fails_every_waiting_future(open_store):
     assert all(isinstance(f.exception(10), StoreNotWritableError) for f in futures)
 
 
+@pytest.mark.engine
 def test_closing_completes_what_waits_on_disk(open_store):
     synced = []
 
@@ -441,6 +445,7 @@ def test_a_second_opening_is_refused_and_reading_is_not(open_store):
     open_store()
 
 
+@pytest.mark.process
 def test_another_process_is_refused(open_store, tmp_path):
     open_store()
     code = (
@@ -475,6 +480,7 @@ def test_reading_notices_what_is_missing_below_the_mark(open_store):
     assert len(list(open_store(mode="r", repair=True).messages())) == 2
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_writes_nothing(open_store):
     store = open_store()
@@ -495,6 +501,7 @@ def test_a_forked_child_writes_nothing(open_store):
     assert [m.message_id for m in store.messages()] == [1, 3]
 
 
+@pytest.mark.process
 def test_a_store_left_open_at_exit_loses_nothing(config, tmp_path):
     code = (
         "import sys\nfrom rmqcore.metaq import *\n"
@@ -509,6 +516,7 @@ def test_a_store_left_open_at_exit_loses_nothing(config, tmp_path):
             assert [m.message_id for m in store.messages()] == [message_id]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("threshold", [0, 10])
 def test_interrupts_inside_appends_lose_nothing_and_hang_nothing(open_store, rng, threshold):
     armed = False

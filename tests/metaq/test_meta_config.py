@@ -17,6 +17,8 @@ from rmqcore.metaq.ini import evaluate_int, parse_ini
 from rmqcore.metaq.meta_config import EVENTS
 from rmqcore.metaq.settings import keys_of
 
+pytestmark = pytest.mark.logic
+
 REQUIRED = """[system]
 brokerId=0
 numPartitions=1
@@ -163,6 +165,7 @@ def test_numbers_are_expressions_and_divide_as_java_does(text, value):
     assert evaluate_int("k", text, -(2**31), 2**31) == value
 
 
+@pytest.mark.engine
 @given(st.text(max_size=60))
 def test_no_expression_does_anything_but_count(text):
     with contextlib.suppress(ConfigError):

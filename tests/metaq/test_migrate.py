@@ -15,6 +15,8 @@ from rmqcore.errors import CorruptStoreError, StoreNotFoundError
 from rmqcore.metaq import Hole, Message, MessageStoreManager, MetaConfig, SystemConfig
 from rmqcore.transfer.metaq import MigrationError, migrate, target_topic, to_rocketmq, to_row
 
+pytestmark = pytest.mark.process
+
 ATTRIBUTES = [None, "", "attr", "ümläut", "a\1b", "\2", "long " * 4000, "a=b;c", " "]
 
 

@@ -2,6 +2,7 @@
 
 import tempfile
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,6 +15,8 @@ from rmqcore.metaq import (
     OffsetTooSmallError,
     SystemConfig,
 )
+
+pytestmark = pytest.mark.engine
 
 SEGMENT = 400
 ROW = st.tuples(st.integers(1, 2**63 - 1), st.binary(min_size=1, max_size=120), st.integers(-1, 3))

@@ -24,6 +24,8 @@ from rmqcore.metaq.protocol import (
     parse_command,
 )
 
+pytestmark = pytest.mark.logic
+
 WORD = st.text("abc-_é.$", min_size=1, max_size=8)
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -19,6 +19,8 @@ from rmqcore.metaq import (
 )
 from rmqcore.metaq._message_set import LAYOUT, checksum, encode_many, find_record, scan, scan_file
 
+pytestmark = pytest.mark.logic
+
 VECTORS = [
     (1, None, b"hello", "000000053610a68600000000000000010000000068656c6c6f"),
     (2, "attr", b"hello", "0000000d4b62e51c000000000000000200000001000000046174747268656c6c6f"),

@@ -20,6 +20,8 @@ from rmqcore.metaq import (
 from rmqcore.metaq import registry as registry_module
 from rmqcore.metaq.registry import Registry, RegistryError, reachable_host
 
+pytestmark = pytest.mark.engine
+
 
 class Tree:
     """A ZooKeeper of one client, as far as a registry uses it."""

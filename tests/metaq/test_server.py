@@ -20,6 +20,8 @@ from rmqcore.metaq import (
     encode_data,
 )
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def serve(config, tmp_path):

@@ -16,6 +16,8 @@ from rmqcore.metaq import (
     replay_transaction,
 )
 
+pytestmark = pytest.mark.logic
+
 ENTRIES = st.lists(
     st.builds(
         AddMsgLocation,

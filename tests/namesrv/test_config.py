@@ -6,6 +6,8 @@ from rmqcore.errors import ConfigError, CorruptConfigFileError
 from rmqcore.namesrv import NamesrvConfig
 from rmqcore.namesrv.kv_config import KVConfig
 
+pytestmark = pytest.mark.logic
+
 
 def test_the_defaults_are_javas_but_for_where_it_listens_and_what_it_keeps():
     shown = dict(line.split("=") for line in NamesrvConfig().to_properties().splitlines())

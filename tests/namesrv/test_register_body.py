@@ -14,6 +14,8 @@ from rmqcore.namesrv.register_body import PLAIN_SIZE_MAX, read_register_body
 from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, TopicConfig
 from rmqcore.remoting import RequestRefusedError
 
+pytestmark = pytest.mark.logic
+
 
 def read(body, version=513, compressed=False):
     return read_register_body(body, version, compressed=compressed)
@@ -112,6 +114,7 @@ def test_what_no_broker_sends_is_refused(name):
         read(BAD[name])
 
 
+@pytest.mark.engine
 def test_a_body_that_unpacks_to_too_much_is_refused_before_it_is_there():
     bomb = zlib.compress(bytes(PLAIN_SIZE_MAX + 1), 9)
     assert len(bomb) < 100_000
@@ -134,6 +137,7 @@ def test_any_body_is_read_or_refused(data, pack, version, compressed):
     assert isinstance(found, BrokerTopics)
 
 
+@pytest.mark.engine
 def test_damaged_bodies_are_read_or_refused(rng):
     refused = 0
     for _ in range(3000):

@@ -24,6 +24,8 @@ from rmqcore.remoting import (
     ResponseCode,
 )
 
+pytestmark = pytest.mark.engine
+
 BROKER = {"clusterName": CLUSTER, "brokerName": "b", "brokerAddr": "127.0.0.1:10911"}
 
 

@@ -7,6 +7,8 @@ from rmqcore.namesrv import NamesrvConfig
 from rmqcore.namesrv.route_data import DataVersion, QueueData
 from rmqcore.namesrv.route_table import EXPIRED_TIME_MS, RegisterResult, RouteTable
 
+pytestmark = pytest.mark.logic
+
 
 @pytest.fixture
 def clock():

@@ -2,11 +2,14 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqcore import CorruptRecordError
 from rmqcore.native.log._tail import LogTail
+
+pytestmark = pytest.mark.logic
 
 FILE = 4096
 BEGIN = 7 * FILE

@@ -28,6 +28,8 @@ from rmqcore import _codec, _index
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 from rmqcore.native.format._message import Message
 
+pytestmark = pytest.mark.logic
+
 RAW = st.binary(max_size=300)
 FILLED_IN = {"queue_offset": OFFSETS, "phy_offset": OFFSETS, "store_timestamp_ms": TIMES}
 BATCHES = st.lists(
@@ -140,6 +142,7 @@ def test_damaged_records_are_judged_alike(data, check_crc):
     assert by_engine(data, 0, check_crc=check_crc) == by_oracle(data, 0, verify_body=check_crc)
 
 
+@pytest.mark.engine
 @given(record_bytes(), st.binary(max_size=20), st.binary(max_size=20), st.integers(-2, 60))
 def test_a_record_inside_other_bytes(data, before, behind, at):
     buffer = before + data + behind
@@ -160,6 +163,7 @@ def test_every_cut_is_refused(data, draw):
     assert by_engine(data[:cut], 0) == ("refused", 0)
 
 
+@pytest.mark.engine
 @given(damaged(record_bytes(append_crc=True)) | record_bytes(append_crc=True))
 def test_the_crc_property_is_judged_alike(data):
     try:

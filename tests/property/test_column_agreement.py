@@ -1,5 +1,6 @@
 """Columns of properties against the oracle, where records look nearly like the one before."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,8 @@ from reference.records import Record, encode_record
 from reference.values import decode_properties
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
+
+pytestmark = pytest.mark.logic
 
 NAMES = ["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "TAGT", "K", "WAIT"]
 PAIRS = st.lists(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from rmqcore.config import StoreConfig, parse_broker_conf, to_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.java.json import format_compact_java_json, format_java_json, parse_java_json
 from rmqcore.java.properties import format_property, parse_properties
+
+pytestmark = pytest.mark.logic
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 NAMES = st.text(string.ascii_letters + string.digits, min_size=1)
@@ -88,6 +91,7 @@ def test_any_json_text_is_read_or_refused(text):
     assert parse_java_json(format_java_json(value)) == value
 
 
+@pytest.mark.engine
 @given(SETTINGS)
 def test_a_configuration_reads_back(settings):
     config = StoreConfig(**settings)

@@ -19,6 +19,8 @@ from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.derive._dispatch import DispatchBatch
 
+pytestmark = pytest.mark.engine
+
 DELAYS = [delay_ms(level) for level in range(1, len(DELAY_LEVELS.split()) + 1)]
 #: deleted topics are not told from the log alone
 WHOLE = [s for s in packed_stores() if s[1] not in ("aged", "crashed", "recreated")]

@@ -18,6 +18,8 @@ from reference.strategies import damaged, messages, record_of
 from reference.values import DELAY_LEVELS, delay_ms, encode_properties, index_hash
 from rmqcore.native.derive._dispatch import DispatchBatch
 
+pytestmark = pytest.mark.engine
+
 DELAYS = [delay_ms(level) for level in range(1, len(DELAY_LEVELS.split()) + 1)]
 BASE = 1 << 40
 GOOD, BLANK, EMPTY, REFUSED = 0, 1, 2, -1

@@ -12,6 +12,8 @@ from reference.values import index_hash
 from rmqcore import _index
 from rmqcore.errors import CorruptIndexError
 
+pytestmark = pytest.mark.logic
+
 # "Aa" and "BB" have one hash; few slots make the other keys meet in one chain
 KEYS = st.sampled_from(["T#Aa", "T#BB", "T#AaAa", "T#BBBB", "polygenelubricants", "", "订"])
 TIMES = st.integers(0, 2**42) | st.integers(1_700_000_000_000, 1_700_000_010_000)
@@ -86,6 +88,7 @@ def test_columns_that_are_too_short_are_refused(shape, puts, start, stop):
         assert not any(native)
 
 
+@pytest.mark.engine
 @given(SHAPES, PUTS, KEYS)
 def test_chains_are_walked_alike(shape, puts, key):
     file = filled(*shape, puts)
@@ -178,6 +181,7 @@ def test_a_geometry_that_does_not_fit_is_refused(shape):
     assert not any(file)
 
 
+@pytest.mark.engine
 @given(SHAPES, PUTS, st.integers(0, 400), KEYS)
 def test_a_file_that_was_cut_short_is_read_safely(tmp_path_factory, shape, puts, size, key):
     file = filled(*shape, puts)

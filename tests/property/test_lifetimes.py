@@ -9,6 +9,8 @@ from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._message import Message, message_from
 from rmqcore.native.log._tail import LogTail
 
+pytestmark = pytest.mark.engine
+
 
 def encoded(body=b"body"):
     message = Message("T", body, tags="tag", keys=("key",))

@@ -10,6 +10,8 @@ from rmqcore import _codec, _index
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._message import Message
 
+pytestmark = pytest.mark.logic
+
 
 def message_of(record):
     """The message that becomes a record; properties keep their order."""

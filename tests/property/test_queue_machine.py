@@ -5,12 +5,15 @@ import struct
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
+
+pytestmark = pytest.mark.engine
 
 FILE_SIZE = 100
 RECORD = 100

@@ -16,6 +16,8 @@ from reference.records import CRC_RESERVED, decode_record, encode_record, masked
 from reference.recovery import Ending
 from reference.store import ReferenceStore, Sizes, read_files
 
+pytestmark = pytest.mark.engine
+
 #: which topics were deleted is not told by the log alone, and that is all that the reference reads
 ALL = [store for store in packed_stores() if store[1] != "recreated"]
 WHOLE = [store for store in ALL if store[1] not in ("aged", "crashed")]

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from reference.records import Record, encode_blank, encode_record, fits
 from reference.recovery import Ending, walk_log
 
+pytestmark = pytest.mark.logic
+
 FILE_SIZE = 512
 
 

@@ -33,6 +33,8 @@ from reference.values import (
     tags_code,
 )
 
+pytestmark = pytest.mark.logic
+
 HASHES = {
     "TagA": 2598919,
     "TopicTest#K1": 2745032,

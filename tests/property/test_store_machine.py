@@ -22,6 +22,8 @@ from reference.recovery import Ending
 from reference.store import ReferenceStore, Sizes, read_files
 from rmqcore import Message, open_store
 
+pytestmark = pytest.mark.engine
+
 LOG_FILE = 4096
 SIZES = Sizes(consume_queue_file=200, slot_num=5, entry_num=9)
 SETTINGS = {
@@ -321,5 +323,5 @@ class LongStoreMachine(StoreMachine):
     """The same, for longer."""
 
 
-TestLongStoreMachine = pytest.mark.slow(LongStoreMachine.TestCase)
+TestLongStoreMachine = pytest.mark.storm(LongStoreMachine.TestCase)
 TestLongStoreMachine.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -14,6 +14,8 @@ from rmqcore.errors import MessageIllegalError
 from rmqcore.native.format._message import Message
 from rmqcore.native.log._tail import END_OF_FILE, REFUSED, LogTail
 
+pytestmark = pytest.mark.logic
+
 BASE = 1 << 41
 NOW = 1_795_219_234_933
 FILE_SIZE = 4096

@@ -7,6 +7,8 @@ import pytest
 from rmqcore.errors import ConfigError
 from rmqcore.remoting import Permission, admin_of, load_accounts
 
+pytestmark = pytest.mark.logic
+
 ONE = {"accessKey": "orders1", "secretKey": "secret-1"}
 
 

@@ -1,6 +1,10 @@
 """Signatures as RocketMQ's clients make them."""
 
+import pytest
+
 from rmqcore.remoting import AclSigner, RemotingCommand, signature_is_right
+
+pytestmark = pytest.mark.logic
 
 FIELDS = {"topic": "Tä", "b": "2", "Z": "1", "\uff5e": "3", "\U0001f600": "4"}
 

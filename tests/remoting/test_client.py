@@ -32,6 +32,8 @@ from rmqcore.remoting import (
     success,
 )
 
+pytestmark = pytest.mark.engine
+
 
 async def body_ms(connection, request):
     await asyncio.sleep(int(request.body) / 1000)

@@ -18,6 +18,8 @@ from rmqcore.remoting import (
     encode_command,
 )
 
+pytestmark = pytest.mark.logic
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 PLAIN = st.builds(
@@ -117,6 +119,7 @@ def test_what_is_written_reads_the_same(command):
     assert decode(encode(command)) == [command]
 
 
+@pytest.mark.engine
 @given(st.lists(PLAIN, max_size=5), st.data())
 def test_frames_may_come_in_any_pieces(commands, data):
     stream = b"".join(map(encode, commands))

@@ -4,6 +4,8 @@ import pytest
 
 from rmqcore.remoting import RemotingCommand, RequestRefusedError, ResponseCode
 
+pytestmark = pytest.mark.logic
+
 COMMAND = RemotingCommand(
     10, {"t": "T", "n": "-7", "yes": "True", "no": "1", "long": str(2**63), "ä": "\u0663"}
 )

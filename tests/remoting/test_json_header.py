@@ -11,6 +11,8 @@ from rmqcore.remoting import FrameError, RemotingCommand
 from rmqcore.remoting._json_header import read_json, write_json
 from rmqcore.remoting.codec import _read_any_json
 
+pytestmark = pytest.mark.logic
+
 WORDS = st.text(max_size=8)
 VALUES = st.one_of(
     WORDS, st.integers(-(2**70), 2**70), st.booleans(), st.none(), st.floats(), st.lists(WORDS)

@@ -9,6 +9,8 @@ from remoting.ends import ECHO, bounds, frame_of, raw, request, serving, until
 
 from rmqcore.remoting import FrameDecoder, LaterAnswers, success
 
+pytestmark = pytest.mark.engine
+
 BODY = 1000
 
 

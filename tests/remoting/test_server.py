@@ -31,6 +31,8 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.connection import TURN_FRAMES
 
+pytestmark = pytest.mark.engine
+
 
 async def slow(connection, request):
     await asyncio.sleep(0.01)

@@ -11,6 +11,8 @@ from remoting.ends import ECHO, calling, raw, serving
 
 from rmqcore.remoting import RemotingCommand, RemotingConnectError, TlsMode
 
+pytestmark = pytest.mark.engine
+
 PEM = Path(__file__).parent / "localhost.pem"
 
 

@@ -8,6 +8,8 @@ import pytest
 from rmqcore.errors import ConfigError
 from rmqcore.remoting import TlsMode, load_tls
 
+pytestmark = pytest.mark.logic
+
 PEM = Path(__file__).parent / "localhost.pem"
 CERTIFICATE = f"tls.server.certPath={PEM}\n"
 
@@ -69,6 +71,7 @@ def test_own_calls_are_encrypted_and_checked_where_that_is_said(load):
     assert load(off + f"tls.client.certPath={PEM}\n").client is not None
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("text", "name", "rule"),
     [

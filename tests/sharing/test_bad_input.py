@@ -17,6 +17,8 @@ from rmqcore.store.sharing.channel import Channel
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.values import pack, unpack
 
+pytestmark = pytest.mark.engine
+
 FILE_SIZE = 1 << 16
 SMALL = {
     "mapped_file_size_commit_log": FILE_SIZE,
@@ -40,6 +42,7 @@ def own_with_little_room(path, said):
         signal.pause()
 
 
+@pytest.mark.process
 def test_a_full_disk_is_the_same_error_in_a_client(store_path):
     ready, said = os.pipe()
     pid = os.fork()

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.logic
+
 PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text("utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the example calls curl")
 def test_the_web_workers_go_on_without_their_owner(tmp_path):
     (worker,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -17,6 +17,8 @@ from rmqcore import Consumer, DiskFullError
 from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
 
+pytestmark = pytest.mark.process
+
 
 def bodies(messages):
     return [each.body for each in messages]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import rmqcore
 from rmqcore.store.sharing.daemon_threads import DaemonThreads
+
+pytestmark = pytest.mark.process
 
 OWNER = """
 import sys, threading, rmqcore

@@ -11,6 +11,8 @@ from sharing.children import Child
 import rmqcore
 from rmqcore.store.sharing.place import MeetingPlace, peer_of
 
+pytestmark = pytest.mark.logic
+
 
 class Crowd:
     """Processes that put into one store, and who of them owns it."""
@@ -88,7 +90,7 @@ def check(crowd):
         assert len(unknown) <= (name in crowd.killed), f"{name}: {unknown} were not acknowledged"
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 @pytest.mark.parametrize(("processes", "kills"), [(3, 2), (8, 100)])
 def test_no_acknowledged_message_is_lost_and_none_is_double(tmp_path, processes, kills):
     crowd = Crowd(tmp_path / "store", processes)

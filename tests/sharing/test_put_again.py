@@ -12,6 +12,8 @@ from rmqcore import Message, OwnerLostError
 from rmqcore.store.sharing import owner as owner_module
 from rmqcore.store.sharing.owner import StoreServer
 
+pytestmark = pytest.mark.process
+
 SETTINGS = {
     "deliver_delayed": True,
     "message_delay_level": "1h 2h",

@@ -15,6 +15,8 @@ from rmqcore import ReceivedMessage, Sql
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.sharing import owner as owner_module
 
+pytestmark = pytest.mark.process
+
 #: leases as it is told, a line each, until it is killed or its input ends
 CHILD = """
 import sys, rmqcore
@@ -129,7 +131,7 @@ def die_when_leased():
     owner_module.answer_of = answer_or_die
 
 
-@pytest.mark.parametrize("awaited", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("awaited", [False, pytest.param(True, marks=pytest.mark.storm)])
 def test_what_an_owner_leased_and_did_not_hand_out_is_handed_out_by_the_next(store_path, awaited):
     with rmqcore.open_store(store_path, **SETTINGS) as store:
         for number in range(4):

@@ -29,6 +29,8 @@ from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.store.sharing.values import unpack
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def owner(tmp_path):
@@ -335,7 +337,7 @@ def test_a_forked_child_keeps_nobody_from_taking_over(tmp_path):
             os.kill(forked, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_a_fork_while_other_threads_call_is_safe(store):
     stop = threading.Event()
 

@@ -20,6 +20,8 @@ from rmqcore.errors import (
     StoreNotFoundError,
 )
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 

@@ -10,6 +10,8 @@ from rmqcore import open_store
 from rmqcore.rebuild.digest import tree_digest
 from rmqcore.transfer import export_store
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("pyspark")
 
 
@@ -85,7 +87,7 @@ def test_an_audit_finds_what_is_wrong_and_nothing_else(spark, large_store, copy_
     assert {"log", "consume queue"} <= parts
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_an_export_is_the_engines_own(spark, large_store, tmp_path):
     from rmqcore.spark import export
 
@@ -107,7 +109,7 @@ def test_an_export_is_the_engines_own(spark, large_store, tmp_path):
     assert exported.to_pydict() == in_log.to_pydict()
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_an_export_to_delta(spark, large_store, tmp_path):
     deltalake = pytest.importorskip("deltalake")
     from rmqcore.spark import export
@@ -119,7 +121,7 @@ def test_an_export_to_delta(spark, large_store, tmp_path):
         assert table.to_pyarrow_table().num_rows == 60_000
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_an_export_to_iceberg(spark, large_store, tmp_path):
     sql = pytest.importorskip("pyiceberg.catalog.sql")
     from rmqcore.scan.tables import ICEBERG_CATALOG, ICEBERG_TABLE, iceberg_properties

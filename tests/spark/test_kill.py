@@ -13,6 +13,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.peers
+
 pytest.importorskip("pyspark")
 
 COUNT = 40_000
@@ -88,7 +90,7 @@ def wait_for(condition, seconds):
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.parametrize("sink", ["parquet", "rmq"])
 def test_every_row_once_whatever_is_killed(spark, tmp_path, rng, sink):
     store, out, checkpoint = tmp_path / "store", tmp_path / "out", tmp_path / "checkpoint"

@@ -6,6 +6,8 @@ import rmqcore
 from rmqcore.config import load_config
 from rmqcore.spark.log_owner import check_free, finish_appends
 
+pytestmark = pytest.mark.process
+
 
 def test_appends_find_a_store_whose_log_lies_elsewhere(store_path, tmp_path):
     config = load_config(store_path_commit_log=str(tmp_path / "log"))

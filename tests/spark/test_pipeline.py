@@ -12,6 +12,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.peers
+
 pytest.importorskip("pyspark")
 
 
@@ -28,7 +30,7 @@ def test_the_pipeline_agrees_with_itself_and_draws_a_picture(spark, large_store,
     assert "Topic3" in html
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
     from rmqcore.spark import run_pipeline
 
@@ -40,7 +42,7 @@ def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
     assert [step.ok for step in report.steps] == [False, False, True, True, True]
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 def test_the_command(spark, large_store):
     command = [sys.executable, "-m", "rmqcore", "spark", "trace", large_store]
     command += ["--key", "K4711", "--json", "--cores", "1", "--memory", "600m"]
@@ -82,7 +84,7 @@ def command(spark, monkeypatch, capfd):
     return run
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_each_command(command, large_store, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     shutil.copytree(large_store, store)

@@ -10,6 +10,8 @@ from rmqcore import open_store
 from rmqcore.errors import ConfigError, CorruptStoreError, RecordsGoneError
 from rmqcore.scan import FULL_COLUMNS, read_store
 
+pytestmark = pytest.mark.process
+
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 

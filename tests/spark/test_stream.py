@@ -8,6 +8,8 @@ import pytest
 from rmqcore import open_store
 from rmqcore.errors import ConfigError
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("pyspark")
 
 
@@ -68,7 +70,7 @@ def test_what_was_there_and_what_came_later(stream, small_store):
     assert not batches
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_limit_of_bytes(stream, small_store):
     rows, batches = stream(small_store, maxBytesPerTrigger="20k")
     assert numbers_of(rows) == list(range(1000))
@@ -76,14 +78,14 @@ def test_a_limit_of_bytes(stream, small_store):
     assert max(batch.numInputRows for batch in batches) < 300
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_limit_of_rows_counts_the_rows_chosen(stream, small_store):
     rows, batches = stream(small_store, maxOffsetsPerTrigger="100", topics="T1")
     assert numbers_of(rows) == list(range(1, 1000, 3))
     assert [batch.numInputRows for batch in batches] == [100, 100, 100, 33]
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_once_ignores_the_limit(stream, small_store):
     _, batches = stream(small_store, trigger={"once": True}, maxBytesPerTrigger="20k")
     assert [batch.numInputRows for batch in batches] == [1000]
@@ -108,7 +110,7 @@ def test_without_a_start_only_what_is_new_is_read(spark, small_store, tmp_path):
     assert numbers_of(found) == list(range(1000, 1010))
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_torn_tail_is_not_read_before_it_is_whole(stream, small_store):
     with open_store(small_store, mode="r") as store:
         end = store.max_phy_offset
@@ -136,7 +138,7 @@ def failure(call):
     return str(caught.value)
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_records_that_retention_has_deleted(stream, small_store):
     stream(small_store, maxOffsetsPerTrigger="1000")
     put(small_store, 1000, 2000)
@@ -149,7 +151,7 @@ def test_records_that_retention_has_deleted(stream, small_store):
     assert len(set(rows)) == len(rows)
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_log_that_is_shorter_than_the_checkpoint(stream, small_store):
     stream(small_store)
     shutil.rmtree(small_store)
@@ -158,7 +160,7 @@ def test_a_log_that_is_shorter_than_the_checkpoint(stream, small_store):
     assert "where the stream is; set failOnDataLoss=false" in text
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_checkpoint_of_other_stores(stream, small_store):
     stream(small_store)
     text = failure(lambda: stream(small_store, broker="other"))

@@ -12,10 +12,12 @@ import pytest
 import rmqcore
 from rmqcore import open_store
 
+pytestmark = pytest.mark.peers
+
 pytest.importorskip("pyspark")
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 def test_an_audit_that_is_submitted_ends_with_its_verdict(spark, store_path):
     import pyspark
 

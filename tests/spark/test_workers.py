@@ -11,6 +11,8 @@ pytest.importorskip("pyspark")
 from rmqcore.spark import read
 from rmqcore.spark.session import SparkMissingError, check_workers
 
+pytestmark = pytest.mark.process
+
 
 def session(python):
     return SimpleNamespace(_sc=SimpleNamespace(pythonExec=str(python), defaultParallelism=1))

@@ -15,6 +15,8 @@ from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError, StoreLockedError
 from rmqcore.message import Message
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("pyspark")
 
 
@@ -93,13 +95,13 @@ def failing(frame, marks, times):
     return frame.mapInArrow(fail, frame.schema)
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_task_that_fails_and_is_tried_again_doubles_nothing(numbers, store_path, tmp_path):
     append(failing(numbers(900), tmp_path / "marks", 1), store_path, topic="T")
     assert sorted(map(int, bodies_of(store_path))) == list(range(900))
 
 
-@pytest.mark.long
+@pytest.mark.peers
 def test_a_job_that_fails_leaves_nothing_behind(numbers, store_path, tmp_path):
     frame = failing(numbers(900), tmp_path / "marks", 2)
     with pytest.raises(Exception, match="the task failed"):

@@ -8,6 +8,8 @@ from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.services.allocate import AllocateMappedFileService
 
+pytestmark = pytest.mark.logic
+
 SIZE = 65536
 
 
@@ -176,6 +178,7 @@ def test_a_warm_up_beside_a_writer_changes_nothing(tmp_path, way, sync_every):
     file.close()
 
 
+@pytest.mark.engine
 def test_full_files_are_let_go_out_of_memory_again(tmp_path):
     open_files, unlocked = OpenFiles(), []
 

@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore import ArgumentError, Message, MessageIllegalError, open_store
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def store(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from rmqcore import Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, decode_record, encode_batch, encode_record
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 8192,
     "mapped_file_size_consume_queue": 2000,

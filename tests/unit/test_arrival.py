@@ -2,7 +2,11 @@
 
 import threading
 
+import pytest
+
 import rmqcore
+
+pytestmark = pytest.mark.engine
 
 
 def test_a_listener_hears_of_each_queue_that_has_new_messages(store_path):

@@ -10,6 +10,8 @@ import pytest
 from rmqcore import Durability, Message, MessageIllegalError, PutMessageStatus, open_store
 from rmqcore._codec import encode_batch
 
+pytestmark = pytest.mark.engine
+
 SIZES = {"mapped_file_size_commit_log": 65536, "mapped_file_size_consume_queue": 2000}
 
 

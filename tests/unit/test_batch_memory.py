@@ -13,6 +13,8 @@ from rmqcore.errors import CorruptRecordError
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
 
+pytestmark = pytest.mark.logic
+
 pyarrow = pytest.importorskip("pyarrow")
 BODY_SIZE = 3000
 
@@ -112,6 +114,7 @@ def test_a_decoder_goes_with_an_unfinished_batch():
     assert decoder.row_count == 1
 
 
+@pytest.mark.engine
 def test_batches_are_released_by_other_threads():
     data = log(400)
     decoder = ColumnDecoder(["phy_offset", "body"], row_max=5)
@@ -155,6 +158,7 @@ print((full - resident()) / (40 * 1000 * BODY_SIZE))
 """
 
 
+@pytest.mark.process
 def test_the_memory_of_one_batch_at_most_is_kept():
     # in a process where what is freed goes back to the system at once, sanitized or not
     asan = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=0"

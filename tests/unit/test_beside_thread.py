@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore.recovery.beside_thread import BesideThread
 
+pytestmark = pytest.mark.logic
+
 
 @pytest.fixture
 def beside():

@@ -15,6 +15,8 @@ from rmqcore import ConfigError, ConfigWarning, StoreConfig, open_store
 from rmqcore.config import load_config, parse_broker_conf, to_broker_conf
 from rmqcore.doctor.verify import verify
 
+pytestmark = pytest.mark.logic
+
 DUMPS = Path(__file__).parent / "broker_configs"
 
 
@@ -127,6 +129,7 @@ class TestWrongFiles:
         with pytest.raises(ConfigError, match=re.escape(f"{twice}:3: max_index_num=")):
             load_config(twice)
 
+    @pytest.mark.engine
     def test_a_size_that_the_files_contradict_is_named_with_its_line(self, conf, tmp_path):
         open_store(tmp_path / "s", mapped_file_size_commit_log=65536).close()
         path = conf("brokerName=b", "mappedFileSizeCommitLog=131072")

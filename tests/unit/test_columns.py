@@ -15,6 +15,8 @@ from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._message import message_from
 from rmqcore.native.format._next_record import ScanStatus
 
+pytestmark = pytest.mark.logic
+
 pyarrow = pytest.importorskip("pyarrow")
 TIMES = ("store_timestamp", "born_timestamp")
 
@@ -54,6 +56,7 @@ def table_rows(batch):
     return arrow.to_pylist()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("store", packed_stores(), ids="-".join)
 def test_columns_of_a_golden_store_are_what_its_messages_say(golden_store, store):
     golden = golden_store(*store)
@@ -233,6 +236,7 @@ def test_an_export_that_nobody_imports_is_freed():
     assert batch.num_rows == 0
 
 
+@pytest.mark.engine
 def test_an_error_in_the_middle_of_a_stream_reaches_the_importer(store_path):
     with rmqcore.open_store(store_path) as store:
         store.put("T", b"good")
@@ -274,6 +278,7 @@ def test_an_error_that_is_no_text_ends_no_stream(source, told):
             stream.read_next_batch()
 
 
+@pytest.mark.engine
 def test_a_get_result_is_a_table(golden_store):
     golden = golden_store("5.5.0", "basic")
     with rmqcore.open_store(golden.path, mode="r") as store:

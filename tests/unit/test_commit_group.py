@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore.native.log._commit_group import CommitGroup
 
+pytestmark = pytest.mark.engine
+
 
 class Disk:
     """What is put, and how far it is flushed; a flush takes a while."""
@@ -118,6 +120,7 @@ def test_a_caller_inside_the_flush_leads_by_itself():
     assert depths == [1, 2]
 
 
+@pytest.mark.process
 def test_what_a_signal_handler_raises_ends_the_wait():
     disk = Disk(2)
     group = CommitGroup(disk.flush)

@@ -23,6 +23,8 @@ from rmqcore.config.known_properties import known_properties
 from rmqcore.errors import ConfigError
 from rmqcore.java.properties import format_property
 
+pytestmark = pytest.mark.logic
+
 JAVA_DEFAULTS = {
     "mappedFileSizeCommitLog": "1073741824",
     "mappedFileSizeConsumeQueue": "6000000",

@@ -14,6 +14,8 @@ from rmqcore.files import config_file
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
 
+pytestmark = pytest.mark.logic
+
 
 class PowerCutError(Exception):
     """The machine stops here."""
@@ -117,6 +119,7 @@ def file(tmp_path: Path) -> ConfigFile[int]:
 
 
 class TestPowerCut:
+    @pytest.mark.engine
     @pytest.mark.parametrize(
         ("before", "old"),
         [

@@ -19,6 +19,8 @@ from rmqcore.files.config_tables import (
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 
+pytestmark = pytest.mark.logic
+
 NOW = 1_700_000_000_000
 
 

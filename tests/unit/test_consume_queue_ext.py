@@ -11,6 +11,8 @@ from rmqcore._codec import tags_code
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file import OpenFiles
 
+pytestmark = pytest.mark.engine
+
 ADDRESS = -(2**63)
 
 

@@ -12,6 +12,8 @@ from rmqcore.derived import consume_queue_store
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import MappedFile
 
+pytestmark = pytest.mark.engine
+
 QUEUES = 150
 TWO_PAGES = 2 * 4096
 SETTINGS = {

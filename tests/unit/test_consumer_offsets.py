@@ -11,6 +11,8 @@ from rmqcore.java.json import parse_java_json
 from rmqcore.services import save_tables
 from rmqcore.services.save_tables import SaveTablesService
 
+pytestmark = pytest.mark.engine
+
 
 def saved(path):
     file = path / "config" / "consumerOffset.json"

@@ -27,6 +27,8 @@ from rmqcore.services.delay_schedule import (
 )
 from rmqcore.status import PutMessageStatus
 
+pytestmark = pytest.mark.logic
+
 LEVELS_MS = StoreConfig().delay_levels_ms
 NOW = 1_700_000_000_000
 
@@ -474,6 +476,7 @@ class TestThread:
         store.flush = fail
         assert service.stop()
 
+    @pytest.mark.engine
     def test_a_disk_that_refuses_the_offsets_does_not_end_it(self, store, tmp_path):
         def fail():
             raise OSError("no disk")

@@ -14,6 +14,8 @@ import rmqcore
 from rmqcore.errors import MessageIllegalError
 from rmqcore.services.delay_schedule import SCHEDULE_TOPIC
 
+pytestmark = pytest.mark.engine
+
 SMALL = {
     "mapped_file_size_commit_log": 1 << 20,
     "max_hash_slot_num": 100,
@@ -87,6 +89,7 @@ def test_what_was_parked_is_delivered_after_the_store_was_closed(tmp_path):
         assert delivered(store) == [b"first", b"second"]
 
 
+@pytest.mark.process
 def test_a_killed_process_repeats_and_loses_nothing(tmp_path: Path):
     writer = textwrap.dedent(
         f"""

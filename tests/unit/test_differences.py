@@ -24,6 +24,8 @@ from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 4096,
     "mapped_file_size_consume_queue": 200,

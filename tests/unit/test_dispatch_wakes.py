@@ -11,6 +11,8 @@ from rmqcore import open_store
 from rmqcore.native.log._tail import LogTail
 from rmqcore.services import reput
 
+pytestmark = pytest.mark.engine
+
 SETTINGS = {
     "async": {},
     "sync": {"flush_disk_type": "SYNC_FLUSH"},

@@ -9,6 +9,8 @@ from rmqcore.doctor import dump
 from rmqcore.errors import ConfigError
 from rmqcore.native.format._message import message_from
 
+pytestmark = pytest.mark.logic
+
 COVERED = ("commitlog", "consumequeue", "batchconsumequeue")
 
 
@@ -18,6 +20,7 @@ def store_files(path):
             yield file
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("store", packed_stores(), ids="-".join)
 def test_every_file_of_a_golden_store(golden_store, store):
     golden = golden_store(*store)

@@ -10,6 +10,8 @@ from rmqcore._index import index_file_size, put_keys, read_header
 from rmqcore.errors import CorruptIndexError
 from rmqcore.native.derive._entry_check import EntryCheck
 
+pytestmark = pytest.mark.logic
+
 SLOTS, ENTRIES = 7, 40
 SIZE = index_file_size(SLOTS, ENTRIES)
 FIRST_ENTRY = 40 + 4 * SLOTS + 20
@@ -59,6 +61,7 @@ def taken_over(data, columns, count, before_ms=0):
     return agreed, data
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("before_ms", [0, 1_699_999_990_000, 1_800_000_000_000])
 @pytest.mark.parametrize("count", [1, 2, 3, 20, ENTRIES - 1])
 def test_what_the_keys_make_agrees_and_stays(count, before_ms):

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqcore.files.entry_texts import EntryTexts
 from rmqcore.java.json import format_java_json
+
+pytestmark = pytest.mark.engine
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import pytest
 import rmqcore
 from rmqcore import PutMessageStatus, RmqCoreError, StoreLockedError, open_store
 
+pytestmark = pytest.mark.process
+
 #: values for constructor arguments, by their annotations; a status is one
 VALUES = {"int": 7, "int | None": 7, "float": 1.5}
 

@@ -11,6 +11,8 @@ from rmqcore.config import StoreConfig
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.status import Durability
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 65536,
     "max_hash_slot_num": 100,

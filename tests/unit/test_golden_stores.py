@@ -7,6 +7,8 @@ from golden.check import check_store, digest_tree
 from golden.stores import packed_stores
 from rmqcore import PutMessageStatus
 
+pytestmark = pytest.mark.engine
+
 STORES = packed_stores()
 #: Nobody but the store itself puts into the queues of delayed messages.
 APPENDABLE = [(release, name) for release, name in STORES if name != "delayed"]

@@ -7,6 +7,8 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.doctor.verify import verify
 from rmqcore.files.index_file import IndexFile
 
+pytestmark = pytest.mark.engine
+
 SETTINGS = {
     "mapped_file_size_commit_log": 65536,
     "max_hash_slot_num": 16,

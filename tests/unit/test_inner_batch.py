@@ -15,6 +15,8 @@ from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.services.reput import ReputMessageService
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 65536,
     "mapper_file_size_batch_consume_queue": 460,

@@ -7,6 +7,8 @@ import pytest
 
 from rmqcore.java.json import parse_java_json
 
+pytestmark = pytest.mark.logic
+
 
 def test_a_key_that_is_an_object_comes_out_as_its_text():
     text = '{"offsetTable":{{"brokerName":"b:{}","queueId":0}:{"maxOffset":7},{"q":1}:8}}'

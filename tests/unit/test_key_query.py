@@ -9,6 +9,8 @@ import pytest
 from rmqcore import GetMessageStatus, open_store
 from rmqcore._index import index_hash
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 65536,
     "mapped_file_size_consume_queue": 2000,

@@ -20,6 +20,8 @@ from rmqcore import (
 )
 from rmqcore.store import key_values
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -165,6 +167,7 @@ for number in range(10**9):
 """
 
 
+@pytest.mark.process
 def test_what_was_set_before_a_kill_is_there(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "s")]
     child = subprocess.Popen(command, stdout=subprocess.PIPE)

@@ -10,6 +10,8 @@ import pytest
 import rmqcore
 from rmqcore.files.mapped_file_queue import numbered_files
 
+pytestmark = pytest.mark.engine
+
 SIZES = {
     "mapped_file_size_commit_log": 4096,
     "mapped_file_size_consume_queue": 2000,

@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 
+pytestmark = pytest.mark.logic
+
 
 def test_one_at_a_time():
     lock, inside, most = ReentrantLock(), [], []
@@ -57,6 +59,7 @@ def test_time_runs_out():
     assert told[-1][0]
 
 
+@pytest.mark.process
 def test_what_a_signal_handler_raises_ends_the_wait():
     lock, ready, done = ReentrantLock(), threading.Event(), threading.Event()
 

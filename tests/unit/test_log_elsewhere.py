@@ -10,6 +10,8 @@ from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
 from rmqcore.scan import plan, read_store
 from rmqcore.transfer.export import export_store
 
+pytestmark = pytest.mark.engine
+
 COUNT = 40
 
 

@@ -33,6 +33,8 @@ from rmqcore.native.format._next_record import (
     next_record,
 )
 
+pytestmark = pytest.mark.logic
+
 BASE = 1 << 20
 
 
@@ -99,6 +101,7 @@ def starts(data):
     yield at
 
 
+@pytest.mark.engine
 def test_a_place_is_what_the_reference_says_it_is(rng):
     seen = set()
     for _ in range(400):
@@ -227,6 +230,7 @@ def test_a_file_that_became_shorter_is_an_error_with_its_place(rng, tmp_path):
     assert (caught.value.path, caught.value.phy_offset) == (path, BASE + 50)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("writable", [True, False], ids=["mapped", "read"])
 def test_the_next_good_record_is_the_first_that_the_reference_accepts(rng, tmp_path, writable):
     for number in range(40):

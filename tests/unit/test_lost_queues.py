@@ -9,6 +9,8 @@ from rmqcore import CorruptConsumeQueueError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.rebuild import rebuild_consume_queues
 
+pytestmark = pytest.mark.engine
+
 
 def opened_cold(path):
     return rmqcore.open_store(path, mode="r")

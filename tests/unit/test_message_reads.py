@@ -4,6 +4,8 @@ import pytest
 
 from rmqcore import CorruptRecordError, open_store
 
+pytestmark = pytest.mark.engine
+
 SMALL = {
     "mapped_file_size_commit_log": 65536,
     "max_hash_slot_num": 100,

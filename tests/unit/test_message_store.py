@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import rmqcore
 from rmqcore import GetMessageStatus, Message, MessageIllegalError, PutMessageStatus
 
+pytestmark = pytest.mark.engine
+
 SMALL = {
     "mapped_file_size_commit_log": 8192,
     "mapped_file_size_consume_queue": 200,

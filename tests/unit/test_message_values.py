@@ -10,6 +10,8 @@ import pytest
 from rmqcore import Message, open_store
 from rmqcore.message import copy_to
 
+pytestmark = pytest.mark.engine
+
 FULL = {
     "topic": "T",
     "body": b"body",

@@ -15,6 +15,8 @@ from rmqcore import open_store
 from rmqcore.files import mapped_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
+pytestmark = pytest.mark.process
+
 SIZE = 4096
 
 

@@ -26,6 +26,8 @@ from rmqcore import (
 from rmqcore.doctor import verify
 from rmqcore.native.base._mapped import Descriptor
 
+pytestmark = pytest.mark.engine
+
 
 def test_create_false_opens_no_new_store(tmp_path):
     with pytest.raises(StoreNotFoundError):
@@ -79,6 +81,7 @@ def test_a_store_without_messages_is_an_empty_one(tmp_path):
         assert list(reader.messages()) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("filters", ["always", "error"])
 def test_a_store_that_nobody_closed_warns_and_is_closed(tmp_path, filters):
     code = "import sys, rmqcore; rmqcore.open_store(sys.argv[1]).put('T', b'x')"

@@ -4,7 +4,11 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from rmqcore import open_store
+
+pytestmark = pytest.mark.engine
 
 LOG = 64 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")

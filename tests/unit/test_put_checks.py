@@ -8,6 +8,8 @@ from rmqcore import Message, MessageIllegalError, StoreNotWritableError, open_st
 from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.status import PutMessageStatus
 
+pytestmark = pytest.mark.engine
+
 
 class ChangingBody:
     """A buffer whose conversion to bytes changes the message that it is the body of."""

@@ -1,7 +1,11 @@
 """Names of new queues and index files reach the disk with the flush before the checkpoint."""
 
+import pytest
+
 from rmqcore import open_store
 from rmqcore.derived import consume_queue_store, index_service
+
+pytestmark = pytest.mark.engine
 
 
 def test_a_flush_brings_the_names_of_new_queues_to_the_disk(store_path, monkeypatch):

@@ -4,6 +4,8 @@ import pytest
 
 import rmqcore
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
 def test_empty_files_behind_the_last_record_are_not_counted(golden_store, release):

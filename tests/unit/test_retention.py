@@ -26,6 +26,8 @@ from rmqcore.services.retention import (
 )
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
 
+pytestmark = pytest.mark.logic
+
 HOUR_MS = 3_600_000
 NOW = 1_700_000_000_000
 SIZE = 100
@@ -386,6 +388,7 @@ class TestLogFiles:
         assert log.delete_log_file(log.log_files()[0])
         assert queue.min_offset == 4096
 
+    @pytest.mark.engine
     def test_a_file_that_is_appended_meanwhile_is_not_lost(self, tmp_path):
         queue = MappedFileQueue(tmp_path, 4096, OpenFiles())
         queue.append_file(0)

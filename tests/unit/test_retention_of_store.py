@@ -16,6 +16,8 @@ from rmqcore.services.running_flags import RunningFlag
 from rmqcore.status import GetMessageStatus, PutMessageStatus
 from rmqcore.store import retention_of_store
 
+pytestmark = pytest.mark.engine
+
 FILE_SIZE = 65_536
 SMALL = {
     "mapped_file_size_commit_log": FILE_SIZE,

@@ -8,6 +8,8 @@ import pytest
 
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
 
+pytestmark = pytest.mark.logic
+
 BLOCKS = {
     # flag: (bit, puts), RocketMQ's RunningFlags.java
     RunningFlag.NOT_READABLE: (0x01, False),

@@ -10,6 +10,8 @@ from rmqcore import scan, transfer
 from rmqcore.errors import ConfigError, CorruptRecordError, MessageIllegalError, RmqCoreError
 from rmqcore.transfer import export_store
 
+pytestmark = pytest.mark.engine
+
 STORES = [store for store in packed_stores() if store[1] not in ("crashed", "delayed")]
 FORMATS = ("jsonl", "parquet")
 

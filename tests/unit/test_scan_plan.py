@@ -12,6 +12,8 @@ from reference.splits import fails, rows_in
 from rmqcore import scan
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreNotFoundError
 
+pytestmark = pytest.mark.engine
+
 INTACT = [store for store in packed_stores() if store[1] != "crashed"]
 
 

@@ -17,6 +17,8 @@ from rmqcore import rebuild as rebuilding
 from rmqcore.errors import CorruptRecordError, StoreLockedError
 from rmqcore.rebuild import cold_store
 
+pytestmark = pytest.mark.engine
+
 STORES = packed_stores()
 INTACT = [store for store in STORES if store[1] != "crashed"]
 CRASHED = [store for store in STORES if store[1] == "crashed"]
@@ -343,7 +345,7 @@ rebuilding.rebuild_consume_queues(sys.argv[1])
 """
 
 
-@pytest.mark.long
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["exchange", "renames"])
 def test_killed_between_any_two_steps_nothing_is_lost(golden_store, way):
     golden = golden_store("5.5.0", "aged")

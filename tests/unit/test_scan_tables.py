@@ -9,6 +9,8 @@ from rmqcore import open_store, scan, transfer
 from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.scan import tables
 
+pytestmark = pytest.mark.engine
+
 pa = pytest.importorskip("pyarrow")
 
 COLUMNS = ("topic", "queue_offset", "phy_offset", "store_timestamp", "keys", "body", "properties")

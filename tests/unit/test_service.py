@@ -10,6 +10,8 @@ from rmqcore.services import service
 from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.service import ServiceThread
 
+pytestmark = pytest.mark.engine
+
 
 def wait_for(condition, seconds=10.0):
     end = time.monotonic() + seconds

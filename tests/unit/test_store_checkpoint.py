@@ -9,6 +9,8 @@ from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
+pytestmark = pytest.mark.logic
+
 
 def times_of(checkpoint):
     return (
@@ -52,6 +54,7 @@ def test_a_negative_time_is_refused(tmp_path):
         StoreCheckpoint(path).load()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_store_opens_with_a_checkpoint_of_no_bytes(store_path, clean):
     with open_store(store_path) as store:

@@ -10,6 +10,8 @@ import pytest
 from rmqcore import Message, open_store
 from rmqcore.services.store_stats import StoreStatsService
 
+pytestmark = pytest.mark.logic
+
 RUNTIME_INFO = {
     "bootTimestamp",
     "runtime",
@@ -176,6 +178,7 @@ def test_threads_do_not_lose_counts(world):
     assert world.stats.runtime_info()["putMessageFailedTimes"] == "8000"
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     "settings",
     [

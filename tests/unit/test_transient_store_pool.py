@@ -11,6 +11,8 @@ import pytest
 from rmqcore import Durability, open_store
 from rmqcore.files.transient_store_pool import TransientStorePool
 
+pytestmark = pytest.mark.engine
+
 SETTINGS = {
     "transient_store_pool_enable": True,
     "transient_store_pool_size": 3,

@@ -15,6 +15,8 @@ from rmqcore.errors import ConfigError, StoreNotFoundError
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.store_dir import StoreDir
 
+pytestmark = pytest.mark.engine
+
 INTACT = [store for store in packed_stores() if store[1] != "crashed"]
 CRASHED = [store for store in packed_stores() if store[1] == "crashed"]
 
