@@ -15,7 +15,8 @@ HERE   := $(CURDIR)
 # tests wait for the disk and for other processes half of their time
 SIDE_BY_SIDE := -n 3 --dist loadgroup
 
-.PHONY: help setup build run test test-long lint types stubs asan tsan bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark test-spark-all test-debian wheel test-interop test-ha test-sharing test-sizes test-adapters clean
+.PHONY: help setup build run test lint types stubs tests installed storm peers measure everything steady repeat near owed \
+	asan tsan wheel debian bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -43,13 +44,18 @@ build: $(VENV)/built ## the extension modules, in place
 run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, verify, send and consume, then the pipeline on Spark
 	@$(BIN)/rmqcore demo --report build/demo.html
 
-# ---- checks ---------------------------------------------------------------------------------------
+# ---- the gate: red means a defect, whatever else the machine does ---------------------------------
 
-test: build $(VENV)/spark lint types stubs ## lint, types, stubs, the tests and one round of each benchmark
-	@$(BIN)/pytest tests bench --benchmark-disable $(SIDE_BY_SIDE)
+test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an installed wheel
+	@scripts/steps "build=$(MAKE) -s build $(VENV)/spark" "lint=$(MAKE) -s lint" "types=$(MAKE) -s types" \
+		"stubs=$(MAKE) -s stubs" "tests=$(MAKE) -s tests" "benchmarks=$(MAKE) -s bench-smoke" \
+		"installed=$(MAKE) -s installed"
 
-test-long: build $(VENV)/spark ## the tests that take longest, marked long
-	@$(BIN)/pytest tests -m long $(SIDE_BY_SIDE)
+tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
+	@$(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
+
+installed: build ## of the gate, twenty tests on an installed wheel of what is built
+	@scripts/lane installed $(PY)
 
 lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
 	@$(BIN)/ruff check .
@@ -65,11 +71,46 @@ stubs: build ## the .pyi files against the compiled modules
 	@$(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
 		--allowlist tests/meta/stubtest.txt $(STUBS)
 
+# ---- what the gate leaves out: random by design, timed by design, other programs -------------------
+
+MINUTES := 10
+storm: build $(VENV)/spark ## tests under fresh seeds: MINUTES=60, or ARGS="--seeds 3", ARGS="--seed 7 tests/ha"
+	@scripts/storm $(PY) --minutes $(MINUTES) $(ARGS)
+
+peers: build $(VENV)/spark ## beside Java, Go, adapted suites, Spark's releases; ARGS=--smoke, or some of interop adapters spark
+	@scripts/peers $(PY) $(ARGS)
+
+measure: build ## processor time, memory, latency, each alone, beside their last ten; ARGS=--record keeps them
+	@scripts/measure $(PY) $(ARGS)
+
+everything: ## all lanes and builds, one table; hours
+	@scripts/steps "gate=$(MAKE) test" "storm=$(MAKE) storm" "peers=$(MAKE) peers" "measure=$(MAKE) measure" \
+		"asan=$(MAKE) asan" "tsan=$(MAKE) tsan" "wheel=$(MAKE) wheel" "bench=$(MAKE) bench-smoke"
+
+# ---- to look for luck, and for what a change owes -------------------------------------------------
+
+N := 20
+steady: ## the gate N=20 times on a fresh clone, beside four busy loops and a dd to the same disk
+	@rm -rf build/steady && mkdir -p build/steady && git clone --quiet . build/steady/clone
+	@$(MAKE) -s -C build/steady/clone build $(VENV)/spark >build/steady/build.log 2>&1
+	@scripts/steady $(N) $(MAKE) -C build/steady/clone test
+
+repeat: build ## one test so often beside that load: T=path::name N=50
+	@scripts/steady $(N) $(BIN)/pytest $(T) -q -m ""
+
+near: build ## the tests of rooms and of all that stand on them: ROOM="broker store", else of what has changed
+	@$(BIN)/pytest $$($(PY) scripts/rooms near $(ROOM)) -q $(SIDE_BY_SIDE)
+
+owed: ## which lanes the change owes, by its diff and the table of floors: BASE=commit
+	@python3 scripts/rooms owed $(BASE)
+
+# ---- figures --------------------------------------------------------------------------------------
+
 bench: build ## the benchmarks, with figures
-	@$(BIN)/pytest bench
+	@$(BIN)/pytest bench -m measure
 
 bench-smoke: build ## each benchmark once, without figures
-	@$(BIN)/pytest bench --benchmark-disable -q
+	@$(BIN)/pytest bench -m measure --benchmark-disable -q
 
 bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues; ARGS=--quick takes three minutes
 	@scripts/bootstrap $(VENV) arrow,bench,peers
@@ -90,41 +131,17 @@ bench-spark: build $(VENV)/spark ## Spark's paths beside Parquet's and the engin
 
 # ---- lanes that test another build, from another directory ----------------------------------------
 
-asan: $(VENV)/built ## unit, property and fuzz tests under the address and undefined-behaviour sanitizers
+asan: $(VENV)/built ## the lane logic under the address and undefined-behaviour sanitizers
 	@scripts/lane asan $(PY)
 
 tsan: $(VENV)/built ## the tests of threads under the thread sanitizer
 	@scripts/lane tsan $(PY)
 
-wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, run the unit tests there
+wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, test it there
 	@scripts/lane wheel $(PY)
 
-test-doctor: build ## each damage that the doctor repairs, on every kind of store, and a kill at each step
-	@$(BIN)/pytest tests/doctor -m "slow or not slow" --no-skip
-
-test-ha: build ## master and slave under partitions, kills and power cuts, 20 seeds; with root between network namespaces, too
-	@$(BIN)/pytest tests/ha -m "slow or not slow"
-
-test-sharing: build ## several processes on one store, whose owner is killed a hundred times under load
-	@$(BIN)/pytest tests/sharing -m "slow or not slow" --no-skip
-
-test-sizes: build ## a broker with 10,000 topics, 1,000 connections, 1 GiB of traffic, ten kills; with root a hundred power cuts, too
-	@$(BIN)/pytest tests/broker/test_sizes.py tests/broker/test_power_cuts.py -m slow
-
-test-interop: build ## Apache RocketMQ on our stores, its clients with our broker; needs Java, Maven and Go
-	@$(BIN)/pytest tests/interop -m interop --no-skip
-
-test-adapters: build ## the adapters under the suites of Scrapy, CoilMQ and the others, which it fetches; ARGS=-kname
-	@scripts/adapters_lane $(PY) $(ARGS)
-
-test-spark-all: build $(VENV)/spark ## all tests of Spark, slow ones too, on 4.3 and 4.2, and those of batches on 4.0
-	@scripts/spark_lane $(PY) 4.3 tests/spark
-	@scripts/spark_lane $(PY) 4.2 tests/spark
-	@scripts/spark_lane $(PY) 4.0 tests/spark/test_read.py tests/spark/test_jobs.py \
-		tests/spark/test_write.py tests/spark/test_bad_input.py -k "not stream"
-
 ON := sid amd64 python3.14
-test-debian: ## the last commit on another Debian, processor and Python: ON="trixie arm64 python3"; needs root, debootstrap
+debian: ## the last commit on another Debian, processor and Python: ON="trixie arm64 python3"; needs root, debootstrap
 	@scripts/debian_lane $(ON) $(or $(ARGS),tests)
 
 clean: ## everything built; keeps .venv
