@@ -52,7 +52,7 @@ test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an i
 		"installed=$(MAKE) -s installed"
 
 tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
-	@$(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
+	@PYTHONHASHSEED=0 $(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
 
 installed: build ## of the gate, twenty tests on an installed wheel of what is built
 	@scripts/lane installed $(PY)
