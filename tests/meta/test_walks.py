@@ -1,50 +1,69 @@
-"""Each step that docs/architecture.md walks is where it says, and the walks go one way."""
+"""Every `file::symbol` that a page names is there; docs/architecture.md's walks go one way."""
 
 import re
 from pathlib import Path
 
 import pytest
-from meta.walks import PAGE, Place, places, renumbered, walks
 
 pytestmark = pytest.mark.logic
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / PAGE).read_text("utf-8")
+TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+PLACE = re.compile(r"`([\w/]+\.(?:py|pyx|pxd|h))::([\w.]+)`")
+PLACES = sorted({place for page in PAGES for place in PLACE.findall(page.read_text("utf-8"))})
+#: How a line begins that defines a name: a function, a class, a struct, a field or a constant.
+DEFINES = r"^ *(?:(?:(?:async )?def|class|cdef|cpdef|static)\b[^(=:\n]*\b{0} *[(:]|{0}(?: =|: ))"
 
 
-@pytest.mark.parametrize("place", places(TEXT), ids=lambda place: f"{place.path}:{place.line}")
-def test_a_place_is_where_the_page_says(place):
-    lines = place.lines_with_it(ROOT)
-    assert place.line in lines, f"it is in {lines}: run scripts/renumber_walks"
+def has(text, symbol):
+    """Tell whether a source defines a symbol; of `Class.method` the one within the other."""
+    name, _, within = symbol.partition(".")
+    found = re.search(DEFINES.format(name), text, re.MULTILINE)
+    body = text[found.end() :] if found else ""
+    return bool(found) and (not within or has(re.split(r"\n(?=[^\s)])", body)[0], within))
+
+
+def walks():
+    """Return the files that each walk names, by its title."""
+    section = TEXT.partition("## Walks\n")[2].partition("\n## ")[0]
+    parts = (part.partition("\n") for part in section.split("\n### ")[1:])
+    return {title: [file for file, _ in PLACE.findall(body)] for title, _, body in parts}
+
+
+@pytest.mark.parametrize(("file", "symbol"), PLACES)
+def test_a_file_has_the_symbol_that_a_page_names(file, symbol):
+    assert has((ROOT / file).read_text("utf-8"), symbol)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "is_there"),
+    [("f", True), ("A.g", True), ("A.n", True), ("A.f", False), ("g.A", False), ("h", False)],
+)
+def test_a_symbol_is_found_in_its_class_only(symbol, is_there):
+    text = (
+        "h(1)\ncdef class A(B):\n    n: int = 1\n    cdef int g(self): ...\ndef f(\n    h\n): ...\n"
+    )
+    assert has(text, symbol) is is_there
 
 
 def test_the_page_walks_a_body_a_key_and_a_setting():
-    assert [title.partition(",")[0] for title in walks(TEXT)] == [
+    assert [title.partition(",")[0] for title in walks()] == [
         "`body`",
         "`key`",
         "`flush_disk_type`",
     ]
 
 
+@pytest.mark.parametrize("files", walks().values(), ids=walks())
+def test_a_walk_has_eight_steps_at_most_and_never_comes_back(files):
+    assert 4 <= len(files) <= 8
+    runs = [file for number, file in enumerate(files) if number == 0 or file != files[number - 1]]
+    assert len(runs) == len(set(runs)), "it comes back to a file that it has left"
+
+
 def test_where_is_answers_eleven_questions_each_with_a_place():
     section = TEXT.partition("## Where is\n")[2].partition("\n## ")[0]
     answers = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
     assert answers[::2] == [str(number) for number in range(1, 12)]
-    assert [answer for answer in answers[1::2] if not places(answer)] == []
-
-
-@pytest.mark.parametrize("steps", walks(TEXT).values(), ids=walks(TEXT))
-def test_a_walk_has_eight_steps_at_most_and_never_comes_back(steps):
-    assert 4 <= len(steps) <= 8
-    files = [step.path for step in steps]
-    runs = [path for number, path in enumerate(files) if number == 0 or path != files[number - 1]]
-    assert len(runs) == len(set(runs)), "it comes back to a file that it has left"
-
-
-def test_a_place_that_moved_is_found_again(tmp_path):
-    file = tmp_path / "rmqcore" / "a.py"
-    file.parent.mkdir()
-    file.write_text("one\ndef f():\n    pass\n")
-    moved = "1. `rmqcore/a.py:1` `def f(`: here"
-    assert places(moved) == [Place("rmqcore/a.py", 1, "def f(")]
-    assert renumbered(moved, tmp_path) == "1. `rmqcore/a.py:2` `def f(`: here"
+    assert [answer for answer in answers[1::2] if not PLACE.search(answer)] == []
