@@ -4,8 +4,6 @@
 request that a class below it answers: with a JSON header of the form that Java's client writes, and
 nothing that needs more looking at. The first other frame ends the run, untouched: it goes to the
 processors, with all their checks and words. So nothing is refused here.
-
-Floor: F8; imports only rooms above.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

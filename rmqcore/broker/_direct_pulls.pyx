@@ -3,8 +3,6 @@
 A plain pull is 11 or 361 whose fields are plain text and numbers from 0 on, and which finds
 messages at once. Its records are copied behind its answer, so that one write sends all answers; an
 answer that is too large for that is left to the processor, which sends slices of the log.
-
-Floor: F8; imports only rooms above.
 """
 
 from cpython.unicode cimport PyUnicode_DecodeASCII

@@ -2,8 +2,6 @@
 
 A plain send is 310 or 320 with a header under short names, for a topic that needs no more looking
 at, with properties that ask the broker for nothing. Each is appended and answered here.
-
-Floor: F8; imports only rooms above.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

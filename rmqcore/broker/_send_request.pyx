@@ -1,7 +1,4 @@
-"""The header of a send, read in one native call: numbers as numbers, properties looked over once.
-
-Floor: F8; imports only rooms above.
-"""
+"""The header of a send, read in one native call: numbers as such, properties looked over once."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8

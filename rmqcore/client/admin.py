@@ -1,7 +1,4 @@
-"""`Admin`: topics, groups, offsets and brokers, as RocketMQ's mqadmin has them.
-
-Floor: beside; imports only the room, remoting/ and java/.
-"""
+"""`Admin`: topics, groups, offsets and brokers, as RocketMQ's mqadmin has them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Asked`: what administrators ask of a consumer: how it does, and to consume one message now.
-
-Floor: beside; imports only the room, remoting/, java/ and `clock`.
-"""
+"""`Asked`: what administrators ask of a consumer: how it does, and to consume one message now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`AssignedQueue`: a consumer's progress in one queue; and how queues are shared out.
-
-Floor: beside; imports only the room.
-"""
+"""`AssignedQueue`: a consumer's progress in one queue; and how queues are shared out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Assignment`: which queues a consumer has, and the pulls that fill them.
-
-Floor: beside; imports only the room, remoting/ and java/.
-"""
+"""`Assignment`: which queues a consumer has, and the pulls that fill them."""
 
 from __future__ import annotations
 

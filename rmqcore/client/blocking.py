@@ -9,8 +9,6 @@ gets (`check_transaction`, a transaction) is called in that thread.
     with Consumer("127.0.0.1:9876", "billing", {"Orders": "*"}) as consumer:
         for message in consumer:
             consumer.ack(message)
-
-Floor: beside; imports only the room and remoting/.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`Consumer`: the messages of some topics, shared by the consumers of a group.
-
-Floor: beside; imports only the room, remoting/ and `message`.
-"""
+"""`Consumer`: the messages of some topics, shared by the consumers of a group."""
 
 from __future__ import annotations
 

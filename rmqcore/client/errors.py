@@ -1,7 +1,4 @@
-"""The errors of a client; those of its connections are remoting's.
-
-Floor: beside; imports only remoting.
-"""
+"""The errors of a client; those of its connections are remoting's."""
 
 from __future__ import annotations
 

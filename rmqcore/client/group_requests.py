@@ -1,7 +1,4 @@
-"""The requests of a consumer to brokers: offsets, locks, members, pulls, messages sent back.
-
-Floor: beside; imports only the room, remoting/ and java/.
-"""
+"""The requests of a consumer to brokers: offsets, locks, members, pulls, messages sent back."""
 
 from __future__ import annotations
 

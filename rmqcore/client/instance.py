@@ -1,7 +1,4 @@
-"""`ClientInstance`: the connections, routes and heart-beats of one producer, consumer or admin.
-
-Floor: beside; imports only the room, remoting/ and java/.
-"""
+"""`ClientInstance`: the connections, routes and heart-beats of one producer, consumer or admin."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Names that brokers accept: what has another is refused before anybody waits for it.
-
-Floor: beside; imports only `errors`.
-"""
+"""Names that brokers accept: what has another is refused before anybody waits for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Outgoing`: a message, a batch or a reply as it goes out, with its header.
-
-Floor: beside; imports only the room, remoting/, `message` and `_codec`.
-"""
+"""`Outgoing`: a message, a batch or a reply as it goes out, with its header."""
 
 from __future__ import annotations
 

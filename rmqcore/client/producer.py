@@ -1,7 +1,4 @@
-"""`Producer`: sends messages.
-
-Floor: beside; imports only the room, remoting/, `message` and `_codec`.
-"""
+"""`Producer`: sends messages."""
 
 from __future__ import annotations
 

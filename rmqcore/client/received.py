@@ -1,7 +1,4 @@
-"""The records of an answer, decoded.
-
-Floor: beside; imports only `message` and `_codec`.
-"""
+"""The records of an answer, decoded."""
 
 from __future__ import annotations
 

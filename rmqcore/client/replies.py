@@ -1,7 +1,4 @@
-"""`Replies`: the callers that wait for a reply to a request message.
-
-Floor: beside; imports only the room, remoting/, `message` and `_codec`.
-"""
+"""`Replies`: the callers that wait for a reply to a request message."""
 
 from __future__ import annotations
 

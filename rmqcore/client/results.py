@@ -1,7 +1,4 @@
-"""The values that callers give and get: queues, results of sends, SQL conditions.
-
-Floor: beside; imports only remoting's numbers.
-"""
+"""The values that callers give and get: queues, results of sends, SQL conditions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Routes: which brokers have a topic's queues, as name servers tell.
-
-Floor: beside; imports only the room and java/.
-"""
+"""Routes: which brokers have a topic's queues, as name servers tell."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Subscription`: which messages of a topic a consumer wants, by tags or SQL92.
-
-Floor: beside; imports only `message`, `_codec` and the room.
-"""
+"""`Subscription`: which messages of a topic a consumer wants, by tags or SQL92."""
 
 from __future__ import annotations
 

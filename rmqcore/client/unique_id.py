@@ -1,7 +1,4 @@
-"""Ids of messages as producers give them.
-
-Floor: beside; imports only the clock.
-"""
+"""Ids of messages as producers give them."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 `read_json` takes the form that every client has: an object whose numbers are whole and whose only
 object, ``extFields``, holds text. It gives up at anything else, also at what is no JSON: `codec`
 reads that, or refuses it with the reason.
-
-Floor: beside; imports only the room.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -5,8 +5,6 @@ The file is JSON under the names of RocketMQ's `plain_acl.yml`, so it is that fi
     {"accounts": [{"accessKey": "orders", "secretKey": "...", "whiteRemoteAddress": "10.0.0.0/8",
                    "admin": false, "defaultTopicPerm": "DENY", "defaultGroupPerm": "SUB",
                    "topicPerms": ["Orders=PUB|SUB"], "groupPerms": ["billing=SUB"]}]}
-
-Floor: beside; imports only the room and `errors`.
 """
 
 from __future__ import annotations

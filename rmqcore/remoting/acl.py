@@ -2,8 +2,6 @@
 
 The request's code, remark and opaque are not signed, and a signed request can be sent again by who
 has seen it: over a network that others can read, use TLS as well.
-
-Floor: beside; imports only the room.
 """
 
 from __future__ import annotations

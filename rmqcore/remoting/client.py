@@ -1,7 +1,4 @@
-"""A client: one connection an address, opened when it is needed and again after it was lost.
-
-Floor: beside; imports only the room.
-"""
+"""A client: one connection an address, opened when it is needed and again after it was lost."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ offset | size | field
 8 + n  | rest | body
 
 Every length is checked against the limits and against the bytes around it before it is used.
-
-Floor: beside; imports only the room.
 """
 
 from __future__ import annotations

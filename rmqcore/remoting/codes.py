@@ -1,8 +1,6 @@
 """The numbers of the protocol: request and response codes, languages, versions, flag bits.
 
 They are those of Apache RocketMQ 5.5.0; earlier releases have fewer, none has another meaning.
-
-Floor: beside; imports nothing of rmqcore.
 """
 
 from enum import IntEnum

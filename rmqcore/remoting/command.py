@@ -1,7 +1,4 @@
-"""`RemotingCommand`: one request or answer, as plain data.
-
-Floor: beside; imports only the room's codes and errors.
-"""
+"""`RemotingCommand`: one request or answer, as plain data."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ Bounds, each a field of `ConnectionSettings`: a peer that sends faster than its 
 on is not read from for a while, one that does not read its answers neither; one that lets answers
 pile up nevertheless, or is silent for too long, is disconnected. Frames that are whole are handled
 some at a time, so that one peer does not keep the loop from the others.
-
-Floor: beside; imports only the room.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What can go wrong between two ends of a connection.
-
-Floor: beside; imports only rmqcore.errors.
-"""
+"""What can go wrong between two ends of a connection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JSON bodies of requests: the object that a client sent, and the lists in it.
-
-Floor: beside; imports only the room and `java`.
-"""
+"""JSON bodies of requests: the object that a client sent, and the lists in it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The event loop to serve on: uvloop's where it is installed (extra `server`), else asyncio's.
-
-Floor: beside; imports nothing of rmqcore.
-"""
+"""The event loop to serve on: uvloop's where it is installed (extra `server`), else asyncio's."""
 
 from __future__ import annotations
 

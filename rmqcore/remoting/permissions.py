@@ -5,8 +5,6 @@ addresses from which requests pass unsigned. A refusal says the same of an unkno
 signature and a wrong address, and nothing of what there is on the server.
 
 Source: PlainAccessValidator, PlainPermissionManager; DefaultAuthorizationContextBuilder of 5.x.
-
-Floor: beside; imports only the room, `errors` and `java`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Plain and TLS clients come to the same port, as in RocketMQ: the first byte of a connection tells
 them apart (0x16 begins a TLS handshake; a frame begins with the high byte of its length).
-
-Floor: beside; imports only the room.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
     tls.client.trustCertPath=ca.pem      with tls.client.authServer=true: whom to call
     tls.client.certPath, .keyPath, .keyPassword
 
-Floor: beside; imports only the room, `errors` and `java`.
-
 Source: RocketMQ remoting/netty/TlsSystemConfig.java, TlsHelper.java.
 """
 

@@ -1,5 +1,6 @@
 """A file imports only from floors below its own; there are no circles and no hidden imports."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ def test_every_file_has_a_floor(layers):
 
 def test_docstrings_name_the_floor_of_the_table(layers):
     assert not layers.misstated()
+
+
+def test_only_the_table_says_what_a_file_imports(layers):
+    claims = re.compile(r"^Floor: .*\bimports\b", re.MULTILINE)
+    assert not [path for path, _ in layers.files if claims.search(path.read_text("utf-8"))]
 
 
 def test_every_room_says_what_it_never_does_and_its_floor(layers):
@@ -151,7 +157,7 @@ def test_a_file_without_a_floor_is_found(package):
 
 
 def test_a_misstated_floor_is_found(package):
-    built = package(**{"_leaf.pyx": '"""A leaf.\n\nFloor: F7; imports nothing.\n"""\n'})
+    built = package(**{"_leaf.pyx": '"""A leaf.\n\nFloor: F7.\n"""\n'})
     assert built.misstated() == ["rmqcore/_leaf.pyx: says F7, is F1"]
 
 
