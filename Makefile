@@ -16,7 +16,7 @@ HERE   := $(CURDIR)
 SIDE_BY_SIDE := -n 3 --dist loadgroup
 
 .PHONY: help setup build run test lint types stubs tests installed storm peers measure everything steady repeat near owed \
-	asan tsan wheel debian bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark clean
+	asan tsan debug wheel debian bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -136,6 +136,9 @@ asan: $(VENV)/built ## the lane logic under the address and undefined-behaviour 
 
 tsan: $(VENV)/built ## the tests of threads under the thread sanitizer
 	@scripts/lane tsan $(PY)
+
+debug: $(VENV)/built ## the tests with the native assertions, symbols and Python's own checks; ARGS="tests/unit -k put"
+	@scripts/lane debug $(PY) $(ARGS)
 
 wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, test it there
 	@scripts/lane wheel $(PY)

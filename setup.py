@@ -17,9 +17,12 @@ compile_args = ["-O3", "-fno-tree-vectorize", "-fno-strict-aliasing", "-Wno-unus
 # without debug data and symbols, which are three quarters of the files
 compile_args.append("-g0")
 link_args = ["-Wl,--strip-all"]
+c_files: dict[str, object] = {"build_dir": "build/cython"}
 if os.environ.get("RMQCORE_DEBUG"):
     compile_args = ["-O1", "-g", "-fno-strict-aliasing", "-DRMQ_DEBUG=1"]
     link_args = []
+    # symbols, and what a native assertion says, name the lines of the .pyx; so its C is another
+    c_files = {"build_dir": "build/debug/cython", "emit_linenums": True}
 if sanitizers := os.environ.get("RMQCORE_SANITIZE"):
     sanitize = [f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer", "-g"]
     compile_args = ["-O1", "-fno-strict-aliasing", *sanitize]
@@ -77,6 +80,6 @@ setup(
             for leaf in sorted(PACKAGE.rglob("*.pyx"))
         ],
         compiler_directives=DIRECTIVES,
-        build_dir="build/cython",
+        **c_files,
     ),
 )

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from rmqcore.native.format._bytes cimport (
-    load_i32, load_i64, observe_i32, publish_i32, store_i32, store_i64,
+    RMQ_ASSERT, load_i32, load_i64, observe_i32, publish_i32, store_i32, store_i64,
 )
 from rmqcore.native.format._chain cimport Geometry, Source, Walk, entry_at, time_diff, walk
 from rmqcore.native.format._layout cimport *
@@ -87,6 +87,8 @@ cdef int insert_key(
             previous = 0
     if previous <= 0 or previous > count:
         previous = 0
+    RMQ_ASSERT(key_hash >= 0)
+    RMQ_ASSERT(previous < count)
     entry = base + entry_at(shape, count)
     store_i32(entry + ENTRY_HASH_AT, key_hash)
     store_i64(entry + ENTRY_PHY_OFFSET_AT, phy_offset)

@@ -24,6 +24,7 @@ LANES = {
     "peers": "Java, Go, other projects' suites, releases of Spark",
     "asan": "means something only under the address sanitizer",
     "tsan": "means something only under the thread sanitizer",
+    "debug": "means something only with the native assertions",
 }
 #: What `make test` runs.
 GATE = ("logic", "engine", "process")

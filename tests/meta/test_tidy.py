@@ -1,5 +1,6 @@
 """The project keeps the house rules, and each rule can fail."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,27 @@ FINE = [
 def test_file_is_tidy(path):
     found = complaints(path, (ROOT / path).read_text("utf-8"))
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "native/format/_record.pxd",
+        "native/format/_batch.pxd",
+        "native/format/_encoder.pyx",
+        "native/format/_chain.pxd",
+        "_index.pyx",
+        "native/log/_log_end.pxd",
+        "native/log/_log_end.pyx",
+        "native/log/_tail.pyx",
+        "native/log/_commit_group.pyx",
+        "native/derive/_dispatch.pyx",
+        "native/read/_log_map.pyx",
+        "native/columns/_column_store.pxd",
+    ],
+)
+def test_a_kernel_asserts_what_it_takes_for_granted(path):
+    assert re.search(r"^ +RMQ_ASSERT\(", (ROOT / "rmqcore" / path).read_text("utf-8"), re.MULTILINE)
 
 
 def test_every_ban_has_an_example():

@@ -13,7 +13,9 @@ PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 PLACE = re.compile(r"`([\w/]+\.(?:py|pyx|pxd|h))::([\w.]+)`")
 PLACES = sorted({place for page in PAGES for place in PLACE.findall(page.read_text("utf-8"))})
 #: How a line begins that defines a name: a function, a class, a struct, a field or a constant.
-DEFINES = r"^ *(?:(?:(?:async )?def|class|cdef|cpdef|static)\b[^(=:\n]*\b{0} *[(:]|{0}(?: =|: ))"
+DEFINES = (
+    r"^ *(?:(?:(?:async )?def|class|cdef|cpdef|static|#define)\b[^(=:\n]*\b{0} *[(:]|{0}(?: =|: ))"
+)
 
 
 def has(text, symbol):

@@ -5,7 +5,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy
 
 from rmqcore.native.columns._arrow cimport rmq_block, rmq_block_grow
-from rmqcore.native.format._bytes cimport load_i32, store_i64
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, store_i64
 from rmqcore.native.format._layout cimport HOST_V4_SIZE
 from rmqcore.native.format._record cimport (
     PropertyWalk, RecordHead, Slice, bytes_t, named, next_property, walk_properties,
@@ -123,6 +123,7 @@ cdef inline bint put_slices(
             memcpy(values + end, slices[index].at, slices[index].size)
             end += slices[index].size
         ends[index] = <int32_t>end
+    RMQ_ASSERT(end <= store.values.size)
     store.size = end
     return True
 

@@ -12,6 +12,7 @@ from libc.string cimport memcmp
 cimport cython
 
 from rmqcore.native.base._hold cimport BufferHold
+from rmqcore.native.format._bytes cimport RMQ_ASSERT
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, next_item, read_properties
 from rmqcore.native.format._record cimport (
@@ -320,6 +321,7 @@ cdef class DispatchBatch:
         if not addressable(topic, topic_size, queue_id, queue_offset):
             self.unaddressable_count += 1
             return
+        RMQ_ASSERT(self.row_count < self.row_count_max)
         group.topic = topic
         group.topic_size = topic_size
         group.queue_id = queue_id
@@ -371,6 +373,7 @@ cdef class DispatchBatch:
             )
 
     cdef void add_key(self, int32_t hash, const RecordHead* head) noexcept nogil:
+        RMQ_ASSERT(self.key_count < self.key_count_max)
         self.key_hash_at[self.key_count] = index_hash_of(hash)
         self.key_offset_at[self.key_count] = head.phy_offset
         self.key_timestamp_at[self.key_count] = head.store_timestamp
@@ -401,6 +404,7 @@ cdef class DispatchBatch:
         for index in range(self.group_count):
             self.groups[index].first_row = place
             place += self.groups[index].count
+        RMQ_ASSERT(place == self.row_count)
         for index in range(self.row_count):
             unit = self.unit_at + UNIT_SIZE * <int64_t>self.groups[self.rows[index].group].first_row
             self.groups[self.rows[index].group].first_row += 1

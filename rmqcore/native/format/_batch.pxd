@@ -3,7 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from rmqcore.native.format._bytes cimport (
-    expect_read, load_i16, load_i32, look_for_byte, no_bytes, publish_i32, rmq_16, was_found,
+    RMQ_ASSERT, expect_read, load_i16, load_i32, look_for_byte, no_bytes, publish_i32, rmq_16,
+    was_found,
 )
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._record cimport (
@@ -85,8 +86,10 @@ cdef inline int32_t write_batch(
     cdef uint8_t* properties_at
     cdef int64_t total
     cdef int32_t index, properties_size, first_size = 0
+    cdef bint good
     for index in range(count):
-        batch_item(body, load_i32(body), fields, append_crc)
+        good = batch_item(body, load_i32(body), fields, append_crc)
+        RMQ_ASSERT(good)
         total = record_size(fields)
         offsets[index] = fields.phy_offset
         properties_at = write_fields(at, fields)

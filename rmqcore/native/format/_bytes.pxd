@@ -2,6 +2,8 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 cdef extern from "_bytes.h" nogil:
+    # one condition without a side effect: only `make debug` evaluates it
+    void RMQ_ASSERT(bint condition) noexcept
     int16_t load_i16(const uint8_t* at) noexcept
     int32_t load_i32(const uint8_t* at) noexcept
     int64_t load_i64(const uint8_t* at) noexcept

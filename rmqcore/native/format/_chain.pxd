@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from rmqcore.native.format._bytes cimport load_i32, load_i64, observe_i32
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, load_i64, observe_i32
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._record cimport bytes_t
 
@@ -16,6 +16,7 @@ cdef struct Geometry:
 
 
 cdef inline int64_t entry_at(const Geometry* shape, int32_t number) noexcept nogil:
+    RMQ_ASSERT(0 <= number <= shape.entry_count)
     return INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE * shape.slot_count + <int64_t>ENTRY_SIZE * number
 
 
@@ -94,5 +95,6 @@ cdef inline int64_t walk(
             report.broken = True
             break
         number = previous
+    RMQ_ASSERT(report.steps <= count)
     report.matches = count_found
     return count_found

@@ -15,6 +15,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 cimport cython
 
+from rmqcore.native.format._bytes cimport RMQ_ASSERT
 from rmqcore.native.format._layout cimport CRC_PROPERTY_SIZE, PROPERTIES_SIZE_MAX
 from rmqcore.native.format._properties cimport (
     TIMER_ASKED, TIMER_DONE, TIMER_NAME_MIN, TimerWord, timer_word,
@@ -204,6 +205,9 @@ cdef class RecordEncoder:
     cdef void write_properties(self, uint8_t* at) noexcept nogil:
         cdef Py_ssize_t index
         cdef const Piece* piece
+        cdef const uint8_t* end = at + self.properties_size
+        if self.append_crc:
+            end -= CRC_PROPERTY_SIZE
         for index in range(self.count):
             piece = &self.pieces[index]
             memcpy(at, piece.at, piece.size)
@@ -211,6 +215,7 @@ cdef class RecordEncoder:
             if piece.end:
                 at[0] = piece.end
                 at += 1
+        RMQ_ASSERT(at == end)
 
     cdef str describe(self, int problem):
         """The refusal as a sentence for MessageIllegalError."""

@@ -4,7 +4,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from rmqcore.native.format._bytes cimport (
-    load_i16, load_i32, load_i64, lowest_bit, separators, store_i16, store_i32, store_i64,
+    RMQ_ASSERT, load_i16, load_i32, load_i64, lowest_bit, separators, store_i16, store_i32,
+    store_i64,
 )
 from rmqcore.native.format._layout cimport *
 
@@ -109,11 +110,13 @@ cdef inline int read_head(bytes_t p, int64_t available, RecordHead* head) noexce
     head.properties_at = <int32_t>(at + 2)
     if head.properties_size < 0 or at + 2 + head.properties_size != head.total_size:
         return BAD_SIZE
+    RMQ_ASSERT(head.properties_at + head.properties_size <= available)
     return OK
 
 cdef inline int check_body_crc(bytes_t p, const RecordHead* head) noexcept nogil:
     if head.body_size == 0:
         return OK
+    RMQ_ASSERT(head.body_at + head.body_size < head.total_size)
     return OK if <int32_t>java_crc32(p + head.body_at, head.body_size) == head.body_crc else BAD_CRC
 
 # What `next_record` compares beside the lengths and the offset.
@@ -219,6 +222,7 @@ cdef inline void write_crc_property(uint8_t* record, int32_t total_size) noexcep
     cdef uint8_t size_word[4]
     cdef uint32_t crc
     cdef int digit
+    RMQ_ASSERT(total_size >= RECORD_SIZE_MIN + CRC_PROPERTY_SIZE)
     store_i32(size_word, total_size)
     crc = rmq_crc32(0, size_word, 4)
     crc = rmq_crc32(crc, record + 4, total_size - CRC_PROPERTY_SIZE - 4) & 0x7FFFFFFF
@@ -357,6 +361,12 @@ cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexce
         sys_flag |= BORN_HOST_V6
     if fields.store_host_size == HOST_V6_SIZE:
         sys_flag |= STORE_HOST_V6
+    RMQ_ASSERT(fields.born_host_size == HOST_V4_SIZE or fields.born_host_size == HOST_V6_SIZE)
+    RMQ_ASSERT(fields.store_host_size == HOST_V4_SIZE or fields.store_host_size == HOST_V6_SIZE)
+    RMQ_ASSERT(fields.queue_offset >= 0)
+    RMQ_ASSERT(fields.body_size >= 0)
+    RMQ_ASSERT(1 <= fields.topic_size <= TOPIC_SIZE_MAX)
+    RMQ_ASSERT(0 <= fields.properties_size <= PROPERTIES_SIZE_MAX)
     store_i32(p + MAGIC_AT, MAGIC_V1 if fields.topic_size <= TOPIC_SIZE_V1_MAX else MAGIC_V2)
     store_i32(p + QUEUE_ID_AT, fields.queue_id)
     store_i32(p + FLAG_AT, fields.flag)
@@ -386,4 +396,5 @@ cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexce
     memcpy(at, fields.topic, fields.topic_size)
     at += fields.topic_size
     store_i16(at, <int16_t>fields.properties_size)
+    RMQ_ASSERT(at + 2 + fields.properties_size == p + record_size(fields))
     return at + 2

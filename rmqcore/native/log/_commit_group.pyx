@@ -22,6 +22,7 @@ from libc.stdlib cimport calloc, free
 cimport cython
 
 from rmqcore.native.base._published cimport observe_word, publish_word
+from rmqcore.native.format._bytes cimport RMQ_ASSERT
 from rmqcore.native.log._log_end cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -219,11 +220,13 @@ cdef class CommitGroup:
         self.take_lead(caller)
 
     cdef void take_lead(self, Caller* caller) noexcept nogil:
+        RMQ_ASSERT(not self.leading)
         remove(&self.waiting, caller)
         caller.role = LEADS
         self.leading = True
 
     cdef void cover(self, Caller* caller) noexcept nogil:
+        RMQ_ASSERT(caller.offset <= self.flushed)
         remove(&self.waiting, caller)
         caller.role = COVERED
         add(&self.covered, caller)
@@ -241,6 +244,7 @@ cdef class CommitGroup:
         cdef Caller* told = self.covered.first
         self.telling = told != NULL
         if told != NULL:
+            RMQ_ASSERT(told.role == COVERED)
             remove(&self.covered, told)
             told.role = TOLD
         return told
@@ -253,6 +257,7 @@ cdef class CommitGroup:
         cdef Caller* caller
         cdef Caller* after
         pthread_mutex_lock(&self.mutex)
+        RMQ_ASSERT(self.leading)
         self.leading = False
         self.expected = 1 + self.waiting.count
         caller = self.waiting.first
@@ -294,7 +299,9 @@ cdef void add(Callers* callers, Caller* caller) noexcept nogil:
 cdef void remove(Callers* callers, Caller* caller) noexcept nogil:
     cdef Caller* before = NULL
     cdef Caller* at = callers.first
+    RMQ_ASSERT(callers.count > 0)
     while at != caller:
+        RMQ_ASSERT(at.next != NULL)
         before, at = at, at.next
     if before == NULL:
         callers.first = caller.next

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
-from rmqcore.native.format._bytes cimport expect_write
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, expect_write, load_i32
 from rmqcore.native.format._record cimport bytes_t
 
 cdef extern from "<pthread.h>" nogil:
@@ -66,7 +66,11 @@ cdef class LogEnd:
 
     @cython.final
     cdef inline void advance(self, int64_t size, int64_t messages) noexcept:
+        RMQ_ASSERT(load_i32(self.base + self.wrote) > 0)
+        RMQ_ASSERT(size > 0)
         self.wrote += size
+        RMQ_ASSERT(self.wrote <= self.file_size)
+        RMQ_ASSERT(self.end.word <= self.file_from_offset + self.wrote)
         self.put_count += messages
         self.put_size += size
         self.end.publish(self.file_from_offset + self.wrote)

@@ -13,7 +13,7 @@ cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed
-from rmqcore.native.format._bytes cimport load_i32, publish_i32, store_i32
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, publish_i32, store_i32
 from rmqcore.native.format._layout cimport (
     BLANK, BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK, OK, PARTIAL,
 )
@@ -119,6 +119,7 @@ cdef class LogEnd:
         Source: RocketMQ store/CommitLog.java, DefaultAppendMessageCallback (END_OF_FILE).
         """
         self.acquire()
+        RMQ_ASSERT(self.wrote <= self.file_size)
         if self.base != NULL and self.wrote < self.file_size:
             if self.file_size - self.wrote >= BLANK_SIZE_MIN:
                 store_i32(self.base + self.wrote + MAGIC_AT, MAGIC_BLANK)
@@ -276,12 +277,16 @@ cdef class LogEnd:
             self.store_record(position, data + at, step)
             position += step
             at += step
+        RMQ_ASSERT(position == whole[0])
+        RMQ_ASSERT(size - at <= self.part_room)
         if at < size:
             memcpy(self.part, data + at, size - at)
         if stop == whole[0]:
             self.let_go_of_room()
         self.put_count += count
         self.put_size += size
+        RMQ_ASSERT(whole[0] >= self.wrote)
+        RMQ_ASSERT(stop <= self.file_size)
         self.wrote = whole[0]
         self.partial = stop - whole[0]
         if store_timestamp:
@@ -311,6 +316,7 @@ cdef class LogEnd:
                 break
             if not self.has_room_for(self.partial + at + step):
                 return -1
+            RMQ_ASSERT(step > 0)
             memcpy(self.part + self.partial + at, data + at, step)
             at += step
         return at
@@ -332,6 +338,8 @@ cdef class LogEnd:
             self.part, self.part_room = NULL, 0
 
     cdef void store_record(self, int64_t position, bytes_t record, int64_t size) noexcept nogil:
+        RMQ_ASSERT(size >= BLANK_SIZE_MIN)
+        RMQ_ASSERT(position + size <= self.file_size)
         memcpy(self.base + position + 4, record + 4, size - 4)
         publish_i32(self.base + position, load_i32(record))
 

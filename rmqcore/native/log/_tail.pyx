@@ -22,7 +22,7 @@ cimport cython
 
 from rmqcore.native.base._lock cimport monotonic_s
 from rmqcore.native.format._batch cimport measure_batch, write_batch
-from rmqcore.native.format._bytes cimport load_i16, load_i32, publish_i32
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i16, load_i32, publish_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, RECORD_OVERHEAD_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK,
@@ -294,6 +294,7 @@ cdef class LogTail(LogEnd):
         self.write(fields, total)
         publish_i32(self.base + self.wrote, <int32_t>total)
         self.advance(total, 1)
+        RMQ_ASSERT(fields.queue_offset <= entry.next_offset(fields.queue_id))
         if numbering is not None:
             if numbered:
                 entry.set_next(fields.queue_id, fields.queue_offset + numbering.message_count)
@@ -323,6 +324,8 @@ cdef class LogTail(LogEnd):
     cdef void write(self, RecordFields* fields, int64_t total) noexcept:
         """Write the record whose properties were gathered; its size word stays zero."""
         cdef uint8_t* at = self.base + self.wrote
+        cdef int32_t size_word = load_i32(at)
+        RMQ_ASSERT(self.wrote + total <= self.file_size - BLANK_SIZE_MIN)
         fields.phy_offset = self.file_from_offset + self.wrote
         fields.store_timestamp = self.timestamp()
         if fields.born_timestamp == 0:
@@ -335,6 +338,7 @@ cdef class LogTail(LogEnd):
                 write_fields(at, fields)
         if self.append_crc:
             self.seal_record(at, total)
+        RMQ_ASSERT(load_i32(at) == size_word)
 
     cdef void seal_record(self, uint8_t* at, int64_t total) noexcept nogil:
         write_crc_property(at, <int32_t>total)

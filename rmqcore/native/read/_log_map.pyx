@@ -7,7 +7,7 @@ from file to file. A file that is not held yet is mapped by Python, and added wi
 from libc.stdint cimport int64_t
 cimport cython
 
-from rmqcore.native.format._bytes cimport expect_read
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, expect_read
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._layout cimport BORN_TIMESTAMP_AT
@@ -76,6 +76,8 @@ cdef class LogMap:
         if found is None:
             return None
         hold = <BufferHold>found
+        RMQ_ASSERT(hold.base_offset <= offset)
+        RMQ_ASSERT(offset < hold.base_offset + hold.view.len)
         at[0] = <bytes_t>hold.view.buf + (offset - hold.base_offset)
         readable[0] = min(
             hold.base_offset + <int64_t>hold.view.len, self.end.observe()
