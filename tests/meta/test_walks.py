@@ -64,8 +64,8 @@ def test_a_walk_has_eight_steps_at_most_and_never_comes_back(files):
     assert len(runs) == len(set(runs)), "it comes back to a file that it has left"
 
 
-def test_where_is_answers_eleven_questions_each_with_a_place():
+def test_where_is_answers_twelve_questions_each_with_a_place():
     section = TEXT.partition("## Where is\n")[2].partition("\n## ")[0]
     answers = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
-    assert answers[::2] == [str(number) for number in range(1, 12)]
+    assert answers[::2] == [str(number) for number in range(1, 13)]
     assert [answer for answer in answers[1::2] if not PLACE.search(answer)] == []
