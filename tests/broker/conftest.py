@@ -4,12 +4,15 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 from rmqcore._codec import decode_record, encode_properties
 from rmqcore.broker import Broker
 from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
 
+#: longer than any test waits: what is told to wait so long and is answered was woken
+LONG_MS = 3_600_000
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
 
 
@@ -20,7 +23,7 @@ class Peer:
         self.broker = broker
         self.client = RemotingClient()
 
-    async def ask(self, code, fields=None, body=b"", timeout_ms=30_000):
+    async def ask(self, code, fields=None, body=b"", timeout_ms=TIMEOUT_S * 1000):
         command = self.command(code, fields, body)
         return await self.client.invoke(self.broker.address, command, timeout_ms)
 
@@ -73,20 +76,41 @@ def records(body):
     return found
 
 
-async def until(condition, timeout_s=30):
-    """Wait for something that comes true by itself."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
+async def held(hold, count=1):
+    """Wait until so many requests wait in a `PullHold` or a `PopHold`."""
+    await until_async(lambda: len(hold) == count, f"{count} requests wait")
 
 
 @pytest.fixture
-def figures(capsys, request):
-    """Note a figure; all are printed at the end, whether the test holds or not."""
-    noted = []
-    yield lambda name, value, unit: noted.append(f"{name} {value:,.2f} {unit}")
-    with capsys.disabled():
-        print(f"\n{request.node.name}: {'; '.join(noted)}", end=" ")
+def long_hold(monkeypatch):
+    """Let a pull wait for as long as it asks for."""
+    monkeypatch.setattr("rmqcore.broker.hold.HOLD_S_MAX", LONG_MS / 1000)
+
+
+class Clock:
+    """A time of day that stands until it is moved; stores write their own into records."""
+
+    def __init__(self):
+        self.now_ms = wall_clock_ms()
+
+    def time_ns(self):
+        return self.now_ms * 1_000_000
+
+    def go_on(self, ms, broker=None):
+        """Move it, and let a broker look for what is due: it would within a second."""
+        self.now_ms += ms
+        if broker is not None:
+            broker.managers.timer.wake()
+            broker.managers.pop_acks._sooner.set()
+            broker.store._delayed.wakeup()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of day that brokers and tests are told, see `Clock`."""
+    clock = Clock()
+    monkeypatch.setattr("rmqcore.clock.time", clock)
+    return clock
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+from patience import TIMEOUT_S, until_async
+
 from rmqcore.client import Consumer, Producer, SendStatus
 from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RemotingError, RequestCode
@@ -32,7 +34,7 @@ def serving(store, *options):
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=TIMEOUT_S)
 
 
 async def produce(address, prefix, enough, *, in_flight=32, group="PG"):
@@ -57,7 +59,7 @@ async def produce(address, prefix, enough, *, in_flight=32, group="PG"):
             }
             command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, body)
             try:
-                answer = await client.invoke(address, command, 5000)
+                answer = await client.invoke(address, command, TIMEOUT_S * 1000)
             except RemotingError:
                 gone.set()
                 return
@@ -104,20 +106,24 @@ class Traffic:
     async def goes_on(self, count):
         """Wait until so many more messages are acknowledged, and the consumer has some of them."""
         before = set(self.acknowledged)
-        async with asyncio.timeout(30):
-            while True:
-                new = self.acknowledged - before
-                if len(new) >= count and not new.isdisjoint(self.got):
-                    return
-                await asyncio.sleep(0.02)
+
+        def went_on():
+            if len(self.acknowledged) < len(before) + count:
+                return False
+            return not (self.acknowledged - before).isdisjoint(self.got)
+
+        await until_async(went_on, f"{count} more messages acknowledged, and some consumed")
 
     async def all_came(self):
         """Send no more, and wait until the consumer has all that is acknowledged."""
         self._stop.set()
         await asyncio.gather(*self._tasks)
-        async with asyncio.timeout(60):
-            while not self.acknowledged <= self.got.keys():
-                await asyncio.sleep(0.1)
+        await until_async(
+            lambda: (
+                len(self.got) >= len(self.acknowledged) and self.acknowledged <= self.got.keys()
+            ),
+            "the consumer has all that is acknowledged",
+        )
 
     async def _send(self, sender):
         for number in itertools.count():

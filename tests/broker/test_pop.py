@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+import itertools
 import threading
 import time
 
 import pytest
-from broker.conftest import Peer, records, until
+from broker.conftest import LONG_MS, Peer, held, records
+from patience import until, until_async
 
 from rmqcore.broker.matching import SCANNED_MAX
 from rmqcore.broker.pop_receipts import Receipt
@@ -26,7 +28,7 @@ async def pop(peer, *, queue_id=-1, count=32, invisible_ms=60_000, poll_ms=0, **
         "maxMsgNums": count,
         "invisibleTime": invisible_ms,
         "pollTime": poll_ms,
-        "bornTime": wall_clock_ms(),
+        "bornTime": 0,
         "initMode": 0,
         "order": "false",
         **more,
@@ -81,13 +83,21 @@ async def send_many(peer, count, queues=4):
         assert sent.code == ResponseCode.SUCCESS
 
 
-async def pop_until(peer, count, timeout_s=30, **more):
+async def pop_until(peer, count, **more):
     """Pop until there are so many messages."""
     found = []
-    async with asyncio.timeout(timeout_s):
-        while len(found) < count:
-            found += handed_out(await pop(peer, poll_ms=1000, **more))
+
+    async def enough():
+        found.extend(handed_out(await pop(peer, poll_ms=1000, **more)))
+        return len(found) >= count
+
+    await until_async(enough, f"{count} messages popped")
     return found
+
+
+def comes_again(broker):
+    """A round of what looks for messages to hand out again; whether it has left some."""
+    return broker.managers.pop_acks._revive_due()
 
 
 def test_messages_of_all_queues_are_handed_out_and_the_offsets_move(with_broker):
@@ -128,7 +138,7 @@ def test_a_pop_by_tags_finds_what_lies_beyond_what_one_call_looks_at(with_broker
         await peer.send("T", b"first")
         several = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(2 * SCANNED_MAX)]
         broker.store.put_messages([*several, Message("T", b"last", properties={"TAGS": "b"})])
-        answer = await pop(peer, queue_id=0, exp="b", expType="TAG", poll_ms=9000)
+        answer = await pop(peer, queue_id=0, exp="b", expType="TAG", poll_ms=LONG_MS)
         assert [message.body for message in records(answer.body)] == [b"last"]
 
     with_broker(scenario)
@@ -141,12 +151,12 @@ def test_a_pop_whose_connection_was_closed_takes_no_arrival_from_the_next(with_b
         gone, hold = Peer(broker), broker.managers.pop_hold
         asked = []
         for each in (gone, peer):
-            asked.append(asyncio.ensure_future(pop(each, poll_ms=9000)))
-            await until(lambda: len(hold) == len(asked))
+            asked.append(asyncio.ensure_future(pop(each, poll_ms=LONG_MS)))
+            await held(hold, len(asked))
         await gone.client.close()
-        await until(lambda: len(hold) == 1)
+        await held(hold, 1)
         await peer.send("T", b"second")
-        answer = await asyncio.wait_for(asked[1], 3)
+        answer = await asked[1]
         assert [message.body for message in records(answer.body)] == [b"second"]
         assert len(hold) == 0
         await asyncio.wait(asked)
@@ -169,30 +179,37 @@ def test_only_what_the_expression_wants_is_handed_out(with_broker):
     with_broker(scenario, enablePropertyFilter="true")
 
 
-def test_what_is_acknowledged_does_not_come_again_and_what_is_not_does(with_broker):
-    async def scenario(_, peer):
+def test_what_is_acknowledged_does_not_come_again_and_what_is_not_does(with_broker, clock):
+    async def scenario(broker, peer):
         await send_many(peer, 4, queues=1)
-        began_ms = wall_clock_ms()
+        began_ms = clock.now_ms
         found = handed_out(await pop(peer, invisible_ms=2000))
         for message, receipt in found[:3]:
             assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        clock.go_on(1999)
+        assert not comes_again(broker)
+        assert (await pop(peer)).code == ResponseCode.POLLING_TIMEOUT
+        clock.go_on(1, broker)
         ((message, receipt),) = await pop_until(peer, 1)
-        assert wall_clock_ms() - began_ms >= 2000
         assert (message.body, message.topic, message.reconsume_times) == (b"3", "T", 1)
         assert message.properties["ORIGIN_GROUP"] == "CG"
-        assert int(message.properties["1ST_POP_TIME"]) >= began_ms
+        assert int(message.properties["1ST_POP_TIME"]) == began_ms
         assert receipt.split(" ")[4] == "1"
         assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
-        assert (await pop(peer, poll_ms=1200)).code == ResponseCode.POLLING_TIMEOUT
+        clock.go_on(60_000)
+        assert not comes_again(broker)
+        assert (await pop(peer)).code == ResponseCode.POLLING_TIMEOUT
 
     with_broker(scenario)
 
 
-def test_a_message_that_fails_again_goes_to_the_same_retry_topic(with_broker):
+def test_a_message_that_fails_again_goes_to_the_same_retry_topic(with_broker, clock):
     async def scenario(broker, peer):
         await send_many(peer, 1)
         await pop(peer, invisible_ms=100)
+        clock.go_on(100, broker)
         await pop_until(peer, 1, invisible_ms=100)
+        clock.go_on(100, broker)
         ((message, _),) = await pop_until(peer, 1)
         assert message.reconsume_times == 2
         assert broker.store.max_queue_offset("%RETRY%CG_T", 0) == 2
@@ -202,11 +219,11 @@ def test_a_message_that_fails_again_goes_to_the_same_retry_topic(with_broker):
     with_broker(scenario)
 
 
-def test_another_time_may_be_agreed(with_broker):
-    async def scenario(_, peer):
+def test_another_time_may_be_agreed(with_broker, clock):
+    async def scenario(broker, peer):
         await send_many(peer, 1)
         ((message, receipt),) = handed_out(await pop(peer, invisible_ms=60_000))
-        began = time.monotonic()
+        clock.go_on(100)
         changed = await peer.ask(
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
             {**naming(message, receipt), "invisibleTime": 500},
@@ -214,15 +231,18 @@ def test_another_time_may_be_agreed(with_broker):
         assert changed.code == ResponseCode.SUCCESS
         assert changed.ext_fields["invisibleTime"] == "500"
         assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        clock.go_on(499)
+        assert not comes_again(broker)
+        assert (await pop(peer)).code == ResponseCode.POLLING_TIMEOUT
+        clock.go_on(1, broker)
         ((again, _),) = await pop_until(peer, 1)
-        assert 0.5 <= time.monotonic() - began < 30
         assert (again.body, again.reconsume_times) == (b"0", 1)
 
     with_broker(scenario)
 
 
-def test_a_batch_of_acknowledgements_names_offsets_by_bits(with_broker):
-    async def scenario(_, peer):
+def test_a_batch_of_acknowledgements_names_offsets_by_bits(with_broker, clock):
+    async def scenario(broker, peer):
         await send_many(peer, 5, queues=1)
         answer = await pop(peer, queue_id=0, invisible_ms=2000)
         entry = {
@@ -239,6 +259,7 @@ def test_a_batch_of_acknowledgements_names_offsets_by_bits(with_broker):
         body = {"brokerName": "broker-a", "acks": [{"c": "CG"}, entry]}
         done = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=format_java_json(body).encode())
         assert done.code == ResponseCode.SUCCESS
+        clock.go_on(2000, broker)
         ((message, _),) = await pop_until(peer, 1)
         assert message.body == b"3"
         none = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=b'{"acks":[]}')
@@ -247,7 +268,7 @@ def test_a_batch_of_acknowledgements_names_offsets_by_bits(with_broker):
     with_broker(scenario)
 
 
-def test_what_was_not_acknowledged_comes_again_after_a_restart(with_broker):
+def test_what_was_not_acknowledged_comes_again_after_a_restart(with_broker, clock):
     kept = []
 
     async def first(_, peer):
@@ -256,15 +277,18 @@ def test_what_was_not_acknowledged_comes_again_after_a_restart(with_broker):
         assert (await acknowledge(peer, *found[0])).code == ResponseCode.SUCCESS
         kept.extend(found[1:])
 
-    async def again(_, peer):
+    async def again(broker, peer):
         assert (await acknowledge(peer, *kept[0])).code == ResponseCode.SUCCESS
+        clock.go_on(6000, broker)
         found = await pop_until(peer, 2)
         assert sorted(m.body for m, _ in found) == [b"2", b"3"]
         for each in found:
             assert (await acknowledge(peer, *each)).code == ResponseCode.SUCCESS
 
     async def once_more(broker, peer):
-        assert (await pop(peer, poll_ms=500)).code == ResponseCode.POLLING_TIMEOUT
+        clock.go_on(60_000)
+        assert not comes_again(broker)
+        assert (await pop(peer)).code == ResponseCode.POLLING_TIMEOUT
 
     with_broker(first)
     with_broker(again)
@@ -284,10 +308,14 @@ def test_checkpoints_are_on_the_disk_before_the_offsets_that_rely_on_them(with_b
                 order.append(store._flusher.flushed_offset)
             return write(text)
 
+        def written_here():
+            store.consumer_offsets.commit("T", "CG2", 0, next(offsets))
+            store.consumer_offsets.persist()
+            return order
+
+        offsets = itertools.count(1)
         store.consumer_offsets._file.store = noted
-        store.consumer_offsets.commit("T", "CG2", 0, 1)
-        store.consumer_offsets.persist()
-        assert order
+        until(written_here, "this thread writes the offsets, and no other is faster")
         assert order[0] >= end
         store.consumer_offsets._file.store = write
 
@@ -295,53 +323,84 @@ def test_checkpoints_are_on_the_disk_before_the_offsets_that_rely_on_them(with_b
 
 
 def test_a_pop_waits_for_a_message_and_one_pop_gets_it(with_broker):
-    async def scenario(_, peer):
+    async def scenario(broker, peer):
         await send_many(peer, 1)
         await pop(peer)
-        waiting = [asyncio.ensure_future(pop(peer, poll_ms=3000)) for _ in range(2)]
+        waiting = [asyncio.ensure_future(pop(peer, poll_ms=LONG_MS)) for _ in range(2)]
         info = {"consumerGroup": "CG", "topic": "T", "queueId": -1}
-        while (await peer.ask(RequestCode.POLLING_INFO, info)).ext_fields["pollingNum"] != "2":
-            await asyncio.sleep(0.01)
-        began = time.monotonic()
+
+        async def both():
+            told = await peer.ask(RequestCode.POLLING_INFO, info)
+            return told.ext_fields["pollingNum"] == "2"
+
+        await until_async(both, "both wait")
         await peer.send("T", b"new", queue_id=2)
         done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        assert time.monotonic() - began < 2
         ((message, _),) = handed_out(done.pop().result())
         assert message.body == b"new"
+        assert (len(left), len(broker.managers.pop_hold)) == (1, 1)
+        broker.managers.release()
         assert (await left.pop()).code == ResponseCode.POLLING_TIMEOUT
 
     with_broker(scenario)
 
 
-def test_a_pop_that_waits_in_vain_is_told_before_its_client_gives_up(with_broker):
-    async def scenario(_, peer):
+def test_a_pop_that_waits_in_vain_is_told_before_its_client_gives_up(with_broker, clock):
+    async def scenario(broker, peer):
         await send_many(peer, 1)
         await pop(peer)
-        took_s = []
-        # what else the machine does may hold some of them up
-        while min(took_s, default=1) >= 0.6 and len(took_s) < 20:
-            began = time.monotonic()
-            answer = await pop(peer, poll_ms=600)
-            took_s.append(time.monotonic() - began)
-            assert answer.code == ResponseCode.POLLING_TIMEOUT
-        assert 0.45 < min(took_s) < 0.6
+        hold, left_s = broker.managers.pop_hold, []
+        let_wait = hold.hold
+
+        def noted(waits, timeout_s):
+            left_s.append(timeout_s)
+            return let_wait(waits, timeout_s)
+
+        hold.hold = noted
+        born_ms = clock.now_ms
+        clock.go_on(100)
+        began = time.monotonic()
+        answer = await pop(peer, poll_ms=600, bornTime=born_ms)
+        assert answer.code == ResponseCode.POLLING_TIMEOUT
+        assert left_s == [0.45]
+        assert time.monotonic() - began >= 0.44
 
     with_broker(scenario)
 
 
-def test_a_pop_waits_for_what_comes_again(with_broker):
+@pytest.mark.measure
+def test_how_long_a_pop_waits_in_vain(with_broker, figure):
     async def scenario(_, peer):
         await send_many(peer, 1)
+        await pop(peer)
+        took_s = []
+        for _ in range(3):
+            began = time.monotonic()
+            answer = await pop(peer, poll_ms=600, bornTime=wall_clock_ms())
+            took_s.append(time.monotonic() - began)
+            assert answer.code == ResponseCode.POLLING_TIMEOUT
+        assert min(took_s) > 0.45
+        figure("a client that waits 0.6 s is answered after", min(took_s), "s", at_most=0.6)
+
+    with_broker(scenario)
+
+
+def test_a_pop_waits_for_what_comes_again(with_broker, clock):
+    async def scenario(broker, peer):
+        await send_many(peer, 1)
         await pop(peer, invisible_ms=400)
-        ((message, _),) = handed_out(await pop(peer, poll_ms=5000))
+        waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
+        await held(broker.managers.pop_hold)
+        clock.go_on(400, broker)
+        ((message, _),) = handed_out(await waiting)
         assert (message.body, message.reconsume_times) == (b"0", 1)
 
     with_broker(scenario)
 
 
 def test_a_notification_tells_of_messages_and_moves_nothing(with_broker):
-    async def scenario(_, peer):
-        fields = {"consumerGroup": "CG", "topic": "T", "queueId": -1, "pollTime": 9000}
+    async def scenario(broker, peer):
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": -1, "pollTime": LONG_MS}
         await send_many(peer, 1)
         told = await peer.ask(RequestCode.NOTIFICATION, fields)
         assert told.ext_fields["hasMsg"] == "true"
@@ -349,7 +408,7 @@ def test_a_notification_tells_of_messages_and_moves_nothing(with_broker):
         assert [m.body for m in records(peeked.body)] == [b"0"]
         assert len(handed_out(await pop(peer))) == 1
         waiting = asyncio.ensure_future(peer.ask(RequestCode.NOTIFICATION, fields))
-        await asyncio.sleep(0.1)
+        await held(broker.managers.pop_hold)
         assert not waiting.done()
         await peer.send("T", b"new")
         assert (await waiting).ext_fields["hasMsg"] == "true"
@@ -370,6 +429,21 @@ def test_a_new_group_begins_where_it_asks(with_broker):
         assert (await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
         again = await pop(peer, queue_id=0)
         assert again.ext_fields["msgOffsetInfo"] == "0 0 0,1,2"
+
+    with_broker(scenario)
+
+
+def test_a_pop_that_comes_half_a_second_after_its_client_gave_up_is_too_late(with_broker, clock):
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        born_ms = clock.now_ms
+        clock.go_on(1501)
+        late = await pop(peer, poll_ms=1000, bornTime=born_ms)
+        assert (late.code, late.remark) == (
+            ResponseCode.POLLING_TIMEOUT,
+            "the request came too late",
+        )
+        assert len(handed_out(await pop(peer, poll_ms=1000, bornTime=born_ms + 1))) == 1
 
     with_broker(scenario)
 
