@@ -15,6 +15,7 @@ import base64
 import heapq
 import logging
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -99,6 +100,9 @@ class TimerMessages:
         #: what a recall marker has named, until its second is over
         self._recalled: dict[str, int] = {}
         self._stored: TimerProgress | None = None
+        self._loaded = False
+        #: held while progress is written: a write that `run` has begun may outlast it
+        self._keeping = threading.Lock()
 
     # ---- putting off
 
@@ -203,14 +207,13 @@ class TimerMessages:
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled; what was reached then is kept by `finish`."""
-        persist_at_s, loaded = 0.0, False
+        persist_at_s = 0.0
         loop = asyncio.get_running_loop()
         while True:
             self._new.clear()
             try:
-                if not loaded:
+                if not self._loaded:
                     await asyncio.to_thread(self.load)
-                    loaded = True
                 await self._fetch_next()
                 idle = self._round()
                 if idle and loop.time() >= persist_at_s:
@@ -246,6 +249,7 @@ class TimerMessages:
         self._read_offset = max(done.first_pending, self._store.min_queue_offset(TIMER_TOPIC, 0))
         while self._read(done):
             pass
+        self._loaded = True
 
     async def _fetch_next(self) -> None:
         """Have the next message in memory when it is due; it may have been put days ago."""
@@ -354,7 +358,7 @@ class TimerMessages:
         if self._recalled or not self._changed():
             return
         progress = self._progress()
-        await asyncio.to_thread(self._store_progress, progress)
+        await asyncio.to_thread(self._keep, progress)
 
     def _changed(self) -> bool:
         old, new = self._stored, self._progress()
@@ -362,6 +366,10 @@ class TimerMessages:
             return True
         same_end = (old.first_pending, old.read_offset) == (new.first_pending, new.read_offset)
         return not (same_end and (not self._heap or old.due_offset == new.due_offset))
+
+    def _keep(self, progress: TimerProgress) -> None:
+        with self._keeping:
+            self._store_progress(progress)
 
     def _store_progress(self, progress: TimerProgress) -> None:
         self._store.flush()
@@ -376,9 +384,10 @@ class TimerMessages:
         Raises:
             OSError: it cannot be written: what was delivered since comes once more.
         """
-        late = self._heap and self._heap[0].due_ms <= wall_clock_ms()
-        if self._stored is not None and self._changed() and not late and not self._recalled:
-            self._store_progress(self._progress())
+        with self._keeping:
+            late = self._heap and self._heap[0].due_ms <= wall_clock_ms()
+            if self._loaded and self._changed() and not late and not self._recalled:
+                self._store_progress(self._progress())
 
 
 def asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:

@@ -3,11 +3,13 @@
 import base64
 import json
 import struct
+import threading
 
 import pytest
 from broker.conftest import records
-from patience import until_async
+from patience import TIMEOUT_S, until_async
 
+from rmqcore.broker.timer import TimerMessages
 from rmqcore.clock import wall_clock_ms
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -232,6 +234,53 @@ def test_what_was_delivered_does_not_come_again_after_a_restart_and_what_waits_d
     clock.go_on(1100)
     with_broker(again)
     with_broker(once_more)
+
+
+def test_what_came_before_anything_was_kept_does_not_come_again_after_a_restart(
+    with_broker, clock, monkeypatch
+):
+    async def never(_):
+        pass
+
+    async def deliver(broker, peer, body, count):
+        properties = {"TIMER_DELIVER_MS": str(clock.now_ms + 1)}
+        await peer.send("T", body, properties=properties)
+        await taken_in(broker, 1)
+        clock.go_on(1, broker)
+        return [m.body for m in await come(peer, "T", count)]
+
+    async def first(broker, peer):
+        assert await deliver(broker, peer, b"once", 1) == [b"once"]
+
+    async def again(broker, peer):
+        assert await deliver(broker, peer, b"behind", 2) == [b"once", b"behind"]
+
+    monkeypatch.setattr(TimerMessages, "_persist", never)
+    with_broker(first)
+    with_broker(again)
+
+
+def test_a_broker_that_ends_while_progress_is_written_writes_it_once(with_broker, monkeypatch):
+    written, begun, goes_on = [], threading.Event(), threading.Event()
+    store, finish = TimerCheck.store, TimerMessages.finish
+
+    def slowly(check, progress):
+        written.append(progress)
+        begun.set()
+        assert goes_on.wait(TIMEOUT_S)
+        store(check, progress)
+
+    def ending(timer):
+        goes_on.set()
+        finish(timer)
+
+    async def scenario(_, __):
+        await until_async(begun.is_set, "progress is being written")
+
+    monkeypatch.setattr(TimerCheck, "store", slowly)
+    monkeypatch.setattr(TimerMessages, "finish", ending)
+    with_broker(scenario)
+    assert len(written) == 1
 
 
 def test_what_java_wrote_last_is_believed_and_its_wheel_goes(with_broker, tmp_path, clock):
