@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from broker.conftest import records, until
+from broker.conftest import LONG_MS, held, records
 from broker.test_pop import pop
 
 from rmqcore.java.json import format_java_json, parse_java_json
@@ -100,21 +100,22 @@ def test_other_groups_and_topics_go_on(with_broker):
 
 
 @pytest.mark.parametrize("read", ["pull", "pop"])
+@pytest.mark.usefixtures("long_hold")
 def test_who_waits_meanwhile_is_refused_when_a_message_comes(with_broker, read):
     async def scenario(broker, peer):
         await peer.send("Other", b"x")
         await peer.send("T", b"first")
         if read == "pull":
             hold = broker.managers.hold
-            waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000))
+            waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS))
         else:
             hold = broker.managers.pop_hold
             assert (await pop(peer)).code == ResponseCode.SUCCESS
-            waiting = asyncio.ensure_future(pop(peer, poll_ms=9000))
-        await until(lambda: len(hold))
+            waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
+        await held(hold)
         await set_readable(peer, False)
         await peer.send("T", b"second")
-        refused = await asyncio.wait_for(waiting, 5)
+        refused = await waiting
         assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, REMARK)
 
     with_broker(scenario)

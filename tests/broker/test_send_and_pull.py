@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
-from broker.conftest import Peer, records, until
+from broker.conftest import LONG_MS, Peer, held, records
+from patience import until_async
 
 import rmqcore
 from rmqcore._codec import encode_batch
@@ -65,32 +67,71 @@ def test_the_answer_to_a_batch_names_its_messages_however_many(with_broker, role
     with_broker(scenario, brokerRole=role, haListenPort=0, mappedFileSizeCommitLog=1 << 22)
 
 
+@pytest.mark.usefixtures("long_hold")
 def test_a_pull_waits_for_the_next_message(with_broker):
-    async def scenario(_, peer):
+    async def scenario(broker, peer):
         await peer.send("T", b"first")
-        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000))
-        await asyncio.sleep(0.1)
+        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS))
+        await held(broker.managers.hold)
         assert not waiting.done()
-        began = time.monotonic()
         await peer.send("T", b"second")
         (message,) = records((await waiting).body)
         assert message.body == b"second"
-        assert time.monotonic() - began < 4
 
     with_broker(scenario)
 
 
-def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker):
+def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker, monkeypatch):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        hold, left_s = broker.managers.hold, []
+        let_wait = hold.hold
+
+        def noted(pull, timeout_s):
+            left_s.append(timeout_s)
+            let_wait(pull, timeout_s)
+
+        hold.hold = noted
+        # while a pull is taken in no time goes by
+        now_s = time.monotonic()
+        monkeypatch.setattr("rmqcore.broker.pull.time", SimpleNamespace(monotonic=lambda: now_s))
+        answer = await peer.pull("T", offset=1, suspend_ms=300)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert left_s == [pytest.approx(0.3)]
+        assert time.monotonic() - now_s > 0.25
+
+    with_broker(scenario)
+
+
+@pytest.mark.measure
+def test_how_long_a_pull_waits_in_vain(with_broker, figure):
     async def scenario(_, peer):
         await peer.send("T", b"first")
         began = time.monotonic()
         answer = await peer.pull("T", offset=1, suspend_ms=300)
+        took_s = time.monotonic() - began
         assert answer.code == ResponseCode.PULL_NOT_FOUND
-        assert 0.25 < time.monotonic() - began < 4
+        assert took_s > 0.25
+        figure("a pull that waits 0.3 s is answered after", took_s, "s", at_most=4)
 
     with_broker(scenario)
 
 
+@pytest.mark.measure
+def test_how_soon_a_pull_has_the_next_message(with_broker, figure):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000))
+        await held(broker.managers.hold)
+        began = time.monotonic()
+        await peer.send("T", b"second")
+        await waiting
+        figure("a message reaches who waits after", time.monotonic() - began, "s", at_most=4)
+
+    with_broker(scenario)
+
+
+@pytest.mark.usefixtures("long_hold")
 def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"first")
@@ -98,17 +139,18 @@ def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_brok
         for _ in range(10):
             peers = [Peer(broker) for _ in range(100)]
             asked = [
-                asyncio.ensure_future(one.pull("T", offset=1, suspend_ms=9000)) for one in peers
+                asyncio.ensure_future(one.pull("T", offset=1, suspend_ms=LONG_MS)) for one in peers
             ]
-            await until(lambda: len(hold) == 100)
+            await held(hold, 100)
             await asyncio.gather(*(one.client.close() for one in peers))
             await asyncio.wait(asked)
             assert {type(each.exception()) for each in asked} == {RemotingClosedError}
-            await until(lambda: len(hold) == 0)
+            await held(hold, 0)
 
     with_broker(scenario)
 
 
+@pytest.mark.usefixtures("long_hold")
 def test_of_one_connection_only_so_many_pulls_wait_and_others_still_may(with_broker, monkeypatch):
     monkeypatch.setattr("rmqcore.broker.hold._OF_ONE_CONNECTION_MAX", 100)
 
@@ -116,13 +158,13 @@ def test_of_one_connection_only_so_many_pulls_wait_and_others_still_may(with_bro
         await peer.send("T", b"first")
         other = Peer(broker)
         asked = [
-            asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000)) for _ in range(150)
+            asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS)) for _ in range(150)
         ]
-        await until(lambda: sum(each.done() for each in asked) == 50)
+        await until_async(lambda: sum(each.done() for each in asked) == 50, "50 are answered")
         codes = {(await each).code for each in asked if each.done()}
         assert codes == {ResponseCode.PULL_NOT_FOUND}
-        waiting = asyncio.ensure_future(other.pull("T", offset=1, suspend_ms=9000))
-        await until(lambda: len(broker.managers.hold) == 101)
+        waiting = asyncio.ensure_future(other.pull("T", offset=1, suspend_ms=LONG_MS))
+        await held(broker.managers.hold, 101)
         await peer.send("T", b"second")
         assert [m.body for m in records((await waiting).body)] == [b"second"]
         await asyncio.gather(*asked)
@@ -150,7 +192,7 @@ def test_a_pull_by_tags_looks_at_800_messages_and_says_where_to_go_on(with_broke
         for _ in range(SCANNED_MAX + 50):
             broker.store.put("T", b"x", tags="a")
         broker.store.put("T", b"last", tags="b")
-        pulled = await peer.pull("T", subscription="b", suspend_ms=5000)
+        pulled = await peer.pull("T", subscription="b", suspend_ms=LONG_MS)
         assert pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert pulled.ext_fields["nextBeginOffset"] == str(SCANNED_MAX)
         pulled = await peer.pull("T", subscription="b", offset=SCANNED_MAX)
@@ -159,18 +201,19 @@ def test_a_pull_by_tags_looks_at_800_messages_and_says_where_to_go_on(with_broke
     with_broker(scenario)
 
 
+@pytest.mark.usefixtures("long_hold")
 def test_a_held_pull_by_tags_is_answered_when_more_came_than_a_call_looks_at(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"first")
-        pull = peer.pull("T", subscription="b", offset=1, suspend_ms=9000)
+        pull = peer.pull("T", subscription="b", offset=1, suspend_ms=LONG_MS)
         waiting = asyncio.ensure_future(pull)
-        await asyncio.sleep(0.1)
+        await held(broker.managers.hold)
         several = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(SCANNED_MAX + 50)]
         broker.store.put_messages([*several, Message("T", b"last", properties={"TAGS": "b"})])
-        pulled = await asyncio.wait_for(waiting, 8)
+        pulled = await waiting
         while pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             following = int(pulled.ext_fields["nextBeginOffset"])
-            pulled = await peer.pull("T", subscription="b", offset=following, suspend_ms=2000)
+            pulled = await peer.pull("T", subscription="b", offset=following, suspend_ms=LONG_MS)
         assert [m.body for m in records(pulled.body)] == [b"last"]
 
     with_broker(scenario)
@@ -220,14 +263,17 @@ def test_a_body_above_the_limit_is_refused_and_the_connection_stays(with_broker)
     with_broker(scenario, maxMessageSize=100_000)
 
 
-def test_a_message_that_failed_comes_again_and_ends_as_a_dead_letter(with_broker):
-    async def scenario(_, peer):
+@pytest.mark.usefixtures("long_hold")
+def test_a_message_that_failed_comes_again_and_ends_as_a_dead_letter(with_broker, clock):
+    async def scenario(broker, peer):
         sent = await peer.send("T", b"bad")
         offset = int(sent.ext_fields["msgId"][16:], 16)
         back = {"group": "CG", "offset": offset, "delayLevel": 1, "maxReconsumeTimes": 1}
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
-        again = await peer.pull("%RETRY%CG", suspend_ms=9000)
-        (message,) = records(again.body)
+        waiting = asyncio.ensure_future(peer.pull("%RETRY%CG", suspend_ms=LONG_MS))
+        await held(broker.managers.hold)
+        clock.go_on(3_600_000, broker)
+        (message,) = records((await waiting).body)
         assert (message.body, message.reconsume_times) == (b"bad", 1)
         assert message.properties["RETRY_TOPIC"] == "T"
         back["offset"] = message.phy_offset

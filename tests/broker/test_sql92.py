@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
-from broker.conftest import records
+from broker.conftest import LONG_MS, held, records
+from patience import until_async
 
 from rmqcore.broker.matching import SCANNED_MAX
+from rmqcore.broker.pull import PullMessages
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.store.consume.sql92 import LENGTH_MAX, ExpressionError, compile_condition
@@ -172,29 +174,57 @@ def test_a_pull_looks_at_a_bounded_number_of_messages(with_broker):
     with_broker(scenario, enablePropertyFilter="true")
 
 
-def test_a_held_pull_stays_held_until_what_comes_matches(with_broker):
-    async def scenario(_, peer):
+@pytest.fixture
+def looks(monkeypatch):
+    """Up to where pulls have looked in their queue; one that is held looks at what comes."""
+    ends, look = [], PullMessages._look
+
+    def noted(pulls, wanted, subscription):
+        answer = look(pulls, wanted, subscription)
+        ends.append(int(answer.ext_fields["nextBeginOffset"]))
+        return answer
+
+    monkeypatch.setattr(PullMessages, "_look", noted)
+    return ends
+
+
+@pytest.mark.usefixtures("long_hold")
+def test_a_held_pull_stays_held_until_what_comes_matches(with_broker, looks):
+    async def scenario(broker, peer):
         await send_numbers(peer, 1)
-        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000, **sql("n = 7")))
-        await asyncio.sleep(0.1)
+        waiting = asyncio.ensure_future(
+            peer.pull("T", offset=1, suspend_ms=LONG_MS, **sql("n = 7"))
+        )
+        await held(broker.managers.hold)
         await peer.send("T", b"other", properties={"n": "6"})
-        await asyncio.sleep(0.2)
+        await until_async(lambda: 2 in looks, "the pull looks at what has come")
+        assert len(broker.managers.hold) == 1
         assert not waiting.done()
         await peer.send("T", b"wanted", properties={"n": "7"})
-        (message,) = records((await asyncio.wait_for(waiting, 6)).body)
+        (message,) = records((await waiting).body)
         assert message.body == b"wanted"
 
     with_broker(scenario, enablePropertyFilter="true")
 
 
-def test_a_held_pull_that_nothing_matches_is_answered_in_time_behind_what_it_saw(with_broker):
-    async def scenario(_, peer):
+@pytest.mark.usefixtures("long_hold")
+def test_a_held_pull_that_nothing_matches_is_answered_in_time_behind_what_it_saw(
+    with_broker, looks
+):
+    async def scenario(broker, peer):
         await send_numbers(peer, 1)
-        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=3000, **sql("n = 7")))
+        hold = broker.managers.hold
+        waiting = asyncio.ensure_future(
+            peer.pull("T", offset=1, suspend_ms=LONG_MS, **sql("n = 7"))
+        )
+        await held(hold)
         for _ in range(3):
-            await asyncio.sleep(0.1)
             await peer.send("T", b"other", properties={"n": "6"})
-        answer = await asyncio.wait_for(waiting, 8)
+        await until_async(lambda: 4 in looks, "it waits behind what has come")
+        ((waits,),) = hold._held.values()
+        # its time is over
+        hold._answer(waits, False)
+        answer = await waiting
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert answer.ext_fields["nextBeginOffset"] == "4"
 

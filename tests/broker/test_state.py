@@ -6,10 +6,11 @@ import re
 import threading
 
 import pytest
-from broker.conftest import SMALL, Peer, records
+from broker.conftest import LONG_MS, SMALL, Peer, held, records
 from broker.serving import serving
-from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
+from broker.test_pop import acknowledge, comes_again, handed_out, naming, pop, send_many
 from broker.test_transactions import COMMIT, decision, send_half
+from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker import Broker
 from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
@@ -29,10 +30,10 @@ COMMITS = 5
 def lives(tmp_path):
     """Run coroutine functions one after the other, each with a broker on the same store."""
 
-    def run(*scenarios):
+    def run(*scenarios, **settings):
         async def main():
             for scenario in scenarios:
-                broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL})
+                broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **settings})
                 await broker.start()
                 peer = Peer(broker)
                 try:
@@ -71,7 +72,9 @@ def test_the_first_message_of_a_topic_is_not_lost_by_a_kill_behind_its_answer(tm
         fields = {"a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "3", "f": "0", "i": ""}
         fields |= {"g": str(wall_clock_ms()), "h": "0"}
         request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, b"first")
-        assert (await client.invoke(address, request, 5000)).code == ResponseCode.SUCCESS
+        assert (
+            await client.invoke(address, request, TIMEOUT_S * 1000)
+        ).code == ResponseCode.SUCCESS
         process.kill()
         await client.close()
 
@@ -79,7 +82,8 @@ def test_the_first_message_of_a_topic_is_not_lost_by_a_kill_behind_its_answer(tm
         client, found = RemotingClient(), []
         for topic in topics:
             request = RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "3"})
-            found.append((await client.invoke(address, request, 5000)).ext_fields["offset"])
+            answer = await client.invoke(address, request, TIMEOUT_S * 1000)
+            found.append(answer.ext_fields["offset"])
         await client.close()
         return found
 
@@ -107,8 +111,8 @@ def test_a_message_to_a_topic_that_cannot_be_written_down_is_not_acknowledged(wi
     with_broker(scenario)
 
 
-def test_nothing_of_a_deleted_topic_is_handed_out_when_it_is_made_again(with_broker):
-    async def scenario(_, peer):
+def test_nothing_of_a_deleted_topic_is_handed_out_when_it_is_made_again(with_broker, clock):
+    async def scenario(broker, peer):
         await peer.send("T", b"old")
         assert bodies(await pop(peer, invisible_ms=1000)) == [b"old"]
         await delete(peer)
@@ -116,20 +120,22 @@ def test_nothing_of_a_deleted_topic_is_handed_out_when_it_is_made_again(with_bro
         ((message, receipt),) = handed_out(await pop(peer))
         assert message.body == b"new"
         assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
-        await asyncio.sleep(1.5)
+        clock.go_on(60_000)
+        assert not comes_again(broker)
         assert bodies(await pop(peer)) == []
 
     with_broker(scenario)
 
 
-def test_what_would_come_again_of_a_deleted_topic_goes_with_it(with_broker):
+def test_what_would_come_again_of_a_deleted_topic_goes_with_it(with_broker, clock):
     async def scenario(broker, peer):
         for topic in ("T", "U"):
             await peer.send(topic, b"old")
             await pop(peer, topic=topic, invisible_ms=100)
-        async with asyncio.timeout(30):
-            while broker.store.max_queue_offset("%RETRY%CG_U", 0) == 0:
-                await asyncio.sleep(0.05)
+        clock.go_on(100)
+        assert not comes_again(broker)
+        ends = [broker.store.max_queue_offset(f"%RETRY%CG_{topic}", 0) for topic in "TU"]
+        assert ends == [1, 1]
         await delete(peer)
         await peer.send("T", b"new")
         popped = [body for _ in range(4) for body in bodies(await pop(peer))]
@@ -153,12 +159,15 @@ def test_a_topic_made_again_does_not_wait_for_an_order_of_before(with_broker):
 
 
 def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
-    async def scenario(_, peer):
+    async def scenario(broker, peer):
         await send_many(peer, 1, queues=1)
         await pop(peer)
-        waiting = asyncio.ensure_future(pop(peer, poll_ms=4000))
-        await asyncio.sleep(0.2)
+        waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
+        await held(broker.managers.pop_hold)
+        ((waits,),) = broker.managers.pop_hold._of.values()
         await delete(peer)
+        # its time is over
+        broker.managers.pop_hold._expire(waits)
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
 
     with_broker(scenario)
@@ -168,8 +177,8 @@ def test_a_broker_ends_well_while_a_pop_waits_for_a_deleted_topic(lives):
     async def first(broker, peer):
         await send_many(peer, 1, queues=1)
         await pop(peer)
-        waiting = asyncio.ensure_future(pop(peer, poll_ms=15_000))
-        await asyncio.sleep(0.2)
+        waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
+        await held(broker.managers.pop_hold)
         await delete(peer)
         await broker.stop()
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
@@ -269,26 +278,27 @@ def test_a_half_message_with_a_delay_level_is_committed_at_once(with_broker):
     with_broker(scenario)
 
 
-def test_a_message_of_a_transaction_that_is_sent_again_is_not_undecided_again(with_broker):
+def test_a_message_of_a_transaction_that_is_sent_again_is_not_undecided_again(with_broker, clock):
     async def scenario(broker, peer):
         properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "k", "DELAY": "1"}
         await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"CG"}')
         sent = await peer.send("%RETRY%CG", b"again", j=1, properties=properties)
         assert sent.code == ResponseCode.SUCCESS
-        async with asyncio.timeout(30):
-            while broker.store.max_queue_offset("%RETRY%CG", 0) == 0:
-                await asyncio.sleep(0.05)
+        clock.go_on(3_600_000, broker)
+        await until_async(
+            lambda: broker.store.max_queue_offset("%RETRY%CG", 0), "the message is delivered"
+        )
         assert broker.store.max_queue_offset(HALF_TOPIC, 0) == 0
 
     with_broker(scenario)
 
 
-def test_a_time_of_too_many_digits_does_not_end_the_checks(with_broker):
+def test_a_time_of_too_many_digits_does_not_end_the_checks(with_broker, clock):
     async def scenario(broker, peer):
         nonsense = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 5000}
         properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "k", **nonsense}
         assert (await peer.send("T", b"half", f=4, properties=properties)).code == 0
-        await asyncio.sleep(0.05)
+        clock.go_on(3_600_000)
         assert await broker.managers.transactions.check() == 0
 
     with_broker(scenario)
@@ -298,16 +308,15 @@ def test_a_time_of_too_many_digits_does_not_end_the_checks(with_broker):
 
 
 @pytest.mark.parametrize("slot", ["9" * 19, "soon"])
-def test_a_record_of_the_timer_that_makes_no_sense_does_not_end_it(with_broker, slot):
+def test_a_record_of_the_timer_that_makes_no_sense_does_not_end_it(with_broker, clock, slot):
     async def scenario(broker, peer):
         properties = {"TIMER_OUT_MS": slot, "TIMER_DELIVER_MS": "9" * 19, "REAL_TOPIC": "T"}
         sent = await peer.send(TIMER_TOPIC, b"x", properties=properties)
         assert sent.code == ResponseCode.SUCCESS
         soon = {"TIMER_DELAY_MS": "1200"}
         assert (await peer.send("T", b"later", properties=soon)).code == ResponseCode.SUCCESS
-        async with asyncio.timeout(40):
-            while broker.store.max_queue_offset("T", 0) == 0:
-                await asyncio.sleep(0.05)
+        clock.go_on(2200, broker)
+        await until_async(lambda: broker.store.max_queue_offset("T", 0), "the message behind it")
 
     with_broker(scenario)
 
@@ -363,7 +372,8 @@ def asked(address, code, fields=None, body=b"", *, then=lambda: None):
     async def main():
         client = RemotingClient()
         try:
-            answer = await client.invoke(address, RemotingCommand(code, fields or {}, body), 5000)
+            request = RemotingCommand(code, fields or {}, body)
+            answer = await client.invoke(address, request, TIMEOUT_S * 1000)
             then()
             return answer.code
         finally:
@@ -399,35 +409,27 @@ def test_what_an_administrator_was_answered_survives_a_kill(tmp_path, group):
 # ---- the log's end
 
 
-def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(tmp_path):
-    settings = {"listenPort": 0, **SMALL, "retention_bytes": 1 << 20, "cleanResourceInterval": 50}
+def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(lives, tmp_path, clock):
+    settings = {"retention_bytes": 1 << 20, "cleanResourceInterval": 50}
     log = tmp_path / "store" / "commitlog"
     first = log / f"{0:020}"
 
-    async def deleted():
-        async with asyncio.timeout(40):
-            while first.exists():
-                await asyncio.sleep(0.05)
+    async def filled(broker, peer):
+        soon = {"TIMER_DELAY_MS": "8000"}
+        assert (await peer.send("T", b"later", properties=soon)).code == 0
+        for _ in range(40):
+            assert (await peer.send("Filling", bytes(100_000))).code == 0
+        await asyncio.to_thread(broker.store.flush)
+        await asyncio.to_thread(rounds, broker.store._retention, 3)
+        assert first.exists()
 
-    async def main():
-        broker = Broker(tmp_path / "store", settings)
-        for restarted in (False, True):
-            await broker.start()
-            peer = Peer(broker)
-            if not restarted:
-                soon = {"TIMER_DELAY_MS": "8000"}
-                assert (await peer.send("T", b"later", properties=soon)).code == 0
-                for _ in range(40):
-                    assert (await peer.send("Filling", bytes(100_000))).code == 0
-                await asyncio.sleep(1.5)
-                assert first.exists()
-            else:
-                await deleted()
-                assert [each.body for each in records((await peer.pull("T")).body)] == [b"later"]
-            await peer.client.close()
-            await broker.stop()
+    async def delivered(broker, peer):
+        # within its second, whenever the record was stored
+        clock.go_on(9000, broker)
+        await until_async(lambda: not first.exists(), "the first file is deleted")
+        assert [each.body for each in records((await peer.pull("T")).body)] == [b"later"]
 
-    asyncio.run(main())
+    lives(filled, delivered, **settings)
 
 
 def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
@@ -439,7 +441,7 @@ def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
         def persist(self):
             taken = self.value
             self.begun.set()
-            assert self.goes_on.wait(60)
+            assert self.goes_on.wait(TIMEOUT_S)
             self.written = taken
 
     async def scenario():
@@ -447,7 +449,7 @@ def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
         file = TableFile(table)
         file.changed("T")
         saving = asyncio.create_task(file.save())
-        await asyncio.to_thread(table.begun.wait, 10)
+        assert await asyncio.to_thread(table.begun.wait, TIMEOUT_S)
         table.value = 2
         file.changed("T")
         waiting = asyncio.create_task(file.saved("T"))

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from broker.conftest import Peer, records, until
+from broker.conftest import Peer, records
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.java.json import format_java_json
@@ -12,6 +13,7 @@ from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 pytestmark = pytest.mark.engine
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 async def send_half(peer, body):
@@ -30,6 +32,35 @@ def decision(sent, kind, **more):
         "msgId": "x",
         **more,
     }
+
+
+async def producer_of(broker):
+    """A peer that is known as a producer, and a queue of what it is asked."""
+    producer, asked = Peer(broker), asyncio.Queue()
+    producer.client.register(
+        RequestCode.CHECK_TRANSACTION_STATE, lambda _, request: asked.put_nowait(request)
+    )
+    beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
+    await producer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
+    return producer, asked
+
+
+async def question(asked, half_offset=None):
+    """The next question, or the next about one half message."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            request: RemotingCommand = await asked.get()
+            if half_offset in (None, int(request.ext_fields["tranStateTableOffset"])):
+                return request
+
+
+async def given_up(broker):
+    """Wait until a message lies where an operator finds it; returns it."""
+    found = await until_async(
+        lambda: list(broker.store.messages(GIVEN_UP)), "a message that nobody decides is given up"
+    )
+    (kept,) = found
+    return kept
 
 
 async def bodies(peer, topic="T"):
@@ -74,17 +105,9 @@ def test_a_decision_by_another_group_or_about_another_message_is_refused(with_br
 
 def test_a_producer_is_asked_for_what_it_did_not_decide(with_broker):
     async def scenario(broker, peer):
-        asked = asyncio.get_running_loop().create_future()
-
-        def take(_, request):
-            asked.set_result(request)
-
-        producer = Peer(broker)
-        producer.client.register(RequestCode.CHECK_TRANSACTION_STATE, take)
-        beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
-        await producer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
+        producer, asked = await producer_of(broker)
         await send_half(peer, b"half")
-        request: RemotingCommand = await asyncio.wait_for(asked, 20)
+        request = await question(asked)
         (message,) = records(request.body)
         assert (message.topic, message.body) == ("T", b"half")
         assert request.ext_fields["topic"] == HALF_TOPIC
@@ -125,33 +148,18 @@ def test_what_nobody_decides_ends_where_an_operator_finds_it(with_broker):
         beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
         await peer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
         await send_half(peer, b"half")
-        async with asyncio.timeout(20):
-            while "TRANS_CHECK_MAX_TIME_TOPIC" not in dict(broker.store.queues()):
-                await asyncio.sleep(0.05)
-        (kept,) = broker.store.messages("TRANS_CHECK_MAX_TIME_TOPIC")
+        kept = await given_up(broker)
         assert kept.body == b"half"
         assert kept.properties["REAL_TOPIC"] == "T"
 
     with_broker(scenario, transactionTimeOut=1, transactionCheckInterval=50, transactionCheckMax=2)
 
 
-GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
-
-
 def test_one_that_was_given_up_is_asked_for_again_when_an_operator_wants_it(with_broker):
     async def scenario(broker, peer):
-        asked = asyncio.Queue()
-        producer = Peer(broker)
-        producer.client.register(
-            RequestCode.CHECK_TRANSACTION_STATE, lambda _, request: asked.put_nowait(request)
-        )
-        beat = {"clientID": "c", "producerDataSet": [{"groupName": "PG"}]}
-        await producer.ask(RequestCode.HEART_BEAT, body=format_java_json(beat).encode())
+        producer, asked = await producer_of(broker)
         await send_half(peer, b"half")
-        await until(lambda: GIVEN_UP in dict(broker.store.queues()), 20)
-        (kept,) = broker.store.messages(GIVEN_UP)
-        while not asked.empty():
-            asked.get_nowait()
+        kept = await given_up(broker)
         resume = {"topic": GIVEN_UP, "msgId": kept.message_id}
         answer = await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
@@ -159,7 +167,7 @@ def test_one_that_was_given_up_is_asked_for_again_when_an_operator_wants_it(with
         assert half.properties == {**kept.properties, "TRANSACTION_CHECK_TIMES": "0"}
         assert (half.body, half.queue_id) == (b"half", 0)
         assert half.born_timestamp_ms == kept.born_timestamp_ms
-        request = await asyncio.wait_for(asked.get(), 20)
+        request = await question(asked, half.queue_offset)
         end = {
             "producerGroup": "PG",
             "commitLogOffset": request.ext_fields["commitLogOffset"],
