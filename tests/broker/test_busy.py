@@ -3,29 +3,40 @@
 import asyncio
 import re
 import threading
+from types import SimpleNamespace
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.remoting import ResponseCode
 
 pytestmark = pytest.mark.engine
 
 
-def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker):
+def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker, monkeypatch):
+    now_s = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("rmqcore.broker.send.time", clock)
+
     async def scenario(broker, peer):
+        nonlocal now_s
+        waiters = []
         store, goes_on = broker.store, threading.Event()
         await peer.send("T", b"before")
         append_now, append_later = store.append_now, store.append_later
 
         async def slowly(message):
-            await asyncio.to_thread(goes_on.wait, 60)
+            waiters.append(message)
+            await asyncio.to_thread(goes_on.wait, TIMEOUT_S)
             return await append_later(message)
 
         store.append_now, store.append_later = (lambda _: None), slowly
         waiting = [asyncio.ensure_future(peer.send("T", b"early"))]
-        await asyncio.sleep(0.1)
+        await until_async(lambda: len(waiters) == 1, "a send waits for the log")
+        now_s += 2
         waiting.append(asyncio.ensure_future(peer.send("T", b"in time")))
-        await asyncio.sleep(2.1)
+        await until_async(lambda: len(waiters) == 2, "another waits behind it")
+        now_s += 0.5
         late = await peer.send("T", b"late")
         assert late.code == ResponseCode.SYSTEM_BUSY
         waited, count = re.fullmatch(
@@ -33,8 +44,7 @@ def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker)
             r"period in queue: (\d+)ms, size of queue: (\d+)",
             late.remark,
         ).groups()
-        assert int(waited) > 2000
-        assert int(count) == 2
+        assert (waited, count) == ("2500", "2")
         goes_on.set()
         assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
         store.append_now = append_now

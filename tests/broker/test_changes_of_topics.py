@@ -1,12 +1,15 @@
 """What becomes of a changed topic: written, told to the name servers, and nothing waits for it."""
 
 import asyncio
+import itertools
 import json
 import socket
-import time
+import threading
+from functools import partial
 
 import pytest
 from broker.conftest import SMALL, Peer
+from patience import TIMEOUT_S, until, until_async
 
 from rmqcore.broker import Broker
 from rmqcore.namesrv import NameServer
@@ -21,12 +24,17 @@ TOPIC = {
 
 
 async def ask(client, address, code, fields):
-    answer = await client.invoke(address, RemotingCommand(code, fields), 5000)
+    answer = await client.invoke(address, RemotingCommand(code, fields), TIMEOUT_S * 1000)
     assert answer.code == 0, answer.remark
     return answer
 
 
-def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(tmp_path):
+def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
+    tmp_path, monkeypatch
+):
+    # no registration comes by itself
+    monkeypatch.setattr("rmqcore.broker.registration._FIRST_AGAIN_S", 3600)
+
     async def main():
         names = NameServer(port=0)
         await names.start()
@@ -34,27 +42,43 @@ def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
         broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
         await broker.start()
         client, table = RemotingClient(), broker.store.topics
-        persist = table.persist
+        persist, begun, goes_on = table.persist, threading.Event(), threading.Event()
 
         def slowly():
-            time.sleep(0.1)
-            return persist()
+            # what is written is what the table holds now
+            written = persist()
+            begun.set()
+            assert goes_on.wait(TIMEOUT_S)
+            return written
 
-        table.persist = slowly
+        async def change(perm):
+            fields = {**TOPIC, "perm": perm}
+            await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+        async def perm_told():
+            fields = {"topic": "T", "acceptStandardJsonOnly": "true"}
+            route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+            (queues,) = json.loads(bytes(route.body))["queueDatas"]
+            return queues["perm"]
+
+        async def last_is_told():
+            return await perm_told() == 2
+
         try:
-            for perm in ("6", "4", "2"):
-                change = {**TOPIC, "perm": perm}
-                await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, change)
-                await asyncio.sleep(0.03)
-            fields, perm = {"topic": "T", "acceptStandardJsonOnly": "true"}, None
-            # sooner than the registration that comes by itself
-            async with asyncio.timeout(20):
-                while perm != 2:
-                    await asyncio.sleep(0.05)
-                    route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-                    (queues,) = json.loads(bytes(route.body))["queueDatas"]
-                    perm = queues["perm"]
+            table.persist = slowly
+            changes = []
+            for perm in (6, 4, 2):
+                changes.append(asyncio.create_task(change(str(perm))))
+                await until_async(
+                    lambda perm=perm: getattr(table.get("T"), "perm", None) == perm,
+                    f"the table has the topic with perm={perm}",
+                )
+                await until_async(begun.is_set, "the table is being written")
+            goes_on.set()
+            await asyncio.gather(*changes)
+            await until_async(last_is_told, "the name server knows the last change")
         finally:
+            goes_on.set()
             await client.close()
             await broker.stop()
             await names.stop()
@@ -71,12 +95,12 @@ def test_offsets_are_written_while_topics_change_all_the_time(with_broker):
         def written():
             return path.exists() and '"T@G":{0:1' in "".join(path.read_text().split())
 
-        number = 0
-        while number < 400 and not written():
-            await peer.send(f"T{number}", b"x")
-            await asyncio.sleep(0.05)
-            number += 1
-        assert written()
+        async def another_topic():
+            await peer.send(f"T{next(numbers)}", b"x")
+            return written()
+
+        numbers = itertools.count()
+        await until_async(another_topic, "the offset is in its file")
 
     with_broker(scenario, flushConsumerOffsetInterval=400)
 
@@ -85,12 +109,10 @@ def test_topics_that_are_created_at_the_same_time_are_written_together(with_brok
     async def scenario(broker, peer):
         table, written = broker.store.topics, []
         persist, all_of_them = table.persist, len(table) + 100
-        end = time.monotonic() + 20
 
         def counted():
             written.append(len(table))
-            while len(table) < all_of_them and time.monotonic() < end:
-                time.sleep(0.01)
+            until(lambda: len(table) >= all_of_them, "all topics are in the table")
             return persist()
 
         table.persist = counted
@@ -122,14 +144,19 @@ def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path):
     asyncio.run(main())
 
 
-def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_path):
+def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_path, monkeypatch):
+    # who waited for it would wait for longer than the test does, and none registers by itself
+    monkeypatch.setattr("rmqcore.broker.registration._FIRST_AGAIN_S", 3600)
+    monkeypatch.setattr("rmqcore.broker.registration._PATIENCE_MS", 50)
+    never = {"registerBrokerTimeoutMills": 3_600_000}
+
     async def main():
         hanging = socket.create_server(("127.0.0.1", 0))
         names = NameServer(port=0)
         await names.start()
         served_by = f"127.0.0.1:{names.port}"
         addresses = f"127.0.0.1:{hanging.getsockname()[1]};{served_by}"
-        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": addresses, **SMALL})
+        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": addresses, **SMALL, **never})
         peer, client = Peer(broker), RemotingClient()
 
         async def is_routed(topic):
@@ -137,17 +164,16 @@ def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_pat
             return (await client.invoke(served_by, asked)).code == 0
 
         try:
-            async with asyncio.timeout(25):
-                await broker.start()
-                for topic in ("First", "Second"):
-                    await peer.send(topic, b"x")
-                    while not await is_routed(topic):
-                        await asyncio.sleep(0.01)
+            await broker.start()
+            for topic in ("First", "Second"):
+                await peer.send(topic, b"x")
+                await until_async(partial(is_routed, topic), f"{topic} is known")
         finally:
+            # whoever is being waited for is let go
+            hanging.close()
             await client.close()
             await peer.client.close()
             await broker.stop()
             await names.stop()
-            hanging.close()
 
     asyncio.run(main())
