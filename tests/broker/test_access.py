@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from broker.conftest import SMALL, Peer, records
+from patience import TIMEOUT_S
 
 from rmqcore.broker import Broker
 from rmqcore.namesrv import NameServer
@@ -206,7 +207,7 @@ def test_a_broker_with_accounts_registers_in_the_name_of_an_administrator(tmp_pa
                 client = RemotingClient(sign=account.signer.sign)
                 peer.client = client
                 ask = peer.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
-                assert (await client.invoke(address, ask, 5000)).code == code
+                assert (await client.invoke(address, ask, TIMEOUT_S * 1000)).code == code
                 await client.close()
         finally:
             await broker.stop()

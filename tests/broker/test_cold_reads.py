@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 import rmqcore
 from rmqcore.broker import Broker
@@ -66,7 +67,7 @@ class Disk:
 
     def fetch(self, store, topic, queue_id, queue_offset, **bounds):
         self.asked.set()
-        assert self.goes_on.wait(30)
+        assert self.goes_on.wait(TIMEOUT_S)
         self._fetch(store, topic, queue_id, queue_offset, **bounds)
         self.fetched.append((topic, queue_id, queue_offset))
 
@@ -86,7 +87,7 @@ class Peer:
     async def ask(self, code, *, client=0, **fields):
         texts = {name: str(value) for name, value in fields.items()}
         command = RemotingCommand(code, texts)
-        return await self.clients[client].invoke(self.broker.address, command, 60_000)
+        return await self.clients[client].invoke(self.broker.address, command, TIMEOUT_S * 1000)
 
     async def meanwhile(self, disk, code, **fields):
         """The task of a request that waits for the disk now, while others are answered."""
@@ -112,7 +113,7 @@ def served(path, scenario):
         await broker.start()
         peer = Peer(broker)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(TIMEOUT_S):
                 return await scenario(peer)
         finally:
             await peer.close()
@@ -235,8 +236,9 @@ def test_who_has_gone_meanwhile_is_given_nothing(store_path, disk):
         await peer.clients[0].close()
         with contextlib.suppress(OSError):
             await pop
-        while len(peer.broker._server.connections) > 1:
-            await asyncio.sleep(0.01)
+        await until_async(
+            lambda: len(peer.broker._server.connections) == 1, "one connection is closed"
+        )
         disk.goes_on.set()
         again = await peer.ask(RequestCode.POP_MESSAGE, client=1, **{**POP, "queueId": 1})
         return offsets_in(again)

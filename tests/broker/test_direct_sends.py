@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import TIMEOUT_S
 
 from rmqcore.broker.send import SendMessages
 from rmqcore.broker.settings import BrokerConfig
@@ -30,7 +31,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.status import PutMessageStatus
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.engine
 
 LIMITS, PEER = FrameLimits(), "10.0.0.9:5000"
 KEY = "UNIQ_KEY\x017F000001\x02"
@@ -320,7 +321,6 @@ def test_a_send_counts_whatever_becomes_of_telling_others(sends, monkeypatch):
     assert (len(appended), bool(at), b'"code":0' in answers) == (1, True, True)
 
 
-@pytest.mark.engine
 def test_a_broker_answers_a_mixture_in_one_go(with_broker):
     """Plain sends, a new topic's, and a batch, written to a socket at once."""
 
@@ -347,7 +347,6 @@ def test_a_broker_answers_a_mixture_in_one_go(with_broker):
     with_broker(scenario)
 
 
-@pytest.mark.engine
 def test_a_server_with_a_gate_answers_nothing_directly():
     async def asked_directly(gate):
         asked = []
@@ -361,7 +360,7 @@ def test_a_server_with_a_gate_answers_nothing_directly():
         await server.start()
         try:
             command = RemotingCommand(RequestCode.HEART_BEAT)
-            await client.invoke(f"127.0.0.1:{server.port}", command, 5000)
+            await client.invoke(f"127.0.0.1:{server.port}", command, TIMEOUT_S * 1000)
         finally:
             await client.close()
             await server.stop()

@@ -13,6 +13,7 @@ from collections import Counter
 
 import pytest
 from broker.serving import TOPIC, Traffic, serving
+from patience import TIMEOUT_S
 
 import rmqcore
 from rmqcore.doctor import verify
@@ -44,7 +45,7 @@ def cut_power(process, image):
     process.send_signal(signal.SIGSTOP)
     run_as_root("cp", "--sparse=always", image, copy)
     process.kill()
-    process.wait(30)
+    process.wait(TIMEOUT_S)
     run_as_root("mount", "-o", "loop", copy, after)
     run_as_root("umount", live)
     run_as_root("mount", "--bind", after, live)
@@ -54,7 +55,7 @@ def cut_power(process, image):
 
 
 @pytest.mark.parametrize("part", range(1, PARTS + 1))
-def test_a_power_cut_takes_nothing_acknowledged(part, tmp_path, figures, seed):
+def test_a_power_cut_takes_nothing_acknowledged(part, tmp_path, figure, seed):
     rng, restarts = random.Random(f"{seed}/{part}"), []
     options = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
     store = tmp_path / "live" / "store"
@@ -79,16 +80,16 @@ def test_a_power_cut_takes_nothing_acknowledged(part, tmp_path, figures, seed):
                         continue
                     await traffic.all_came()
                     process.terminate()
-                    await asyncio.to_thread(process.wait, 30)
+                    await asyncio.to_thread(process.wait, TIMEOUT_S)
         return traffic
 
     with mounted("ext4", tmp_path) as image:
         traffic = asyncio.run(main(image))
-        figures("power cuts", traffic.life, "")
-        figures("started again in", statistics.median(restarts[1:]), "s")
-        figures("acknowledged", len(traffic.acknowledged), "messages")
+        figure("power cuts", traffic.life, "")
+        figure("started again in", statistics.median(restarts[1:]), "s")
+        figure("acknowledged", len(traffic.acknowledged), "messages")
         again = [lives for lives in traffic.got.values() if len(lives) > 1]
-        figures("given out again", sum(len(lives) - 1 for lives in again), "times")
+        figure("given out again", sum(len(lives) - 1 for lives in again), "times")
         assert not verify(store).findings
         with rmqcore.open_store(store, mode="r") as opened:
             stored = Counter(bytes(each.body) for each in opened.messages() if each.topic == TOPIC)

@@ -1,10 +1,10 @@
 """What consumers send back: again, later, as dead letters; and delay levels, as RocketMQ does."""
 
-import asyncio
 import json
 
 import pytest
 from broker.conftest import records
+from patience import until_async
 
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -131,9 +131,11 @@ def test_a_batch_to_a_retry_topic_is_refused(with_broker):
 def test_a_message_that_was_timed_is_not_timed_again_when_it_comes_back(with_broker):
     async def scenario(_, peer):
         await peer.send("T", b"x", properties={"TIMER_DELAY_MS": "50"})
-        async with asyncio.timeout(30):
-            while not (found := records((await peer.pull("T")).body)):
-                await asyncio.sleep(0.02)
+
+        async def delivered():
+            return records((await peer.pull("T")).body)
+
+        found = await until_async(delivered, "the message is delivered")
         back = {"group": "CG", "offset": found[0].phy_offset, "delayLevel": -1}
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
         (dead,) = records((await peer.pull(DEAD)).body)

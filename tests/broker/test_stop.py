@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from broker.serving import TOPIC, produce, serving
+from patience import TIMEOUT_S
 
 import rmqcore
 
@@ -34,7 +35,7 @@ def test_who_is_asked_to_end_loses_nothing_and_ends_well(tmp_path, flush, number
     with serving(tmp_path / "store", "-c", f"flushDiskType={flush}") as (process, facts):
         ask = once_at(500, lambda: process.send_signal(number))
         acknowledged = asyncio.run(produce(facts["broker"], "m", ask))
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     assert (output, errors) == (b"", b"")
     assert len(acknowledged) >= 500
@@ -52,7 +53,7 @@ def test_a_broker_that_is_killed_loses_nothing_that_was_acknowledged(tmp_path, t
             count = 100 + (seed + round_number * 7919) % 2000
             kill = once_at(count, process.kill)
             acknowledged += asyncio.run(produce(facts["broker"], f"{round_number}-", kill))
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert len(acknowledged) >= 100 * times
     bodies = stored(tmp_path / "store")
     assert set(acknowledged) <= set(bodies)

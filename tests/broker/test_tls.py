@@ -5,6 +5,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore.broker import Broker
 from rmqcore.client import Consumer, Producer
@@ -38,13 +39,13 @@ def test_messages_travel_encrypted_and_in_no_other_way(tmp_path):
             async with Producer(address, group="P", tls=trust) as producer:
                 await producer.send("T", b"secret")
             async with Consumer(address, "C", {"T": "*"}, start="first", tls=trust) as consumer:
-                message = await asyncio.wait_for(anext(consumer), 20)
+                message = await asyncio.wait_for(anext(consumer), TIMEOUT_S)
                 await consumer.ack(message)
             assert message.body == b"secret"
             for refuses in (address, broker.address):
                 ask = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
                 with pytest.raises(RemotingError):
-                    await plain.invoke(refuses, ask, 2000)
+                    await plain.invoke(refuses, ask, TIMEOUT_S * 1000)
         finally:
             await plain.close()
             await broker.stop()
