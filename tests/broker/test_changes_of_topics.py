@@ -122,7 +122,10 @@ def test_topics_that_are_created_at_the_same_time_are_written_together(with_brok
     with_broker(scenario)
 
 
-def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path):
+def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path, monkeypatch):
+    # as long as the test does, the broker waits for them
+    monkeypatch.setattr("rmqcore.broker.registration._PATIENCE_MS", TIMEOUT_S * 1000)
+
     async def main():
         names = NameServer(port=0)
         await names.start()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-import time
 
 import pytest
 from patience import TIMEOUT_S, until_async
@@ -262,18 +261,25 @@ def test_a_disk_that_refuses_is_the_gets_to_tell(store_path, disk, monkeypatch):
     assert served(store_path, scenario) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
 
 
-def test_others_are_answered_while_a_timer_message_is_read_from_the_disk(store_path, disk):
+def test_others_are_answered_while_a_timer_message_is_read_from_the_disk(store_path, disk, clock):
     async def scenario(peer):
-        properties = f"TIMER_DELIVER_MS\x01{int(time.time() * 1000) + 100}\x02"
+        properties = f"TIMER_DELIVER_MS\x01{clock.now_ms + 100}\x02"
         sent = await peer.ask(RequestCode.SEND_MESSAGE, **SEND, properties=properties)
         assert sent.code == ResponseCode.SUCCESS, sent.remark
-        while True:
-            end = await peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
-            if end.ext_fields["offset"] != str(EACH):
-                break
-            if disk.asked.is_set():
-                disk.goes_on.set()
-        assert disk.goes_on.is_set()
+        clock.go_on(100, peer.broker)
+
+        async def end():
+            answer = await peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
+            return int(answer.ext_fields["offset"])
+
+        await until_async(disk.asked.is_set, "the message is read from the disk")
+        assert await end() == EACH
+        disk.goes_on.set()
+
+        async def delivered():
+            return await end() == EACH + 1
+
+        await until_async(delivered, "the message is in its topic")
 
     served(store_path, scenario)
     assert disk.fetched == [("rmq_sys_wheel_timer", 0, 0)]
