@@ -88,7 +88,10 @@ def long_hold(monkeypatch):
 
 
 class Clock:
-    """A time of day that stands until it is moved; stores write their own into records."""
+    """A time of day that stands until it is moved.
+
+    Stores write their own into records: that goes on, so a record may be of later than this.
+    """
 
     def __init__(self):
         self.now_ms = wall_clock_ms()
