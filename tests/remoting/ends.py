@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import importlib.util
 
+from patience import TIMEOUT_S, until_async
+
 from rmqcore.remoting import (
     ClientSettings,
     ConnectionSettings,
@@ -21,11 +23,33 @@ from rmqcore.remoting import (
 LOOPS = {"asyncio": asyncio.new_event_loop}
 if importlib.util.find_spec("uvloop"):
     LOOPS["uvloop"] = new_event_loop
+PATIENCE_MS = 1000 * TIMEOUT_S
 ECHO, SLOW, LATER, BROKEN, UNKNOWN = 105, 106, 107, 108, 77
 
 
 def echo(connection, request):
     return success(dict(request.ext_fields), request.body)
+
+
+class Held:
+    """Answers requests with their bodies, each when it is released."""
+
+    def __init__(self):
+        self._asked = {}
+
+    async def answer(self, connection, request):
+        self._asked[bytes(request.body)] = go = asyncio.get_running_loop().create_future()
+        await go
+        return success(body=request.body)
+
+    async def taken(self, body=b""):
+        """Wait until a request with this body is worked on."""
+        await until_async(lambda: body in self._asked, f"a request with the body {body}")
+
+    async def release(self, body=b""):
+        """Let the request with this body be answered, after it has come."""
+        await self.taken(body)
+        self._asked.pop(body).set_result(None)
 
 
 @contextlib.asynccontextmanager
@@ -45,13 +69,16 @@ async def serving(processors=None, **settings):
 
 
 @contextlib.asynccontextmanager
-async def calling(server, processors=None, sign=None, **settings):
+async def calling(server, processors=None, sign=None, on_close=None, **settings):
     """A client, and a function (code, fields, body, timeout_ms) that asks the server with it."""
     client = RemotingClient(
-        settings=ClientSettings(**settings), processors=processors or {}, sign=sign
+        settings=ClientSettings(connect_timeout_ms=PATIENCE_MS, **settings),
+        processors=processors or {},
+        sign=sign,
+        on_close=on_close,
     )
 
-    async def call(code, fields=None, body=b"", timeout_ms=5000):
+    async def call(code, fields=None, body=b"", timeout_ms=PATIENCE_MS):
         command = RemotingCommand(code, fields or {}, body)
         return await client.invoke(address_of(server), command, timeout_ms)
 
@@ -76,9 +103,9 @@ class Raw:
         for command in commands:
             self.writer.write(frame_of(command))
 
-    async def receive(self, timeout_s=5):
+    async def receive(self):
         """Wait for the next command; None at the end of the connection."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(TIMEOUT_S):
             while (command := self.decoder.next()) is None:
                 data = await self.reader.read(65536)
                 if not data:
@@ -86,14 +113,12 @@ class Raw:
                 self.decoder.feed(data)
             return command
 
-    async def at_end(self, timeout_s=5):
-        """Tell whether the server ends the connection in that time, answering nothing more."""
+    async def at_end(self):
+        """Tell whether the next that comes of the server is the connection's end."""
         try:
-            return await self.receive(timeout_s) is None
+            return await self.receive() is None
         except ConnectionError:
             return True
-        except TimeoutError:
-            return False
 
 
 @contextlib.asynccontextmanager
@@ -117,10 +142,3 @@ def frame_of(command):
 
 def bounds(**changes):
     return ConnectionSettings(**changes)
-
-
-async def until(condition, timeout_s=5):
-    """Wait until something is so."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -5,7 +5,8 @@ import contextlib
 import logging
 
 import pytest
-from remoting.ends import ECHO, bounds, frame_of, raw, request, serving, until
+from patience import TIMEOUT_S, until_async
+from remoting.ends import ECHO, bounds, frame_of, raw, request, serving
 
 from rmqcore.remoting import FrameDecoder, LaterAnswers, success
 
@@ -52,7 +53,7 @@ async def asking(later):
         server.direct = (later.answer,)
         async with raw(server) as peer:
             peer.send(request(ECHO, 1))
-            await until(lambda: later.sent)
+            await until_async(lambda: later.sent, "the request")
             yield server, peer
 
 
@@ -64,13 +65,14 @@ def test_answers_wait_and_other_requests_do_not(run):
             server.direct = (later.answer,)
             async with raw(server) as peer:
                 peer.send(request(ECHO, 1), request(ECHO, 2))
-                await until(lambda: later.taken == [1, 2])
-                other.send(request(ECHO, 3))
-                assert (await other.receive()).opaque == 3
-                with pytest.raises(TimeoutError):
-                    await peer.receive(0.05)
+                await until_async(lambda: later.taken == [1, 2], "both requests")
+                answer = asyncio.ensure_future(peer.receive())
+                for opaque in (3, 4):
+                    other.send(request(ECHO, opaque))
+                    assert (await other.receive()).opaque == opaque
+                assert not answer.done()
                 later.send()
-                assert [(await peer.receive()).opaque for _ in range(2)] == [1, 2]
+                assert [(await answer).opaque, (await peer.receive()).opaque] == [1, 2]
 
     run(scene())
 
@@ -83,15 +85,25 @@ def test_so_many_bytes_of_answers_wait_and_no_more(run):
         async with serving(connection=settings) as server:
             server.direct = (later.answer,)
             async with raw(server) as peer:
-                answered = 0
-                for number in range(60):
-                    peer.send(request(ECHO, number, body=bytes(BODY)))
-                    await asyncio.sleep(0.002)
-                assert len(later.taken) < 40
+                await until_async(lambda: server.connections, "the connection")
+                (connection,) = server.connections
+                sent = answered = 0
+                # each alone, for those that come at once count as one
+                while not connection._held_back:
+                    peer.send(request(ECHO, sent, body=bytes(BODY)))
+                    sent += 1
+                    await until_async(lambda n=sent: len(later.taken) == n, f"request {sent}")
+                sizes = [len(frames) for _, frames in later.sent]
+                assert sum(sizes[:-1]) <= 20 * BODY < sum(sizes)
+                peer.send(*(request(ECHO, number, body=bytes(BODY)) for number in range(sent, 60)))
+                async with raw(server) as other:
+                    other.send(request(ECHO, 60))
+                    await until_async(lambda: 60 in later.taken, "the request of another peer")
+                assert later.taken == [*range(sent), 60]
                 while answered < 60:
                     later.send()
                     answered += (await peer.receive()) is not None
-                assert later.taken == list(range(60))
+                assert [number for number in later.taken if number != 60] == list(range(60))
 
     run(scene())
 
@@ -114,10 +126,12 @@ def test_answers_for_a_connection_that_is_gone_go_nowhere(run):
 
     async def scene():
         async with asking(later) as (server, peer):
+            (connection,) = server.connections
             peer.writer.transport.abort()
-            await until(lambda: not server.connections)
+            await until_async(lambda: not server.connections, "the end of the connection")
             later.send()
-            await asyncio.sleep(0.01)
+            await until_async(lambda: not connection._tasks, "the end of what sends the answer")
+            assert not connection._out
 
     run(scene())
 
@@ -127,8 +141,9 @@ def test_stopping_waits_for_them(run):
 
     async def scene():
         async with asking(later) as (server, peer):
-            stopping = asyncio.ensure_future(server.stop(5))
-            await asyncio.sleep(0.02)
+            (connection,) = server.connections
+            stopping = asyncio.ensure_future(server.stop(TIMEOUT_S))
+            await until_async(lambda: not connection._taking, "the server's stopping")
             later.send()
             assert (await peer.receive()).opaque == 1
             assert await peer.at_end()

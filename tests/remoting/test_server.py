@@ -2,14 +2,18 @@
 
 import asyncio
 import logging
+import select
+from unittest import mock
 
 import pytest
+from patience import TIMEOUT_S, until, until_async
 from remoting.ends import (
     BROKEN,
     ECHO,
     LATER,
     SLOW,
     UNKNOWN,
+    Held,
     bounds,
     calling,
     echo,
@@ -17,7 +21,6 @@ from remoting.ends import (
     raw,
     request,
     serving,
-    until,
 )
 
 from rmqcore.remoting import (
@@ -32,11 +35,6 @@ from rmqcore.remoting import (
 from rmqcore.remoting.connection import TURN_FRAMES
 
 pytestmark = pytest.mark.engine
-
-
-async def slow(connection, request):
-    await asyncio.sleep(0.01)
-    return success(body=request.body)
 
 
 def broken(connection, request):
@@ -82,14 +80,17 @@ def test_plain_functions_are_answered_without_a_task_and_coroutines_with_one(run
 
 
 def test_answers_may_come_later_and_in_any_order(run):
-    held = []
+    last = []
 
     async def scene():
-        processors = {SLOW: slow, LATER: lambda *asked: held.append(asked)}
+        slow = Held()
+        processors = {SLOW: slow.answer, LATER: lambda *asked: last.append(asked)}
         async with serving(processors) as server, raw(server) as peer:
             peer.send(request(LATER, 1), request(SLOW, 2), request(ECHO, 3))
-            assert [(await peer.receive()).opaque for _ in range(2)] == [3, 2]
-            ((connection, held_request),) = held
+            assert (await peer.receive()).opaque == 3
+            await slow.release()
+            assert (await peer.receive()).opaque == 2
+            ((connection, held_request),) = last
             connection.answer(held_request, success(body=b"at last"))
             answer = await peer.receive()
             assert (answer.opaque, answer.body) == (1, b"at last")
@@ -173,11 +174,14 @@ def test_oneway_requests_are_worked_on_and_never_answered(run, caplog):
     seen = []
 
     async def scene():
-        processors = {LATER: lambda *asked: seen.append(asked), BROKEN: broken, SLOW: slow}
+        slow = Held()
+        processors = {LATER: lambda *asked: seen.append(asked), BROKEN: broken, SLOW: slow.answer}
         async with serving(processors) as server, raw(server) as peer:
             for number, code in enumerate((LATER, BROKEN, SLOW, UNKNOWN, ECHO)):
                 peer.send(request(code, number, flag=2))
-            await asyncio.sleep(0.05)
+            await slow.release()
+            (connection,) = server.connections
+            await until_async(lambda: not connection._tasks, "the end of the slow one")
             peer.send(request(ECHO, 99))
             assert (await peer.receive()).opaque == 99
             assert len(seen) == 1
@@ -231,11 +235,20 @@ def test_a_malformed_frame_closes_its_connection_only(run):
     run(scene())
 
 
+def has_bytes(connection):
+    """Tell whether there is something to read on a connection."""
+    return bool(select.select([connection.fileno()], [], [], 0)[0])
+
+
 def test_a_peer_with_many_requests_does_not_keep_others_waiting(run):
     order = []
 
     async def scene():
         def note(connection, request):
+            if not order:
+                # the other's request is there before the busy one's second has its turn
+                (waiting,) = server.connections - {connection}
+                until(lambda: has_bytes(waiting), "the other's request")
             order.append(request.opaque)
             return success()
 
@@ -247,6 +260,7 @@ def test_a_peer_with_many_requests_does_not_keep_others_waiting(run):
             other.send(request(LATER, 2))
             await other.receive()
             assert order.index(2) < count // 2
+            assert order.index(2) <= 2 * TURN_FRAMES
             for _ in range(count):
                 await busy.receive()
 
@@ -254,10 +268,11 @@ def test_a_peer_with_many_requests_does_not_keep_others_waiting(run):
 
 
 def test_a_peer_that_does_not_read_is_not_worked_for(run):
-    worked = []
+    worked, writable = [], []
 
     def large(connection, request):
         worked.append(connection)
+        writable.append(connection.writable)
         return success(body=bytes(200_000))
 
     async def scene():
@@ -269,17 +284,15 @@ def test_a_peer_that_does_not_read_is_not_worked_for(run):
         ):
             count = 2000
             deaf.writer.write(b"".join(frame_of(request(LATER, n)) for n in range(count)))
-            await until(lambda: len(worked) > 2)
+            await until_async(lambda: worked and not worked[0].writable, "answers to pile up")
             for _ in range(20):
                 assert (await call(ECHO, body=b"others")).body == b"others"
-            taken = len(worked)
-            assert taken < count / 4
-            assert not worked[0].writable
-            await asyncio.sleep(0.05)
-            assert len(worked) == taken
+            assert len(worked) < count / 4
             for number in range(count):
                 assert (await deaf.receive()).opaque == number
             assert len(worked) == count
+            # none was worked on while the peer did not take what there was for it
+            assert all(writable)
 
     run(scene())
 
@@ -293,13 +306,13 @@ def test_a_peer_that_does_not_read_what_it_is_sent_unasked_is_disconnected(run):
             serving(connection=settings, on_open=opened.append, on_close=closed.append) as server,
             raw(server, limit=1000),
         ):
-            await until(lambda: opened)
+            await until_async(lambda: opened, "the connection")
             sent = 0
             while not opened[0].closed and sent < 200:
                 opened[0].notify(RemotingCommand(40, body=bytes(500_000)))
                 sent += 1
                 await asyncio.sleep(0)
-            await until(lambda: closed)
+            await until_async(lambda: closed, "the end of the connection")
             assert sent < 60
             assert server.connections == set()
 
@@ -309,14 +322,16 @@ def test_a_peer_that_does_not_read_what_it_is_sent_unasked_is_disconnected(run):
 def test_coroutines_of_one_connection_are_bounded_and_all_get_their_turn(run):
     state = {"now": 0, "most": 0}
 
-    async def count(connection, request):
-        state["now"] += 1
-        state["most"] = max(state.values())
-        await asyncio.sleep(0.001)
-        state["now"] -= 1
-        return success()
-
     async def scene():
+        ten = asyncio.Barrier(10)
+
+        async def count(connection, request):
+            state["now"] += 1
+            state["most"] = max(state.values())
+            await ten.wait()
+            state["now"] -= 1
+            return success()
+
         settings = bounds(request_max=10)
         async with serving({SLOW: count}, connection=settings) as server, raw(server) as peer:
             peer.send(*(request(SLOW, number) for number in range(300)))
@@ -356,20 +371,61 @@ def test_parts_of_an_answer_arrive_behind_its_body(run):
     run(scene())
 
 
-def test_idle_connections_are_closed_and_busy_ones_are_not(run):
+class ClockedLoop:
+    """The running loop, whose time passes when it is told to."""
+
+    def __init__(self):
+        self._loop = asyncio.get_running_loop()
+        self._now = 0.0
+        self._timers = {}
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+    def time(self):
+        return self._now
+
+    def call_later(self, delay, callback):
+        timer = mock.Mock()
+        timer.cancel = lambda: self._timers.pop(timer, None)
+        self._timers[timer] = (self._now + delay, callback)
+        return timer
+
+    def advance(self, seconds):
+        """Let time pass, and call what is due then."""
+        self._now += seconds
+        due = [timer for timer, (when, _) in self._timers.items() if when <= self._now]
+        for timer in due:
+            self._timers.pop(timer)[1]()
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(run, monkeypatch):
     async def scene():
-        settings = bounds(idle_timeout_s=0.3)
-        async with (
-            serving(connection=settings) as server,
-            raw(server) as idle,
-            raw(server) as busy,
-        ):
-            for number in range(8):
-                busy.send(request(ECHO, number))
-                assert (await busy.receive()).opaque == number
-                await asyncio.sleep(0.1)
-            assert await idle.at_end(0.05)
-            assert len(server.connections) == 1
+        clock = ClockedLoop()
+        async with serving(connection=bounds(idle_timeout_s=30)) as server:
+            made = server._new_connection
+
+            def clocked():
+                connection = made()
+                connection._loop, connection._last_active = clock, clock.time()
+                return connection
+
+            monkeypatch.setattr(server, "_new_connection", clocked)
+            async with raw(server) as idle, raw(server) as busy:
+                await until_async(lambda: len(server.connections) == 2, "both connections")
+                for number in range(8):
+                    busy.send(request(ECHO, number))
+                    assert (await busy.receive()).opaque == number
+                    clock.advance(10)
+                    # the third step is the idle one's last
+                    assert len([each for each in server.connections if not each.closed]) == (
+                        2 if number < 2 else 1
+                    )
+                assert await idle.at_end()
+                busy.send(request(ECHO, 8))
+                assert (await busy.receive()).opaque == 8
+                clock.advance(30)
+                assert await busy.at_end()
 
     run(scene())
 
@@ -384,7 +440,7 @@ def test_connections_above_the_limit_are_closed_at_once(run):
                 assert (await two.receive()).opaque == 2
                 async with raw(server) as three:
                     assert await three.at_end()
-            await until(lambda: len(server.connections) == 1)
+            await until_async(lambda: len(server.connections) == 1, "the second one's end")
             async with raw(server) as four:
                 four.send(request(ECHO, 4))
                 assert (await four.receive()).opaque == 4
@@ -394,21 +450,17 @@ def test_connections_above_the_limit_are_closed_at_once(run):
 
 def test_stopping_answers_what_was_taken_and_takes_no_more(run):
     async def scene():
-        go = asyncio.Event()
-
-        async def wait(connection, request):
-            await go.wait()
-            return success(body=b"done")
-
-        async with serving({SLOW: wait}) as server, raw(server) as peer:
-            peer.send(request(SLOW, 1))
-            await until(lambda: any(each._tasks for each in server.connections))
-            stopping = asyncio.ensure_future(server.stop(5))
-            await asyncio.sleep(0.02)
+        held = Held()
+        async with serving({SLOW: held.answer}) as server, raw(server) as peer:
+            peer.send(request(SLOW, 1, b"done"))
+            await held.taken(b"done")
+            (connection,) = server.connections
+            stopping = asyncio.ensure_future(server.stop(TIMEOUT_S))
+            await until_async(lambda: not connection._taking, "the server's stopping")
             peer.send(request(ECHO, 2))
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", server.port)
-            go.set()
+            await held.release(b"done")
             assert (await peer.receive()).body == b"done"
             assert await peer.at_end()
             await stopping
@@ -416,37 +468,49 @@ def test_stopping_answers_what_was_taken_and_takes_no_more(run):
     run(scene())
 
 
-def test_stopping_does_not_wait_for_ever(run):
-    async def scene():
-        async def never(connection, request):
-            await asyncio.Event().wait()
-
-        async with serving({SLOW: never}) as server, raw(server) as peer, raw(server):
-            peer.send(request(SLOW, 1))
-            await until(lambda: any(each._tasks for each in server.connections))
-            started = asyncio.get_running_loop().time()
+async def stop_with_a_request_that_is_never_answered():
+    """Returns how long `stop(0.1)` took."""
+    held = Held()
+    async with serving({SLOW: held.answer}) as server, raw(server) as peer, raw(server):
+        peer.send(request(SLOW, 1))
+        await held.taken()
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(TIMEOUT_S):
             await server.stop(0.1)
-            assert asyncio.get_running_loop().time() - started < 1
-            assert await peer.at_end()
-            assert server.connections == set()
+        took_s = asyncio.get_running_loop().time() - began
+        assert await peer.at_end()
+        assert server.connections == set()
+    return took_s
 
-    run(scene())
+
+def test_stopping_does_not_wait_for_ever(run):
+    assert run(stop_with_a_request_that_is_never_answered()) > 0.09
+
+
+@pytest.mark.measure
+def test_stopping_waits_as_long_as_was_said(run, figure):
+    took_s = run(stop_with_a_request_that_is_never_answered())
+    figure("stop(0.1)", took_s, "s", at_most=1)
 
 
 def test_a_processor_comes_to_its_end_when_its_peer_has_gone(run):
     ended = []
 
-    async def work(connection, request):
-        await until(lambda: connection.closed)
-        ended.append(request.opaque)
-        return success()
-
     async def scene():
+        taken = asyncio.Event()
+
+        async def work(connection, request):
+            taken.set()
+            await until_async(lambda: connection.closed, "the peer's going")
+            ended.append(request.opaque)
+            return success()
+
         async with serving({SLOW: work}) as server:
             async with raw(server) as peer:
                 peer.send(request(SLOW, 1))
-                await until(lambda: any(each._tasks for each in server.connections))
-            await until(lambda: ended == [1])
+                await asyncio.wait_for(taken.wait(), TIMEOUT_S)
+            await until_async(lambda: ended, "the processor's end")
+            assert ended == [1]
 
     run(scene())
 
