@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore.client import Admin, Consumer, Producer
+from rmqcore.remoting import ClientSettings
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 
-#: how long a test waits for what has to come, on a machine that has other things to do
-PATIENCE_S = 60
-#: a test of several such steps
-_TEST_S = 180
+#: a test of several steps, each of which may wait so long
+_TEST_S = 3 * TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -20,18 +20,12 @@ def patient(monkeypatch):
     What they do every half a minute by themselves does not help out meanwhile.
     """
     for client in (Admin, Consumer, Producer):
-        monkeypatch.setitem(client.__init__.__kwdefaults__, "timeout_ms", 1000.0 * PATIENCE_S)
-    monkeypatch.setattr("rmqcore.client.instance._GOOD_BYE_TIMEOUT_MS", 1000.0 * PATIENCE_S)
-    monkeypatch.setattr("rmqcore.client.instance.HEART_BEAT_INTERVAL_S", 10 * PATIENCE_S)
-    monkeypatch.setattr("rmqcore.client.assignment._REBALANCE_INTERVAL_S", 10 * PATIENCE_S)
-
-
-async def until(condition, timeout_s=PATIENCE_S):
-    """Wait until a coroutine function answers with something true."""
-    async with asyncio.timeout(timeout_s):
-        while not (found := await condition()):
-            await asyncio.sleep(0.02)
-        return found
+        monkeypatch.setitem(client.__init__.__kwdefaults__, "timeout_ms", 1000.0 * TIMEOUT_S)
+    defaults = ClientSettings.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "connect_timeout_ms", 1000.0 * TIMEOUT_S)
+    monkeypatch.setattr("rmqcore.client.instance._GOOD_BYE_TIMEOUT_MS", 1000.0 * TIMEOUT_S)
+    monkeypatch.setattr("rmqcore.client.instance.HEART_BEAT_INTERVAL_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr("rmqcore.client.assignment._REBALANCE_INTERVAL_S", 10 * TIMEOUT_S)
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from namesrv.brokers import (
     plain_body,
     register_command,
 )
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import (
+    ClientSettings,
     RemotingClient,
     RemotingCommand,
     RemotingServer,
@@ -26,6 +28,8 @@ from rmqcore.remoting import (
 
 pytestmark = pytest.mark.engine
 
+PATIENCE_MS = 1000 * TIMEOUT_S
+PATIENT = ClientSettings(connect_timeout_ms=PATIENCE_MS)
 BROKER = {"clusterName": CLUSTER, "brokerName": "b", "brokerAddr": "127.0.0.1:10911"}
 
 
@@ -38,7 +42,7 @@ class Scene:
         self.address = f"127.0.0.1:{server.port}"
 
     async def send(self, command):
-        return await self.client.invoke(self.address, command, 5000)
+        return await self.client.invoke(self.address, command, PATIENCE_MS)
 
     async def ask(self, code, fields=None, body=b"", version=513):
         command = RemotingCommand(code, dict(fields or {}), body, version=version)
@@ -60,7 +64,7 @@ async def scene(clock=None, gate=None, **settings):
     more = {"clock": clock} if clock else {}
     server = NameServer(port=0, config=NamesrvConfig(**settings), gate=gate, **more)
     await server.start()
-    client = RemotingClient()
+    client = RemotingClient(settings=PATIENT)
     try:
         yield Scene(server, client)
     finally:
@@ -223,34 +227,48 @@ def test_unregistering_takes_the_routes_away():
 def test_a_broker_goes_when_its_connection_is_closed():
     async def play():
         async with scene() as at:
-            broker = RemotingClient()
-            await broker.invoke(at.address, register_command())
+            broker = RemotingClient(settings=PATIENT)
+            await broker.invoke(at.address, register_command(), PATIENCE_MS)
             assert at.server.routes.topics()
             await broker.close()
-            async with asyncio.timeout(5):
-                while at.server.routes.topics():
-                    await asyncio.sleep(0.005)
+            await until_async(lambda: not at.server.routes.topics(), "the broker to be forgotten")
 
     run(play())
 
 
-def test_a_broker_that_is_silent_for_its_time_is_disconnected():
+def count_calls(monkeypatch, where, name):
+    """Let a method note its calls in a list, which is returned."""
+    calls, method = [], getattr(where, name)
+
+    def noted(*arguments):
+        calls.append(arguments)
+        return method(*arguments)
+
+    monkeypatch.setattr(where, name, noted)
+    return calls
+
+
+def test_a_broker_that_is_silent_for_its_time_is_disconnected(monkeypatch):
     async def play():
         clock, lost = Clock(), []
         async with scene(clock, scan_not_active_broker_interval_ms=5) as at:
-            broker = RemotingClient(on_close=lambda address, _: lost.append(address))
-            await broker.invoke(at.address, register_command(heartbeatTimeoutMillis="1000"))
+            broker = RemotingClient(
+                settings=PATIENT, on_close=lambda address, _: lost.append(address)
+            )
+            register = register_command(heartbeatTimeoutMillis="1000")
+            await broker.invoke(at.address, register, PATIENCE_MS)
             clock.now_s += 0.9
             beat = RemotingCommand(RequestCode.BROKER_HEARTBEAT, dict(BROKER, brokerId="0"))
-            assert (await broker.invoke(at.address, beat)).code == 0
+            assert (await broker.invoke(at.address, beat, PATIENCE_MS)).code == 0
             clock.now_s += 0.9
-            await asyncio.sleep(0.05)
+            looks = count_calls(monkeypatch, at.server.routes, "expire")
+            await until_async(lambda: len(looks) > 2, "two looks at who is silent")
             assert at.server.routes.topics()
             assert lost == []
             clock.now_s += 0.2
-            async with asyncio.timeout(5):
-                while at.server.routes.topics() or not lost:
-                    await asyncio.sleep(0.005)
+            await until_async(
+                lambda: lost and not at.server.routes.topics(), "the broker's disconnection"
+            )
             await broker.close()
 
     run(play())
@@ -440,7 +458,7 @@ def test_brokers_of_a_group_are_told_of_their_lowest_id():
             address = f"127.0.0.1:{slave.port}"
             await at.register("b", 1, JAVA_BODY, brokerAddr=address, enableActingMaster="true")
             await at.ask(RequestCode.UNREGISTER_BROKER, BROKER | {"brokerId": "0"})
-            request = await asyncio.wait_for(told.get(), 5)
+            request = await asyncio.wait_for(told.get(), TIMEOUT_S)
             assert request.is_oneway
             assert request.ext_fields == {
                 "minBrokerId": "1",
