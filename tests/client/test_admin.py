@@ -1,11 +1,15 @@
 """An admin creates, measures, resets and deletes."""
 
+import asyncio
+
 import pytest
-from client.conftest import until
 from client.test_produce_and_consume import receive
+from patience import until_async
 
 from rmqcore.client import Admin, Consumer, GroupNotFoundError, NoRouteError, Producer
-from rmqcore.remoting import RequestRefusedError
+from rmqcore.client.group_requests import GroupRequests
+from rmqcore.client.instance import ClientInstance
+from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 pytestmark = pytest.mark.engine
 
@@ -21,7 +25,7 @@ def test_a_topic_is_created_measured_and_deleted(rocketmq_broker, rocketmq_topic
             async def listed():
                 return rocketmq_topic in await admin.topics()
 
-            await until(listed)
+            await until_async(listed, "the topic")
             route = await admin.route(rocketmq_topic)
             (data,) = route.queues
             assert (data.read_queue_count, data.write_queue_count, data.perm) == (3, 3, 6)
@@ -33,7 +37,7 @@ def test_a_topic_is_created_measured_and_deleted(rocketmq_broker, rocketmq_topic
                 stats = await admin.topic_stats(rocketmq_topic)
                 return [each.max_offset for each in stats] == [0, 2, 0] and stats
 
-            stats = await until(measured)
+            stats = await until_async(measured, "both messages")
             assert [each.queue.queue_id for each in stats] == [0, 1, 2]
             assert stats[1].last_update_ms > 0
             await admin.delete_topic(rocketmq_topic)
@@ -68,7 +72,7 @@ def test_a_group_is_created_watched_reset_and_deleted(rocketmq_broker, rocketmq_
             async def one_is_left():
                 return await lag() == 1
 
-            await until(one_is_left)
+            await until_async(one_is_left, "the offset")
             for topic in (rocketmq_topic, None):
                 with pytest.raises(GroupNotFoundError, match=f"did you mean {group}") as unknown:
                     await admin.consumer_progress("G" + group, topic)
@@ -107,9 +111,19 @@ def test_brokers_tell_their_settings_and_figures(rocketmq_broker, run):
 
 
 def test_what_is_forbidden_to_a_group_comes_when_it_is_allowed(
-    rocketmq_broker, rocketmq_topic, run
+    rocketmq_broker, rocketmq_topic, run, monkeypatch
 ):
     namesrv, group = rocketmq_broker.namesrv_addr, "F-" + rocketmq_topic[-20:]
+    refused, pull = [], GroupRequests.pull
+
+    async def noted(requests, queue, *arguments):
+        answer, address = await pull(requests, queue, *arguments)
+        if (queue.topic, answer.code) == (rocketmq_topic, ResponseCode.NO_PERMISSION):
+            refused.append(queue.queue_id)
+        return answer, address
+
+    monkeypatch.setattr(GroupRequests, "pull", noted)
+    monkeypatch.setattr("rmqcore.client.assignment._PULL_PAUSE_S", 0.02)
 
     async def scenario():
         async with Admin(namesrv) as admin, Producer(namesrv) as producer:
@@ -117,20 +131,37 @@ def test_what_is_forbidden_to_a_group_comes_when_it_is_allowed(
             await admin.set_read_permission(group, rocketmq_topic, False)
             consumer = Consumer(namesrv, group, {rocketmq_topic: "*"}, start="first")
             async with consumer:
-                assert await consumer.receive(1) is None
+                await until_async(
+                    lambda: min(map(refused.count, range(4))) > 1, "each queue refused twice"
+                )
+                assert await consumer.receive(0) is None
                 await admin.set_read_permission(group, rocketmq_topic, True)
                 return (await receive(consumer, 1))[0].body
 
     assert run(scenario()) == b"x"
 
 
-def test_a_producer_is_known_soon_after_it_has_sent(rocketmq_broker, rocketmq_topic, run):
+def test_a_producer_is_known_soon_after_it_has_sent(
+    rocketmq_broker, rocketmq_topic, run, monkeypatch
+):
     namesrv, group = rocketmq_broker.namesrv_addr, f"PG-{rocketmq_topic}"
+    sent, look_after = asyncio.Event(), ClientInstance._look_after
+
+    async def look_after_the_send(instance):
+        await sent.wait()
+        await look_after(instance)
+
+    # the first heart-beat has a broker to go to, and there is no second one meanwhile
+    monkeypatch.setattr(ClientInstance, "_look_after", look_after_the_send)
+    monkeypatch.setattr("rmqcore.client.instance._FIRST_HEART_BEAT_S", 0.02)
 
     async def scenario():
         async with Admin(namesrv) as admin, Producer(namesrv, group=group) as producer:
             await producer.send(rocketmq_topic, b"x")
-            found = await until(lambda: admin.producers(group, rocketmq_topic))
+            sent.set()
+            found = await until_async(
+                lambda: admin.producers(group, rocketmq_topic), "the producer's heart-beat"
+            )
             assert [each.client_id for each in found] == [producer.client_id]
 
     run(scenario())
@@ -152,7 +183,7 @@ def test_messages_are_found_by_id_and_key(rocketmq_broker, rocketmq_topic, run):
                 # RocketMQ indexes a message's keys one after the other: this one is the last of all
                 return len(await admin.messages_by_key(rocketmq_topic, "k2")) == 1
 
-            await until(indexed)
+            await until_async(indexed, "all three in the index")
             assert len(await admin.messages_by_key(rocketmq_topic, "k")) == 3
             one = await admin.message_by_id(sent[1].offset_message_id)
             (key,) = await admin.messages_by_key(rocketmq_topic, "k2")

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from client.conftest import PATIENCE_S, until
-from client.test_produce_and_consume import receive
+from client.test_produce_and_consume import get_nothing_more, receive
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.client import Consumer, Producer
 from rmqcore.java.json import parse_java_json
@@ -17,7 +17,8 @@ async def ask(broker, code, consumer, **fields):
     client = RemotingClient()
     try:
         named = {"consumerGroup": consumer.group, "clientId": consumer.client_id, **fields}
-        return await client.invoke(broker.broker_addr, RemotingCommand(code, named), 12_000)
+        command = RemotingCommand(code, named)
+        return await client.invoke(broker.broker_addr, command, 1000 * TIMEOUT_S)
     finally:
         await client.close()
 
@@ -33,12 +34,12 @@ def test_a_consumer_tells_how_it_does(rocketmq_broker, rocketmq_topic, run):
                 await producer.send(rocketmq_topic, b"%d" % number, queue_id=0, tags="a")
             await receive(consumer, 1)
 
-            async def has_its_queues_and_messages():
+            def has_its_queues_and_messages():
                 topics = {each.queue.topic for each in consumer.assigned}
                 cached = sum(each.cached[2] for each in consumer.assigned)
                 return topics == {rocketmq_topic, "%RETRY%CG-307"} and cached == 2
 
-            await until(has_its_queues_and_messages)
+            await until_async(has_its_queues_and_messages, "its queues and messages")
             code = RequestCode.GET_CONSUMER_RUNNING_INFO
             answer = await ask(rocketmq_broker, code, consumer, jstackEnable="true")
             plain = await ask(rocketmq_broker, code, consumer, jstackEnable="false")
@@ -83,11 +84,11 @@ def test_a_consumer_consumes_one_message_once_more(
             asked = asyncio.ensure_future(
                 ask(rocketmq_broker, code, consumer, msgId=sent.offset_message_id)
             )
-            again = await consumer.receive(PATIENCE_S)
+            again = await consumer.receive(TIMEOUT_S)
             assert (again.body, again.topic) == (b"x", rocketmq_topic)
             await getattr(consumer, settled)(again)
-            answer = await asyncio.wait_for(asked, PATIENCE_S)
-            assert await consumer.receive(0.3) is None
+            answer = await asyncio.wait_for(asked, TIMEOUT_S)
+            await get_nothing_more(producer, consumer, rocketmq_topic, [0])
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return parse_java_json(bytes(answer.body).decode())
 
@@ -98,7 +99,7 @@ def test_a_consumer_consumes_one_message_once_more(
 def test_a_message_that_nobody_settles_is_told_in_time(
     rocketmq_broker, rocketmq_topic, run, monkeypatch
 ):
-    monkeypatch.setattr("rmqcore.client.asked._SETTLED_WITHIN_S", 0.3)
+    monkeypatch.setattr("rmqcore.client.asked._SETTLED_WITHIN_S", 0.05)
 
     async def scenario():
         namesrv = rocketmq_broker.namesrv_addr
@@ -110,7 +111,7 @@ def test_a_message_that_nobody_settles_is_told_in_time(
             await receive(consumer, 1)
             code = RequestCode.CONSUME_MESSAGE_DIRECTLY
             answer = await ask(rocketmq_broker, code, consumer, msgId=sent.offset_message_id)
-            assert await consumer.receive(0.3) is None
+            await get_nothing_more(producer, consumer, rocketmq_topic, [0])
         return answer.code
 
     assert run(scenario()) == ResponseCode.CONSUME_MSG_TIMEOUT

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from client.patient import PATIENT
+from patience import TIMEOUT_S
 
 pytestmark = pytest.mark.process
 
@@ -25,10 +27,10 @@ def test_the_examples_print_what_they_should(addressed):
     *examples, _ = addressed
     for code, expected in zip(examples, SAID, strict=True):
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
+            [sys.executable, "-W", "error", "-c", PATIENT + code],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=3 * TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -37,6 +39,7 @@ def test_the_examples_print_what_they_should(addressed):
 
 def test_the_example_of_a_test_passes(tmp_path):
     (tmp_path / "test_orders.py").write_text(CODES[-1], "utf-8")
+    (tmp_path / "conftest.py").write_text(PATIENT, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "rmqcore.testing", "-W", "error"]
     done = subprocess.run(
         [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)],
@@ -44,7 +47,7 @@ def test_the_example_of_a_test_passes(tmp_path):
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=3 * TIMEOUT_S,
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr

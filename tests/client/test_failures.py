@@ -1,7 +1,6 @@
 """Nothing hangs, nothing is lost, and nothing piles up when the other side fails."""
 
 import asyncio
-import socket
 import ssl
 import time
 from collections import Counter
@@ -9,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from client.conftest import until
 from client.test_produce_and_consume import receive
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
 from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoRouteError, Producer
@@ -56,7 +55,9 @@ async def started(path, namesrv, port=0, **settings):
     return broker
 
 
-def test_a_broker_that_comes_again_is_found_again(tmp_path, run):
+def test_a_broker_that_comes_again_is_found_again(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("rmqcore.client.assignment._PULL_PAUSE_S", 0.02)
+
     async def scenario():
         async with (
             name_server() as namesrv,
@@ -74,8 +75,7 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run):
                 await producer.send("T", b"after", queue_id=0)
                 (message,) = await receive(consumer, 1)
                 async with Admin(namesrv) as admin:
-                    while not await admin.consumers("G"):
-                        await asyncio.sleep(0.05)
+                    await until_async(lambda: admin.consumers("G"), "the consumer's heart-beat")
             await broker.stop()
         return message.body
 
@@ -95,12 +95,12 @@ def test_offsets_that_a_broker_has_lost_are_told_again(tmp_path, run, monkeypatc
                 for message in await receive(consumer, 3):
                     await consumer.ack(message)
 
-                async def is_told():
+                def is_told():
                     return table.get("T", "G", 0) == 3
 
-                await until(is_told)
+                await until_async(is_told, "the offset")
                 table.commit("T", "G", 0, 0)
-                await until(is_told)
+                await until_async(is_told, "the offset again")
             await broker.stop()
 
     run(scenario())
@@ -113,15 +113,25 @@ def test_the_first_commit_of_a_topic_is_answered_before_there_is_another(tmp_pat
             broker = await started(tmp_path / "s", namesrv)
             async with Admin(namesrv) as admin:
                 for topic in ("T", "U"):
-                    await admin.create_topic(topic)
+                    await admin.create_topic(topic, queues=4)
             consumer = Consumer(namesrv, "G", {"T": "*", "U": "*"}, start="first")
             commit = GroupRequests.commit
+
+            def begun(topic):
+                return sum(name == topic for name, _ in seen)
 
             async def watched(requests, queue, offset, *, wait):
                 seen.append((queue.topic, open_now[queue.topic]))
                 open_now[queue.topic] += 1
                 await commit(requests, queue, offset, wait=wait)
-                await asyncio.sleep(0.05)
+                if begun(queue.topic) == 1:
+                    # whoever began beside it has been answered what it asks before, too
+                    for _ in range(3):
+                        await requests.stored_offset(queue)
+                else:
+                    await until_async(
+                        lambda: begun(queue.topic) == 4, f"the commits of {queue.topic}"
+                    )
                 open_now[queue.topic] -= 1
 
             with pytest.MonkeyPatch.context() as patch:
@@ -132,12 +142,14 @@ def test_the_first_commit_of_a_topic_is_answered_before_there_is_another(tmp_pat
         return [[beside for topic, beside in seen if topic == name] for name in ("T", "U")]
 
     for beside in run(scenario()):
-        assert beside[:2] == [0, 0]
-        assert beside[2:] == list(range(1, len(beside) - 1))
+        assert beside == [0, 0, 1, 2]
 
 
-def test_an_offset_of_the_start_does_not_overtake_the_last_one(tmp_path, run):
+def test_an_offset_of_the_start_does_not_overtake_the_last_one(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("rmqcore.client.assignment._COMMIT_INTERVAL_S", 10 * TIMEOUT_S)
+
     async def scenario():
+        late, closed = set(), asyncio.Event()
         async with name_server() as namesrv, Producer(namesrv) as producer:
             broker = await started(tmp_path / "s", namesrv)
             commit = broker._server.processors[RequestCode.UPDATE_CONSUMER_OFFSET]
@@ -145,14 +157,16 @@ def test_an_offset_of_the_start_does_not_overtake_the_last_one(tmp_path, run):
             async def by_threads(connection, request):
                 # RocketMQ hands requests to many threads: what nobody waits for may come late
                 if request.is_oneway:
-                    await asyncio.sleep(0.5)
+                    late.add(asyncio.current_task())
+                    await closed.wait()
                 return commit(connection, request)
 
             broker._server.processors[RequestCode.UPDATE_CONSUMER_OFFSET] = by_threads
             await producer.send("T", b"x", queue_id=0)
             async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
                 await receive(consumer, 1)
-            await asyncio.sleep(1)
+            closed.set()
+            await asyncio.gather(*late)
             stored = broker.store.consumer_offsets.get("T", "G", 0)
             await broker.stop()
         return stored
@@ -177,7 +191,7 @@ def test_a_send_that_fails_goes_to_another_broker(tmp_path, run):
                         route = await admin.route("T")
                         return len(route.addresses) == len(route.queues) == 2
 
-                    await until(both_have_it)
+                    await until_async(both_have_it, "the topic on both brokers")
                 await brokers[0]._server.stop()
                 names = {(await producer.send("T", b"y")).broker_name for _ in range(8)}
             for broker in brokers:
@@ -196,39 +210,80 @@ def test_the_next_name_server_answers_for_one_that_is_gone(rocketmq_broker, rock
     assert run(scenario()).queue_offset == 0
 
 
-def test_the_next_name_server_answers_for_one_that_hangs(rocketmq_broker, rocketmq_topic, run):
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop for which time also passes when it is told to."""
+
+    jumped_s = 0.0
+
+    def time(self):
+        return super().time() + self.jumped_s
+
+
+def test_the_next_name_server_answers_for_one_that_hangs(rocketmq_broker, rocketmq_topic):
     async def scenario():
-        with socket.create_server(("127.0.0.1", 0)) as hanging:
-            address = f"127.0.0.1:{hanging.getsockname()[1]}"
+        loop = asyncio.get_running_loop()
+
+        async def hangs(reader, writer):
+            assert await reader.read(1)
+            # half of the time is each one's
+            loop.jumped_s += TIMEOUT_S / 2
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(hangs, "127.0.0.1", 0) as hanging:
+            address = "127.0.0.1:{1}".format(*hanging.sockets[0].getsockname())
             both = [address, rocketmq_broker.namesrv_addr]
-            async with Producer(both, timeout_ms=6000) as producer:
+            async with Producer(both) as producer:
                 return await producer.send(rocketmq_topic, b"x")
 
-    assert run(scenario()).queue_offset == 0
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        assert runner.run(scenario()).queue_offset == 0
 
 
-def test_who_never_answers_is_waited_for_as_long_as_was_said(run):
-    async def never(connection, request):
-        await asyncio.sleep(60)
+async def wait_for_who_never_answers():
+    """Returns how long a producer waited that had 200 ms."""
+    never = asyncio.Event()
+
+    async def answer(connection, request):
+        await never.wait()
         return success()
 
-    async def scenario():
-        server = RemotingServer("127.0.0.1", 0)
-        server.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, never)
-        await server.start()
-        async with Producer(f"127.0.0.1:{server.port}", timeout_ms=200) as producer:
-            began = time.monotonic()
-            with pytest.raises(RemotingTimeoutError):
-                await producer.send("T", b"x")
-            took_s = time.monotonic() - began
-        await server.stop(0)
-        return took_s
+    server = RemotingServer("127.0.0.1", 0)
+    server.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, answer)
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    async with Producer(address, timeout_ms=200) as producer:
+        await producer._instance.remoting.connection(address, 1000 * TIMEOUT_S)
+        began = time.monotonic()
+        with pytest.raises(RemotingTimeoutError):
+            await producer.send("T", b"x")
+        took_s = time.monotonic() - began
+    await server.stop(0)
+    return took_s
 
-    assert 0.15 < run(scenario()) < 30
+
+def test_who_never_answers_is_not_waited_for_longer_than_was_said(run):
+    assert run(wait_for_who_never_answers()) > 0.15
+
+
+@pytest.mark.measure
+def test_who_never_answers_is_waited_for_as_long_as_was_said(run, figure):
+    took_s = run(wait_for_who_never_answers())
+    figure("a request that had 200 ms", took_s, "s", at_most=30)
 
 
 def test_no_more_is_fetched_than_there_is_room_for(rocketmq_broker, rocketmq_topic, run):
     namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
+
+    async def no_room(consumer):
+        full = await until_async(
+            lambda: [each for each in consumer.assigned if not each._room.is_set()],
+            "a queue with no room for more",
+        )
+        # a pull that was asked for nevertheless is answered by then
+        for _ in range(3):
+            await consumer._requests.stored_offset(full[0].queue)
+        return sum(len(each._unacked) for each in consumer.assigned)
 
     async def scenario():
         async with Producer(namesrv) as producer:
@@ -245,11 +300,7 @@ def test_no_more_is_fetched_than_there_is_room_for(rocketmq_broker, rocketmq_top
                 prefetch=prefetch,
                 unacked_max=unacked_max,
             ) as consumer:
-                room = min(prefetch, unacked_max)
-                while not any(len(each._unacked) >= room for each in consumer.assigned):
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.3)
-                sizes.append(sum(len(each._unacked) for each in consumer.assigned))
+                sizes.append(await no_room(consumer))
                 found = await receive(consumer, 1000)
                 assert [int(message.body) for message in found] == list(range(1000))
         return sizes
@@ -266,7 +317,8 @@ def test_closing_ends_who_waits_for_a_message(rocketmq_broker, rocketmq_topic, r
             await consumer.receive()
         await consumer.start()
         waiting = asyncio.ensure_future(anext(consumer, None))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
+        assert consumer._arrived._waiters
         await consumer.close()
         assert await waiting is None
         with pytest.raises(ClientClosedError):

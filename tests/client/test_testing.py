@@ -1,4 +1,4 @@
-"""The pytest plugin: a broker that is there at once, and topics that nobody else has."""
+"""The pytest plugin: a broker that is there soon, and topics that nobody else has."""
 
 import importlib
 import os
@@ -9,6 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from client.patient import PATIENT
+from patience import TIMEOUT_S
 
 from rmqcore.testing import running_broker
 
@@ -39,18 +41,18 @@ def test_two(rocketmq_broker, rocketmq_topic):
 """
 
 
-def test_it_starts_within_300_ms(tmp_path):
+@pytest.mark.measure
+def test_it_starts_within_300_ms(tmp_path, figure):
     took_s = []
-    # what else the machine does may slow some of them down
-    while min(took_s, default=START_S_MAX) >= START_S_MAX and len(took_s) < 20:
+    for number in range(5):
         began = time.monotonic()
-        with running_broker(tmp_path / f"store{len(took_s)}"):
+        with running_broker(tmp_path / f"store{number}"):
             took_s.append(time.monotonic() - began)
-    assert min(took_s) < START_S_MAX
+    figure("the fastest of five starts", min(took_s), "s", at_most=START_S_MAX)
 
 
 def test_another_project_uses_the_fixtures(tmp_path):
-    (tmp_path / "test_orders.py").write_text(PROJECT, "utf-8")
+    (tmp_path / "test_orders.py").write_text(PATIENT + PROJECT, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "rmqcore.testing", "-W", "error"]
     done = subprocess.run(
         [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)],
@@ -58,7 +60,7 @@ def test_another_project_uses_the_fixtures(tmp_path):
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=3 * TIMEOUT_S,
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr

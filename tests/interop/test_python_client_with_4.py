@@ -7,7 +7,6 @@ from client.conftest import run  # noqa: F401 - a fixture
 from client.test_admin import (  # noqa: F401 - the same tests, another broker
     test_a_topic_is_created_measured_and_deleted,
     test_messages_are_found_by_id_and_key,
-    until,
 )
 from client.test_produce_and_consume import (  # noqa: F401 - the same tests, another broker
     receive,
@@ -30,6 +29,7 @@ from client.test_request_and_transaction import (  # noqa: F401 - the same tests
     test_a_request_that_nobody_answers_ends_in_time,
     test_only_a_commit_lets_consumers_have_the_message,
 )
+from patience import until_async
 
 from interop.cluster import java_cluster
 from interop.peer import missing
@@ -73,7 +73,7 @@ def test_a_reset_reaches_the_consumers(rocketmq_broker, rocketmq_topic, run):  #
                     logger.warning("%s", error)
                     return None
 
-            await until(is_reset)
+            await until_async(is_reset, "the reset")
             return [message.body for message in await receive(consumer, 3)]
 
     assert run(scenario()) == [b"0", b"1", b"2"]
