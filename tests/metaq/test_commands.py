@@ -1,4 +1,4 @@
-"""`rmqcore metaq`, run as a user runs it."""
+"""`rmqcore metaq`: it serves, looks at a store, checks and repairs it."""
 
 import asyncio
 import json
@@ -6,12 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from patience import TIMEOUT_S
+from typer.testing import CliRunner
 
+from rmqcore.cli.metaq import app
 from rmqcore.metaq import MessageStoreManager, MetaClient
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.engine
 
 
+@pytest.mark.process
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path):
     ini = tmp_path / "server.ini"
     ini.write_text(
@@ -31,15 +35,14 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path):
 
         assert asyncio.run(put()).offset == 0
         server.terminate()
-        assert server.wait(10) == 0
+        assert server.wait(TIMEOUT_S) == 0
 
 
 def run_command(*words):
-    code = f"from rmqcore.cli.metaq import app; app({[str(w) for w in words]!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout, done.stderr
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
 
 
 def test_looking_at_a_store(config, tmp_path):

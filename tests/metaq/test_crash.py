@@ -1,17 +1,19 @@
 """The process dies at every failpoint; the power fails and unsynced pages are lost by seed."""
 
+import itertools
 import os
 import random
 import shutil
-import subprocess
-import sys
+import signal
+import tempfile
 from pathlib import Path
 
 import pytest
+from metaq.forks import in_fork
 
 from reference import metaq as reference
 from rmqcore.errors import StoreClosedError
-from rmqcore.metaq import Hooks, MessageStore, MetaConfig, SystemConfig
+from rmqcore.metaq import DiscardDeletePolicy, Hooks, MessageStore, MetaConfig, SystemConfig
 
 pytestmark = pytest.mark.process
 
@@ -27,40 +29,46 @@ FAILPOINTS = [
 ]
 PAGE = 4096
 
-#: Appends for ever and writes the id of each acknowledged message; dies at the Nth visit of a
-#: failpoint. Every third message is one of several in one append.
-WRITER = """
-import itertools, os, signal, sys
-from rmqcore.metaq import DiscardDeletePolicy, Hooks, MessageStore, MetaConfig, SystemConfig
-path, threshold, failpoint, visits = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-left = itertools.count(visits, -1)
-def die(name):
-    if name == failpoint and next(left) <= 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-store = MessageStore("t", 0, MetaConfig(SystemConfig(data_path=path, unflush_threshold=threshold,
-    max_segment_size=3000)), hooks=Hooks(failpoint=die), delete_policy=DiscardDeletePolicy(-1))
-first = int(sys.argv[5])
-for i in range(first, first + 400):
-    if i % 3:
-        store.append(i, b"%d " % i * 20)
-    else:
-        store.append_many([(i, b"%d " % i * 20, 0), (10**6 + i, b"!", 0)])
-    os.write(1, b"%d\\n" % i)
-    if i % 40 == 0 and failpoint.endswith("delete"):
-        store.run_delete_policy()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
+def write_until_killed(path, threshold, failpoint, visits, first, out):
+    """Append and write the id of each acknowledged message; die at a visit of a failpoint.
 
-def run_writer(path, threshold, failpoint, visits, first):
-    arguments = [str(path), str(threshold), failpoint, str(visits), str(first)]
-    done = subprocess.run(
-        [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, check=False, timeout=60
+    Every third message is one of several in one append.
+    """
+    left = itertools.count(visits, -1)
+
+    def die(name):
+        if name == failpoint and next(left) <= 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    settings = SystemConfig(data_path=str(path), unflush_threshold=threshold, max_segment_size=3000)
+    store = MessageStore(
+        "t",
+        0,
+        MetaConfig(settings),
+        hooks=Hooks(failpoint=die),
+        delete_policy=DiscardDeletePolicy(-1),
     )
-    assert done.returncode == -9
-    return [int(line) for line in done.stdout.split()]
+    for i in range(first, first + 400):
+        if i % 3:
+            store.append(i, b"%d " % i * 20)
+        else:
+            store.append_many([(i, b"%d " % i * 20, 0), (10**6 + i, b"!", 0)])
+        os.write(out, b"%d\n" % i)
+        if i % 40 == 0 and failpoint.endswith("delete"):
+            store.run_delete_policy()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
+def run_writer(*arguments):
+    """Let a child write; returns the ids of what was acknowledged to it."""
+    with tempfile.TemporaryFile() as out:
+        assert in_fork(lambda: write_until_killed(*arguments, out.fileno())) == -signal.SIGKILL
+        out.seek(0)
+        return [int(line) for line in out]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("threshold", [0, 10])
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_kill_at_a_failpoint_loses_nothing_acknowledged(tmp_path, rng, failpoint, threshold):

@@ -54,6 +54,7 @@ def test_each_difference_names_a_test_that_exists():
             assert f"def {name.strip()}(" in text, name
 
 
+@pytest.mark.engine
 def test_the_example_runs(tmp_path, capsys):
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
     exec(code.replace("/var/meta", str(tmp_path)), {})

@@ -94,6 +94,7 @@ def test_a_view_outlives_the_file(path):
     assert view.read() == CONTENT
 
 
+@pytest.mark.engine
 def test_transfer_to_a_socket(path):
     content = CONTENT * 2000
     messages = grown(path, content)
@@ -140,6 +141,7 @@ def test_transfer_to_an_asyncio_transport(path):
     assert asyncio.run(run()) == content
 
 
+@pytest.mark.engine
 def test_a_file_cut_short_while_it_is_sent_is_an_error(path):
     messages = grown(path, CONTENT * 100)
     view = messages.slice(0, len(CONTENT) * 100)
@@ -270,6 +272,7 @@ def test_a_full_disk_has_its_own_error(path, monkeypatch):
         messages.append(1, b"x")
 
 
+@pytest.mark.engine
 def test_threads_append_one_after_the_other(path):
     messages = grown(path)
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.metaq import MessageStoreManager, MetaClient, MetaServer
 
@@ -41,8 +42,29 @@ async def send(writer, data, rng):
         writer.write(data[at : at + size])
         await writer.drain()
         at += size
-    if rng.random() < 0.7:
+    ends = rng.random() < 0.7
+    if ends:
         writer.write_eof()
+    return ends
+
+
+async def take_turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def read(reader, sending, size=-1):
+    """Read what comes next, or what comes before all was sent by who does not end his side."""
+    reading = asyncio.create_task(reader.read(size))
+    try:
+        await take_turns(5)
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.wait({reading, sending}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() or (size < 0 and await sending):
+                await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def visit(host, port, rng):
@@ -54,14 +76,13 @@ async def visit(host, port, rng):
     mood = rng.random()
     try:
         if mood < 0.2:
-            await asyncio.sleep(0.01)
+            await take_turns(20)
         elif mood < 0.4:
             for _ in range(20):
-                await asyncio.wait_for(reader.read(1000), 0.2)
-                await asyncio.sleep(0.002)
+                await read(reader, sending, 1000)
         else:
-            await asyncio.wait_for(reader.read(-1), 1)
-    except (OSError, TimeoutError):
+            await read(reader, sending)
+    except OSError:
         pass
     finally:
         sending.cancel()
@@ -77,9 +98,9 @@ def test_every_connection_ends_and_the_server_goes_on(config, rng, caplog):
             host, port = await server.start()
             for _ in range(6):
                 await asyncio.gather(*(visit(host, port, rng) for _ in range(20)))
-            async with asyncio.timeout(10):
-                while server.processor.stats.connections:
-                    await asyncio.sleep(0.01)
+            await until_async(
+                lambda: not server.processor.stats.connections, "the end of every connection"
+            )
             async with MetaClient(host, port) as client:
                 await client.put("t", b"still here", partition=0)
             await server.stop()

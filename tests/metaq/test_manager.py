@@ -5,8 +5,10 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from patience import TIMEOUT_S, until
 
 from rmqcore.errors import CorruptStoreError, StoreClosedError, StoreLockedError
 from rmqcore.metaq import (
@@ -36,11 +38,22 @@ def open_manager(config):
         manager.close()
 
 
-def wait_until(condition, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def pass_an_hour(monkeypatch):
+    """`pass_an_hour(manager)`: for its schedule an hour passes at once."""
+    clock = SimpleNamespace(ahead_s=0.0)
+    clock.monotonic = lambda: time.monotonic() + clock.ahead_s
+    monkeypatch.setattr("rmqcore.metaq.schedule.time", clock)
+
+    def passes(manager):
+        clock.ahead_s += HOUR_MS / 1000
+        with manager._schedule._changed:
+            manager._schedule._changed.notify()
+
+    return passes
 
 
 def test_partitions_are_created_once_and_found_again(open_manager):
@@ -148,13 +161,17 @@ def test_a_closed_manager_creates_nothing(open_manager):
         manager.get_or_create("t", 0)
 
 
-def test_the_interval_flushes_without_another_append(open_manager):
-    store = open_manager(unflush_interval_ms=20).get_or_create("t", 0)
+def test_the_interval_flushes_without_another_append(open_manager, pass_an_hour):
+    manager = open_manager(unflush_interval_ms=HOUR_MS)
+    store = manager.get_or_create("t", 0)
     store.append(1, b"x")
     assert store.max_offset == 0
-    wait_until(lambda: store.max_offset == 21)
+    pass_an_hour(manager)
+    until(lambda: store.max_offset == 21, "the first flush")
     store.append(2, b"x")
-    wait_until(lambda: store.max_offset == 42)
+    assert store.max_offset == 21
+    pass_an_hour(manager)
+    until(lambda: store.max_offset == 42, "the second flush")
 
 
 def test_nothing_is_scheduled_while_nothing_is_unflushed(open_manager):
@@ -162,7 +179,19 @@ def test_nothing_is_scheduled_while_nothing_is_unflushed(open_manager):
     store = manager.get_or_create("t", 0)
     assert manager._schedule.flush_intervals() == set()
     store.append(1, b"x")
-    wait_until(lambda: store.max_offset == 21 and manager._schedule.flush_intervals() == set())
+    until(
+        lambda: store.max_offset == 21 and manager._schedule.flush_intervals() == set(),
+        "the flush and the end of its interval",
+    )
+
+
+def test_an_idle_broker_wakes_to_look_at_its_clock_alone(open_manager):
+    manager = open_manager(unflush_interval_ms=1, unflush_threshold=0)
+    manager.get_or_create("t", 0).append(1, b"x")
+    until(lambda: manager._schedule.flush_intervals() == set(), "the end of the flush interval")
+    next_job = min(manager._schedule.next_runs().values())
+    manager._schedule._now = lambda: next_job - timedelta(hours=1)
+    assert manager._schedule._seconds_left() == 600
 
 
 def cpu_s(threads):
@@ -174,7 +203,8 @@ def cpu_s(threads):
     return used_ns / 1e9
 
 
-def test_an_idle_broker_uses_no_cpu(open_manager):
+@pytest.mark.measure
+def test_an_idle_broker_uses_no_cpu(open_manager, figure):
     others = set(threading.enumerate())
     manager = open_manager(unflush_interval_ms=1, unflush_threshold=0)
     manager.get_or_create("t", 0).append(1, b"x")
@@ -184,30 +214,32 @@ def test_an_idle_broker_uses_no_cpu(open_manager):
     assert mine
     before = cpu_s(mine)
     time.sleep(0.5)
-    assert cpu_s(mine) - before < 0.005
+    figure("processor time of half a second", cpu_s(mine) - before, "s", at_most=0.005)
 
 
-def test_a_shorter_interval_counts_for_what_waits(tmp_path):
+def test_a_shorter_interval_counts_for_what_waits(tmp_path, pass_an_hour):
     path = tmp_path / "server.ini"
 
     def text(interval):
         return (
             "[system]\nbrokerId=0\nnumPartitions=1\nunflushThreshold=1000\n"
-            "unflushInterval=3600000\nmaxSegmentSize=1000000\nmaxTransferSize=1000\n"
+            f"unflushInterval={2 * HOUR_MS}\nmaxSegmentSize=1000000\nmaxTransferSize=1000\n"
             f"dataPath={tmp_path}/meta\n"
             f"[topic=t]\nunflushInterval={interval}\n"
         )
 
-    path.write_text(text(3_600_000))
+    path.write_text(text(2 * HOUR_MS))
     config = MetaConfig.from_file(path)
     with MessageStoreManager(config) as manager:
         store = manager.get_or_create("t", 0)
         store.append(1, b"x")
-        path.write_text(text(20))
+        path.write_text(text(HOUR_MS))
         os.utime(path, (1, 1))
         assert config.reload()
-        assert manager._schedule.flush_intervals() == {20}
-        wait_until(lambda: store.max_offset == 21)
+        assert manager._schedule.flush_intervals() == {HOUR_MS}
+        assert store.max_offset == 0
+        pass_an_hour(manager)
+        until(lambda: store.max_offset == 21, "the flush")
 
 
 def test_a_topic_that_left_takes_no_new_partitions_and_keeps_its_old(open_manager, config):
@@ -270,26 +302,27 @@ def test_a_cron_job_runs_at_its_time_and_again():
     for _ in range(2):
         moment[0] += timedelta(seconds=1)
         schedule.set_jobs({"0 0 6 * * ?"})
-        assert ran.acquire(timeout=5)
+        assert ran.acquire(timeout=TIMEOUT_S)
         moment[0] += timedelta(days=1, seconds=-1)
     schedule.stop()
     assert [run[1].hour for run in runs] == [6, 6]
 
 
 def test_a_job_that_fails_does_not_end_the_schedule(caplog):
-    done = threading.Event()
+    failed, done = threading.Event(), threading.Event()
 
     def flush(interval_ms):
         if interval_ms == 1:
+            failed.set()
             raise OSError(5, "Input/output error")
         done.set()
 
     schedule = Schedule(flush, lambda _: None)
     schedule.start()
     schedule.flush_within(1)
-    time.sleep(0.05)
+    assert failed.wait(TIMEOUT_S)
     schedule.flush_within(2)
-    assert done.wait(5)
+    assert done.wait(TIMEOUT_S)
     schedule.stop()
     assert "Input/output error" in caplog.text
 

@@ -1,21 +1,24 @@
 """Partitions become queues: in order, complete, resumable, verified."""
 
+import itertools
 import json
+import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metaq.forks import in_fork
+from typer.testing import CliRunner
 
 from reference import metaq as reference
 from rmqcore import open_store
+from rmqcore.cli.metaq import app
 from rmqcore.errors import CorruptStoreError, StoreNotFoundError
 from rmqcore.metaq import Hole, Message, MessageStoreManager, MetaConfig, SystemConfig
 from rmqcore.transfer.metaq import MigrationError, migrate, target_topic, to_rocketmq, to_row
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.engine
 
 ATTRIBUTES = [None, "", "attr", "ümläut", "a\1b", "\2", "long " * 4000, "a=b;c", " "]
 
@@ -99,25 +102,19 @@ def test_again_moves_only_what_is_new(tmp_path):
     assert third[0].sha256 != first[0].sha256
 
 
-MIGRATOR = """
-import os, signal, sys
-from rmqcore.transfer.metaq import migrate
-left = int(sys.argv[3])
-def progress(*_):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-migrate(sys.argv[1], sys.argv[2], progress=progress)
-"""
-
-
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("batches", [1, 2, 3])
 def test_a_killed_migration_goes_on_where_it_stopped(tmp_path, batches):
     fill(tmp_path / "metaq", count=400)
-    folders = [str(tmp_path / "metaq"), str(tmp_path / "rocketmq")]
-    killed = subprocess.run([sys.executable, "-c", MIGRATOR, *folders, str(batches)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    folders = [tmp_path / "metaq", tmp_path / "rocketmq"]
+    left = itertools.count(batches, -1)
+
+    def progress(*_):
+        if next(left) <= 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_fork(lambda: migrate(*folders, progress=progress)) == -signal.SIGKILL
     reports = migrate(*folders)
     assert all(report.messages == 400 for report in reports)
     assert 0 < sum(report.moved for report in reports) < 1600
@@ -183,15 +180,10 @@ def test_a_source_that_deletes_old_segments_meanwhile(tmp_path):
     assert reports[0].messages < reports[1].messages == 300
 
 
+@pytest.mark.process
 def test_the_demonstration(tmp_path):
-    code = (
-        "from rmqcore.cli.metaq import app\n"
-        f"app(['demo', {str(tmp_path)!r}, '--messages', '3000', '--json'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["demo", str(tmp_path), "--messages", "3000", "--json"])
+    assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["acknowledged"] >= 3000
     assert (result["lost"], result["found_by_id"]) == (0, True)
@@ -207,11 +199,10 @@ def test_a_malformed_attribute_stops_neither_cat_nor_the_migration(tmp_path, siz
     folder.mkdir(parents=True)
     rows = [(1, b"before", 0), (2, size, 1), (3, b"behind", 0)]
     (folder / f"{0:020d}.meta").write_bytes(b"".join(reference.encode(*row) for row in rows))
-    command = [sys.executable, "-m", "rmqcore", "metaq", "cat", tmp_path / "metaq", "t", "0"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    assert done.stdout == b"before\n" + size + b"\nbehind\n"
-    assert done.stderr.decode() == "26: no attribute where the flag promises one\n"
-    assert done.returncode == 1
+    done = CliRunner().invoke(app, ["cat", str(tmp_path / "metaq"), "t", "0"])
+    assert done.stdout_bytes == b"before\n" + size + b"\nbehind\n"
+    assert done.stderr == "26: no attribute where the flag promises one\n"
+    assert done.exit_code == 1
     (report,) = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
     assert (report.messages, report.moved, report.left_behind) == (3, 3, 0)
     assert migrate(tmp_path / "metaq", tmp_path / "rocketmq")[0].moved == 0

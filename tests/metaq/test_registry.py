@@ -2,10 +2,10 @@
 
 import asyncio
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
+from patience import until
 
 from rmqcore.errors import ConfigError
 from rmqcore.metaq import (
@@ -71,7 +71,11 @@ class Tree:
         pass
 
     def own(self):
-        return {p: t.decode() for p, (t, owner) in self.nodes.items() if owner}
+        # a copy: the registry's thread may go on
+        return {p: t.decode() for p, (t, owner) in dict(self.nodes).items() if owner}
+
+    def owners(self):
+        return {owner for _, owner in dict(self.nodes).values() if owner}
 
 
 @pytest.fixture
@@ -90,13 +94,6 @@ def config(tmp_path):
         TopicConfig.of("any*", system, num_partitions=2),
     ]
     return MetaConfig(system, topics, ZkConfig(zk_connect="localhost:2181"))
-
-
-def until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 PUB = "/meta/brokers/topics-pub"
@@ -122,9 +119,12 @@ def test_a_broker_and_its_topics_are_found_and_gone_when_it_stops(tree, config):
         assert tree.own() == EXPECTED
         assert tree.get("/meta/brokers/ids/0")[0] == b"meta://h:1"
         manager.get_or_create("anything", 1)
-        until(lambda: f"{SUB}/anything/0-m" in tree.nodes)
+        until(lambda: f"{SUB}/anything/0-m" in tree.nodes, "the new topic")
         config.set_config_file_checksum(5)
-        until(lambda: tree.get("/meta/brokers/ids/0/master_config_checksum")[0] == b"5")
+        until(
+            lambda: tree.get("/meta/brokers/ids/0/master_config_checksum")[0] == b"5",
+            "the new checksum",
+        )
         registry.close()
         assert tree.own() == {}
         assert manager.topic_listeners == []
@@ -134,8 +134,8 @@ def test_a_lost_session_registers_everything_again(tree, config):
     with MessageStoreManager(config) as manager:
         registry = Registry(manager, "h", 1)
         tree.lose(2)
-        until(lambda: tree.own() == EXPECTED)
-        assert {owner for _, owner in tree.nodes.values() if owner} == {2}
+        until(lambda: tree.own() == EXPECTED, "the nodes again")
+        assert tree.owners() == {2}
         registry.close()
 
 
@@ -152,8 +152,8 @@ def test_what_keeps_failing_is_said_once_and_tried_again(tree, config, caplog, m
         with monkeypatch.context() as patch:
             patch.setattr(tree, "create", refuses)
             tree.lose(2)
-            until(lambda: len(tries) > 5)
-        until(lambda: tree.own() == EXPECTED)
+            until(lambda: len(tries) > 5, "six tries")
+        until(lambda: tree.own() == EXPECTED, "the nodes again")
         registry.close()
     assert len(caplog.records) == 1
     assert "no quorum" in caplog.text
@@ -167,7 +167,7 @@ def test_nodes_of_its_own_session_before_give_way(tree, config):
     with MessageStoreManager(config) as manager:
         registry = Registry(manager, "h", 1)
         assert tree.own() == EXPECTED
-        assert {owner for _, owner in tree.nodes.values() if owner} == {1}
+        assert tree.owners() == {1}
         registry.close()
 
 
@@ -188,7 +188,7 @@ def test_a_server_registers_where_it_listens(tree, config):
             assert tree.own()["/meta/brokers/ids/0/master"] == f"meta://{host}:{port}"
             async with MetaClient(host, port) as client:
                 await client.put("anyone", b"x")
-            until(lambda: f"{PUB}/anyone/0-m" in tree.nodes)
+            until(lambda: f"{PUB}/anyone/0-m" in tree.nodes, "the new topic")
             await server.stop()
             assert tree.own() == {}
 

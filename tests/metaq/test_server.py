@@ -7,6 +7,7 @@ import resource
 import socket
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 from reference import metaq as reference
 from rmqcore.metaq import (
@@ -35,7 +36,7 @@ def serve(config, tmp_path):
                 server = MetaServer(manager, port=0, **options)
                 host, port = await server.start()
                 try:
-                    return await asyncio.wait_for(test(server, host, port), 30)
+                    return await asyncio.wait_for(test(server, host, port), 2 * TIMEOUT_S)
                 finally:
                     await server.stop()
 
@@ -318,8 +319,22 @@ def test_a_random_partition_is_one_that_is_open(serve):
     serve(test)
 
 
-def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog):
+def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog, monkeypatch):
+    monkeypatch.setattr("rmqcore.metaq.server._RETRY_S", 0.01)
+    refused = []
+
     async def test(_server, host, port):
+        loop = asyncio.get_running_loop()
+        sock_accept = loop.sock_accept
+
+        async def accept(listener):
+            try:
+                return await sock_accept(listener)
+            except OSError as error:
+                refused.append(error)
+                raise
+
+        monkeypatch.setattr(loop, "sock_accept", accept)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         reader, writer = await asyncio.open_connection(host, port)
         waiting = socket.socket()
@@ -330,7 +345,7 @@ def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog):
                 while True:
                     held.append(os.dup(0))
             waiting.connect((host, port))
-            await asyncio.sleep(0.6)
+            await until_async(lambda: len(refused) > 2, "three refusals of the system")
             writer.write(b"version 1\r\n")
             assert (await reader.readuntil(b"\r\n")).startswith(b"result 200 ")
             for fd in held:
@@ -378,8 +393,9 @@ def test_a_reply_that_is_cut_off_ends_its_connection(serve, monkeypatch, caplog)
         with contextlib.suppress(ConnectionError):
             assert b"result 200 5 2" not in await reader.read(-1)
         writer.close()
-        while server.processor.stats.connections:
-            await asyncio.sleep(0.01)
+        await until_async(
+            lambda: not server.processor.stats.connections, "the end of the connection"
+        )
 
     serve(test)
     assert "a reply was cut off: AttributeError('surprise')" in caplog.text

@@ -66,6 +66,7 @@ def test_each_damage_has_its_place(damaged, at):
     assert (str(caught.value.path), caught.value.phy_offset) == ("journal", at)
 
 
+@pytest.mark.engine
 def test_replay_restores_what_a_partition_lost_and_nothing_else(config):
     rows = {"t-0": [(1, b"kept", 0)], "t-1": [(2, b"lost", 0), (3, b"too", 0)]}
     with MessageStoreManager(config(num_partitions=2, unflush_threshold=0)) as manager:
