@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from patience import TIMEOUT_S
 from typer.testing import CliRunner
 
 from rmqcore import open_store
@@ -52,7 +53,11 @@ def rmqcore_process():
 
     def run(*words, stdin=b""):
         done = subprocess.run(
-            [*COMMAND, *map(str, words)], input=stdin, capture_output=True, timeout=120, check=False
+            [*COMMAND, *map(str, words)],
+            input=stdin,
+            capture_output=True,
+            timeout=2 * TIMEOUT_S,
+            check=False,
         )
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -3,8 +3,11 @@
 import re
 
 import pytest
+from client.conftest import patient  # noqa: F401 - a fixture: waits for answers
+from patience import TIMEOUT_S, until
 
 from rmqcore.cli.failures import ExitCode
+from rmqcore.client.blocking import Consumer
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.engine
@@ -30,11 +33,19 @@ def topic(remote, rocketmq_topic):  # noqa: F811 - the fixture
     return rocketmq_topic
 
 
-def test_what_was_produced_is_consumed(remote, topic):
+def test_what_was_produced_is_consumed(remote, topic, monkeypatch):
     group = "G1-" + topic[-12:]
     words = ("consume", topic, "-g", group, "--start", "first")
     assert remote(*words, "--count", 2).stdout == "a\nb\n"
-    (last,) = remote(*words, "--idle", 1, "--json").json_lines
+    with monkeypatch.context() as patch:
+        first = [TIMEOUT_S]
+        receive = Consumer.receive
+
+        def patient_at_first(consumer, timeout_s):
+            return receive(consumer, first.pop() if first else timeout_s)
+
+        patch.setattr(Consumer, "receive", patient_at_first)
+        (last,) = remote(*words, "--idle", 0.2, "--json").json_lines
     assert last["body"] == "c"
     assert last["properties"]["p"] == "1"
     nothing = remote(*words, "--idle", 0.2)
@@ -46,7 +57,9 @@ def test_what_was_produced_is_consumed(remote, topic):
 
 def test_topics_are_listed_and_measured(remote, topic):
     assert topic in remote("admin", "topicList").stdout.splitlines()
-    (row,) = remote("admin", "topicStatus", "-t", topic, "--json").json
+    words = ("admin", "topicStatus", "-t", topic, "--json")
+    until(lambda: remote(*words).json[0]["max_offset"] == 3, "all three in the queue")
+    (row,) = remote(*words).json
     assert (row["topic"], row["queue_id"], row["max_offset"]) == (topic, 0, 3)
     (route,) = remote("admin", "topicRoute", "-t", topic, "--json").json
     assert (route["broker_name"], route["read_queues"]) == ("broker-a", 1)
@@ -79,9 +92,11 @@ def test_messages_are_found(remote, topic):
     (sent,) = remote("produce", topic, "needle", "--key", "n", "--json").json_lines
     words = ("admin", "queryMsgById", "-i", sent["offset_message_id"])
     assert remote(*words).stdout == "needle\n"
+    by_key = ("admin", "queryMsgByKey", "-t", topic, "-k", "n")
+    until(lambda: remote(*by_key).exit_code == 0, "the message in the index")
+    assert remote(*by_key).stdout == "needle\n"
     words = ("admin", "queryMsgByUniqueKey", "-t", topic, "-i", sent["message_id"])
     assert remote(*words).stdout == "needle\n"
-    assert remote("admin", "queryMsgByKey", "-t", topic, "-k", "n").stdout == "needle\n"
     none = remote("admin", "queryMsgByKey", "-t", topic, "-k", "none")
     assert none.exit_code == ExitCode.FINDINGS
     assert none.stderr == f"{topic} has no message with none\n"

@@ -4,6 +4,8 @@ import json
 from subprocess import CompletedProcess
 
 import pytest
+from client.conftest import patient  # noqa: F401 - a fixture: waits for answers
+from patience import TIMEOUT_S
 
 from rmqcore import open_store
 from rmqcore.cli.demo import pipeline, steps
@@ -26,6 +28,11 @@ NAMES = [
     "verify",
     "broker",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    monkeypatch.setattr(steps, "_RECEIVE_TIMEOUT_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -116,8 +123,18 @@ def test_a_broker_that_loses_a_message_is_seen(demo, monkeypatch):
             if keys != demo.sample[1].key:
                 super().send(topic, body, keys=keys, **settings)
 
+    class Waiting(steps.Consumer):
+        """Waits for the two that come, and a moment for the one that does not."""
+
+        taken = 0
+
+        def receive(self, timeout_s=None):
+            message = super().receive(TIMEOUT_S if self.taken < 2 else 0.1)
+            self.taken += 1
+            return message
+
     monkeypatch.setattr(steps, "Producer", Losing)
-    monkeypatch.setattr(steps, "_RECEIVE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(steps, "Consumer", Waiting)
     demo.sample = demo.sample[:3]
     seen = steps.broker(demo)
     assert not seen.ok

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from client.patient import PATIENT
+from patience import TIMEOUT_S
 
 from rmqcore.cli.serve import NAMESRV_PORT
 from rmqcore.testing import rocketmq_broker  # noqa: F401 - a fixture
@@ -24,7 +26,12 @@ SAID = {
 
 def run(*words, cwd):
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, cwd=cwd, timeout=120, check=False
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=2 * TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -63,7 +70,9 @@ def test_the_consumer_of_the_readme_goes_on_where_it_was(tmp_path):
 def test_the_client_of_the_readme_exchanges_a_message(rocketmq_broker, tmp_path):  # noqa: F811
     (code,) = re.findall(r"```python\n(from rmqcore.client.*?)```", README, re.DOTALL)
     addressed = code.replace("127.0.0.1:9876", rocketmq_broker.namesrv_addr)
-    assert run("-W", "error", "-c", addressed, cwd=tmp_path) == "SEND_OK\nb'from Python'\n"
+    assert (
+        run("-W", "error", "-c", PATIENT + addressed, cwd=tmp_path) == "SEND_OK\nb'from Python'\n"
+    )
 
 
 def test_the_clients_of_the_readme_have_ten_lines_and_one_address():

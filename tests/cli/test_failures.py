@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from cli.conftest import Outcome
 
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
@@ -96,13 +97,21 @@ def test_with_json_an_error_is_a_json_object(rmqcore, tmp_path):
     assert facts["exit_code"] == outcome.exit_code == ExitCode.STORE
 
 
-def test_the_process_ends_with_the_same_codes_and_no_traceback(rmqcore_process, store, tmp_path):
-    assert rmqcore_process("cat", store, "Letters").exit_code == 0
+def test_the_process_ends_with_the_same_codes_and_no_traceback(
+    rmqcore_process, store, tmp_path, monkeypatch
+):
     outcome = rmqcore_process("cat", tmp_path / "none")
     assert outcome.exit_code == ExitCode.STORE
     one_line(outcome)
-    assert rmqcore_process("cat").exit_code == ExitCode.USAGE
-    assert rmqcore_process("query", store, "--key", "none").exit_code == ExitCode.FINDINGS
+    for words, code in (
+        (["cat", store, "Letters"], 0),
+        (["cat"], ExitCode.USAGE),
+        (["query", store, "--key", "none"], ExitCode.FINDINGS),
+    ):
+        monkeypatch.setattr(sys, "argv", ["rmqcore", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        assert ended.value.code == code
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -111,32 +120,46 @@ def test_no_permission_ends_with_5(rmqcore, store):
     assert rmqcore("stat", store).exit_code == ExitCode.SYSTEM
 
 
-def run_without(package, *words):
-    script = (
-        "import importlib.util, sys\n"
-        "real = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda n, *a: None if n == {package!r} else real(n, *a)\n"
-        "from rmqcore.cli.main import run\n"
-        f"sys.argv = ['rmqcore', *{words!r}]\n"
-        "run()\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+#: runs commands one after the other, as if some packages were not there
+WITHOUT = """
+import contextlib, importlib.util, io, json, sys
+packages, commands = json.loads(sys.argv[1])
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in packages else real(name, *more)
+from rmqcore.cli.main import run
+answers = []
+for words in commands:
+    sys.argv, code, out, err = ["rmqcore", *words], 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            run()
+        except SystemExit as ended:
+            code = ended.code
+    answers.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(answers))
+"""
+
+
+def run_without(packages, *commands):
+    """Run commands in a process that lacks packages; returns the outcome of each."""
+    asked = json.dumps([packages, commands])
+    done = subprocess.run([sys.executable, "-c", WITHOUT, asked], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [Outcome(*answer) for answer in json.loads(done.stdout)]
 
 
 def test_without_the_extra_the_command_says_what_to_install():
-    done = run_without("typer", "stat")
-    assert done.returncode == ExitCode.USAGE
-    assert done.stderr == ("rmqcore: the command line needs typer: pip install 'rmqcore[cli]'\n")
+    (stat,) = run_without(["typer"], ["stat"])
+    assert stat.exit_code == ExitCode.USAGE
+    assert stat.stderr == ("rmqcore: the command line needs typer: pip install 'rmqcore[cli]'\n")
 
 
 def test_without_cronsim_only_metaq_is_missing():
-    done = run_without("cronsim", "metaq")
-    assert done.returncode == ExitCode.USAGE
-    assert "pip install 'rmqcore[metaq]'" in done.stderr
-    assert "pip install 'rmqcore[metaq]'" in run_without("cronsim", "--help").stdout
-    assert run_without("cronsim", "--version").returncode == 0
+    metaq, help_text, version = run_without(["cronsim"], ["metaq"], ["--help"], ["--version"])
+    assert metaq.exit_code == ExitCode.USAGE
+    assert "pip install 'rmqcore[metaq]'" in metaq.stderr
+    assert "pip install 'rmqcore[metaq]'" in help_text.stdout
+    assert version.exit_code == 0
 
 
 def test_the_installed_version_is_printed(rmqcore_process):

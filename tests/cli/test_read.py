@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore import open_store
 
@@ -95,7 +96,7 @@ def test_cat_into_a_pipe_that_closes_says_nothing(tmp_path):
         assert process.stdout.readline() == b"x" * 100 + b"\n"
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) == 141
+        assert process.wait(TIMEOUT_S) == 141
 
 
 @pytest.mark.parametrize("words", [["--help"], ["cat", "--help"]])
@@ -132,7 +133,7 @@ def test_tail_of_an_empty_store_and_of_no_messages_prints_nothing(rmqcore, store
 
 @contextlib.contextmanager
 def follow(store, *words):
-    """Let `tail -f` run beside the test, a minute at most."""
+    """Let `tail -f` run beside the test, some minutes at most."""
     process = subprocess.Popen(
         [*COMMAND, "tail", str(store), "-f", "--interval", "10", *words],
         stdout=subprocess.PIPE,
@@ -140,7 +141,7 @@ def follow(store, *words):
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - alone
     )
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(3 * TIMEOUT_S, process.kill)
     watchdog.start()
     with process:
         try:
@@ -189,5 +190,5 @@ def test_interrupting_tail_ends_it_with_130_and_one_line(store):
     with follow(store, "Letters", "-n", "1") as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(TIMEOUT_S) == 130
         assert process.stderr.read() == "rmqcore: interrupted\n"

@@ -8,10 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from cli.test_failures import run_without
+from patience import TIMEOUT_S, until
 
 from rmqcore import open_store
 from rmqcore.cli.failures import ExitCode
@@ -67,13 +67,12 @@ def test_an_unknown_topic_or_queue_is_named(rmqcore, store, tmp_path, monkeypatc
 
 
 def test_extras_that_are_missing_are_named_whatever_was_asked():
-    for package, extra, words in (
-        ("cronsim", "metaq", ["metaq", "serve", "x.ini", "--port", "1"]),
-        ("pyspark", "spark", ["spark", "audit", "STORE", "--help"]),
+    commands = ["metaq", "serve", "x.ini", "--port", "1"], ["spark", "audit", "STORE", "--help"]
+    for outcome, extra in zip(
+        run_without(["cronsim", "pyspark"], *commands), ("metaq", "spark"), strict=True
     ):
-        done = run_without(package, *words)
-        assert done.returncode == ExitCode.USAGE
-        assert done.stderr == f"rmqcore: {extra} needs pip install 'rmqcore[{extra}]'\n"
+        assert outcome.exit_code == ExitCode.USAGE
+        assert outcome.stderr == f"rmqcore: {extra} needs pip install 'rmqcore[{extra}]'\n"
 
 
 def test_help_shows_what_stands_in_brackets(rmqcore):
@@ -95,13 +94,11 @@ def test_sigterm_ends_a_writer_as_ctrl_c_does(store_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         writer.stdin.write(b"one\ntwo\n" * 50_000)
         writer.stdin.flush()
-        until = time.monotonic() + 30
-        while not (store_path / "abort").exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        # the pipe holds the last of them: the others have been read
+        until((store_path / "abort").exists, "the open store")
         writer.send_signal(signal.SIGTERM)
         stderr = writer.stderr.read()
-        assert writer.wait(30) == ExitCode.INTERRUPTED
+        assert writer.wait(TIMEOUT_S) == ExitCode.INTERRUPTED
     assert stderr.endswith(b"rmqcore: interrupted\n")
     assert b"Traceback" not in stderr
     assert not (store_path / "abort").exists()
