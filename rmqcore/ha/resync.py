@@ -212,8 +212,8 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
     sock = await connect(address, _CONNECT_TIMEOUT_S)
     reporting = loop.create_task(_report(sock, offset))
     try:
-        frames, idle, since = FrameReader(1), 0, loop.time()
-        while idle < _IDLE_MAX or loop.time() - since < QUIET_S:
+        frames, idle, since = FrameReader(1), 0, time.monotonic()
+        while idle < _IDLE_MAX or time.monotonic() - since < QUIET_S:
             try:
                 async with asyncio.timeout(_SILENCE_S):
                     size = await loop.sock_recv_into(sock, frames.free)
@@ -226,7 +226,7 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
                 offset = begin + len(body)
                 yield begin, bytes(body)
                 idle = 0 if body else idle + 1
-                since = loop.time() if body else since
+                since = time.monotonic() if body else since
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
@@ -266,7 +266,7 @@ async def fetch(
         start = await _first_sent(address, 0, OFFSET_MAX, log.log_file_size)
     if start is None:
         return 0
-    loop, grows_since = asyncio.get_running_loop(), None
+    grows_since: float | None = None
     async with aclosing(_sent_from(address, start)) as sent:
         async for offset, data in sent:
             if not data:
@@ -277,8 +277,8 @@ async def fetch(
                 log.append_data(data, offset)
             progress(offset + len(data) - start)
             if grows_since is None or len(data) >= _BATCH:
-                grows_since = loop.time()
-            elif loop.time() - grows_since >= _GROWS_S:
+                grows_since = time.monotonic()
+            elif time.monotonic() - grows_since >= _GROWS_S:
                 break
     return log.drop_partial() - (0 if start == _FIRST else start)
 

@@ -69,6 +69,10 @@ cdef class LogEnd:
             PyThread_free_lock(self.woken)
         free(self.part)
 
+    def __sizeof__(self):
+        """What it takes in memory: with the room for a part of a record."""
+        return object.__sizeof__(self) + self.part_room
+
     cdef int64_t timestamp(self) noexcept nogil:
         cdef int64_t now = self.fixed_time_ms if self.fixed_time_ms else wall_clock_ms()
         if now < self.last_timestamp and self.last_timestamp - now < CLOCK_STEP_BACK_MAX_MS:
