@@ -301,6 +301,9 @@ class HAClient:
                     f"{appended}: it has lost its end, or the log is another's. "
                     "`rmqcore ha resync` leads back"
                 )
+            if self._unsure and expected >= appended:
+                # before it is reported: who has heard so may take it for noted
+                await self._note_compared()
             # what is here already counts when the master's bytes are the same
             reached = min(expected, appended)
             if reached > self._reported:
@@ -309,8 +312,6 @@ class HAClient:
             if 0 < appended <= expected and (self._idle or appended > had):
                 # all was compared, and the master has nothing else or is gone on with
                 self.problem = self._told = None
-            if self._unsure and expected >= appended:
-                await self._note_compared()
 
     def _has_nothing(self) -> bool:
         """Whether the master has said for long enough that it has nothing to send."""
@@ -319,7 +320,7 @@ class HAClient:
     async def _note_compared(self) -> None:
         self._unsure = False
         try:
-            await asyncio.to_thread(self._store.note_compared)
+            await _to_the_end(asyncio.to_thread(self._store.note_compared))
         except OSError as error:
             logger.warning("the log is compared again after the next start: %s", error)
 
@@ -418,3 +419,6 @@ async def _to_the_end(work: Awaitable[None]) -> None:
         await asyncio.shield(task)
     finally:
         await asyncio.wait([task])
+        if not task.cancelled():
+            # who was cancelled meanwhile does not hear of it, nor does the loop's log
+            task.exception()
