@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ha.pair import TIMEOUT_S
+from patience import until_async
 
 from crash.fault_disk import FaultDisk
 from rmqcore import open_store
@@ -275,14 +275,16 @@ class Scenario:
     """One seed: brokers, load, faults, and what has to hold in the end."""
 
     def __init__(self, path, seed, network, names_port, master_port, slave_port):
-        self.path, self.draw = path, random.Random(seed)
+        self.path, self.seed = path, seed
+        # the load draws as often as it comes to: what befalls them is the seed's all the same
+        self._sizes = random.Random(seed)
         self.network = network(seed)
         self.ports = {"names": names_port, "master": master_port, "slave": slave_port}
         self.stores = {"master": path / "master-0", "slave": path / "slave-0"}
         self.processes, self.lives = {}, 0
         self.replicated, self.answers, self.without_power = set(), {}, None
         self.client, self.numbers, self.loading = RemotingClient(), iter(range(10**9)), True
-        self.said = []
+        self.said, self.slave_told = [], {}
 
     def address(self, who):
         return f"{self.network.hosts[who]}:{self.ports[who]}"
@@ -307,7 +309,7 @@ class Scenario:
             if slave:
                 properties["haMasterAddress"] = f"{self.network.hosts['master']}:{self.way}"
             self.lives += 1
-            lost, seed = self.path / f"{who}-{self.lives}", self.draw.random()
+            lost, seed = self.path / f"{who}-{self.lives}", f"{self.seed} {self.lives}"
             store = self.stores[who]
 
             async def serve(ready, told):
@@ -326,6 +328,7 @@ class Scenario:
 
     async def run(self, count):
         """Let so many faults befall them, and check."""
+        plan = self._plan(count)
         self.way = await self.network.start(self.ports["master"] + 1)
         loaders = []
         try:
@@ -333,20 +336,13 @@ class Scenario:
                 await self.start(who)
             loaders = [asyncio.create_task(self._load()) for _ in range(LOADERS)]
             await self.in_step()
-            # each kind in turn, in an order of the seed's
-            kinds = [*self.network.kinds, "kill", "kill", "power", "power"]
-            plan = []
-            while len(plan) < count:
-                plan += self.draw.sample(kinds, len(kinds))
-            for kind in plan[:count]:
-                await self._befall(kind)
+            for fault in plan:
+                await self._befall(*fault)
             await self.in_step()
             # what is on its way arrives before the logs are compared
             self.loading = False
             await asyncio.gather(*loaders)
-            async with asyncio.timeout(TIMEOUT_S):
-                while not await self._have_the_same():
-                    await asyncio.sleep(0.01)
+            await until_async(self._have_the_same, "the slave has all of the log")
             for who in ("slave", "master"):
                 await self.end(who, b"q")
         finally:
@@ -359,12 +355,22 @@ class Scenario:
             await self.network.stop()
         self._check()
 
-    async def _befall(self, kind):
-        who, seconds = self.draw.choice(["master", "slave"]), self.draw.uniform(0.02, 0.3)
+    def _plan(self, count):
+        """So many faults, each kind in turn, in an order of the seed's: what, to whom, how long."""
+        draw, kinds = random.Random(self.seed), []
+        while len(kinds) < count:
+            each = [*self.network.kinds, "kill", "kill", "power", "power"]
+            kinds += draw.sample(each, len(each))
+        return [
+            (kind, draw.choice(["master", "slave"]), draw.uniform(0.02, 0.3), draw.uniform(0, 0.05))
+            for kind in kinds[:count]
+        ]
+
+    async def _befall(self, kind, who, seconds, pause):
         self.said.append(f"{kind} {who} {seconds:.3f}")
         if kind in self.network.kinds:
             await getattr(self.network, kind)(seconds)
-            await asyncio.sleep(self.draw.uniform(0, 0.05))
+            await asyncio.sleep(pause)
             return
         # what is on one side's disk only must not be lost on both
         await self.in_step()
@@ -385,7 +391,7 @@ class Scenario:
         for number in self.numbers:
             if not self.loading:
                 return
-            queue, size = number % 2, self.draw.randrange(400)
+            queue, size = number % 2, self._sizes.randrange(400)
             fields = {
                 **{"a": "PG", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue)},
                 **{"f": "0", "g": str(wall_clock_ms()), "h": "0", "i": f"KEYS\x01k{number}\x02"},
@@ -418,15 +424,22 @@ class Scenario:
 
     async def in_step(self):
         """Wait until puts are replicated; lead the master back when it has lost its end."""
-        before, deadline = len(self.replicated), asyncio.get_running_loop().time() + TIMEOUT_S
-        while len(self.replicated) <= before + 2 * LOADERS:
-            told = (await self.status("slave")).get("haClientRuntimeInfo", {})
-            if "resync" in told.get("problem", ""):
-                await self._lead_back()
-                before = len(self.replicated)
-                deadline = asyncio.get_running_loop().time() + TIMEOUT_S
-            assert asyncio.get_running_loop().time() < deadline, self.told(f"slave: {told}")
-            await asyncio.sleep(0.02)
+        while True:
+            wanted = len(self.replicated) + 2 * LOADERS
+            how = await until_async(lambda wanted=wanted: self._come_to(wanted), "replication")
+            if how == "replicated":
+                return
+            await self._lead_back()
+
+    async def _come_to(self, wanted):
+        """Whether more than so many are replicated, or an operator has to help; None: not yet."""
+        if len(self.replicated) > wanted:
+            return "replicated"
+        self.slave_told = (await self.status("slave")).get("haClientRuntimeInfo", {})
+        if "resync" in self.slave_told.get("problem", ""):
+            return "lost"
+        await asyncio.sleep(0.02)
+        return None
 
     async def _lead_back(self):
         """What docs/ha.md tells an operator to do: whoever lost power gets the other's log."""
@@ -446,7 +459,8 @@ class Scenario:
     # ---- in the end
 
     def told(self, what):
-        return f"{what}\n{len(self.replicated)} replicated, {self.answers}, {self.said}"
+        counted = f"{len(self.replicated)} replicated, {self.answers}, {self.said}"
+        return f"{what}\n{counted}, slave: {self.slave_told}"
 
     def _check(self):
         """Both have every message that was acknowledged, the same bytes, and derive the same."""

@@ -2,11 +2,16 @@
 
 import asyncio
 import random
+import time
 from contextlib import asynccontextmanager, contextmanager
 
+from patience import TIMEOUT_S, until_async
+
 from rmqcore import open_store
-from rmqcore.ha import HAClient, HAConfig, HAService
+from rmqcore.ha import HAClient, HAConfig, HAService, connection, resync
+from rmqcore.ha import client as ha_client
 from rmqcore.ha.client import LogRange
+from rmqcore.ha.connection import FlowMonitor
 from rmqcore.ha.frames import HEADER
 
 SMALL = {
@@ -15,8 +20,8 @@ SMALL = {
     "max_hash_slot_num": 100,
     "max_index_num": 400,
 }
-QUICK = {"ha_retry_interval": 10}
-TIMEOUT_S = 60
+#: a peer that other work holds up is not hung up on
+QUICK = {"ha_retry_interval": 10, "ha_housekeeping_interval": 60_000}
 
 
 def config(**settings):
@@ -79,12 +84,66 @@ def files(path):
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
 
 
-async def until(condition, what="it", timeout_s=TIMEOUT_S):
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not (found := condition()):
-        assert asyncio.get_running_loop().time() < deadline, f"not in time: {what}"
-        await asyncio.sleep(0.005)
-    return found
+async def has_all(slave, master):
+    """Wait until a slave has appended all of its master's log."""
+    await until_async(
+        lambda: slave.appended_offset == master.max_phy_offset, "the slave has all of the log"
+    )
+
+
+async def all_gone(service):
+    """Wait until every connection of a master has ended."""
+    await until_async(lambda: not service.connections, "every connection has ended")
+
+
+async def tries(client, count=3):
+    """Let a slave try so many more times; it says what is wrong at every moment of that."""
+    ended, tell = [], client._tell
+    client._tell = lambda *what: ended.append(what) or tell(*what)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            # the first that ends may have begun before
+            while len(ended) <= count:
+                assert client.problem
+                await asyncio.sleep(0)
+    finally:
+        del client._tell
+
+
+class Clock:
+    """The time that both sides of replication go by, in seconds; it stands still by itself."""
+
+    strftime = staticmethod(time.strftime)
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        self._rounds = 0
+        for module in (connection, ha_client, resync):
+            monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(connection, "FlowMonitor", lambda: FlowMonitor(self.monotonic))
+        # how often a master looks at it
+        monkeypatch.setattr(connection, "_LOOK_S", 0.001)
+        wake = connection.HAConnection.wake
+
+        def counted(one):
+            self._rounds += 1
+            wake(one)
+
+        monkeypatch.setattr(connection.HAConnection, "wake", counted)
+
+    def monotonic(self):
+        return self.now
+
+    async def go_on(self, seconds, service):
+        """Let so much time pass, in which every slave's connection looks at the clock."""
+        self.now += seconds
+        wanted = self._rounds + 3
+        await until_async(
+            lambda: self._rounds >= wanted or not service.connections,
+            "the master has looked at the clock",
+        )
+        for _ in range(20):
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -1,14 +1,17 @@
 """Torn transfers, foreign peers, bytes that are no records: closed, told once, nothing written."""
 
 import asyncio
+import contextlib
 import logging
 import mmap
 import os
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from ha.pair import (
+    all_gone,
     derived,
     fill,
     following,
@@ -18,8 +21,8 @@ from ha.pair import (
     peer_master,
     serving,
     slave_store,
-    until,
 )
+from patience import TIMEOUT_S, until_async
 
 from reference.records import encode_blank
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
@@ -74,7 +77,7 @@ def test_a_transfer_that_is_torn_at_any_byte_leaves_whole_frames(tmp_path):
         seen = []
         scripts = [torn_at(cut, store, seen) for cut in range(0, ends[-1] + 1, 5)]
         async with peer_master(*scripts) as port, following(store, port, ha_retry_interval=1):
-            await until(lambda: len(seen) == len(scripts))
+            await until_async(lambda: len(seen) == len(scripts), "each was torn")
         assert store.max_phy_offset > 15 * size
         assert log_bytes(store) == log[: store.max_phy_offset]
 
@@ -103,30 +106,52 @@ def test_an_append_of_any_two_parts_is_an_append_of_the_whole(tmp_path):
         assert tail.last_store_timestamp_ms > 0
 
 
-@pytest.mark.parametrize("ended", ["dropped", "whole"])
-def test_a_long_part_takes_no_memory_when_it_is_over(ended):
-    file_size = 64 << 20
-    with mmap.mmap(-1, file_size) as buffer:
+@contextlib.contextmanager
+def long_part(file_size):
+    """The end of a log that has all but one byte of an end-of-file record, and what it held."""
+    with mmap.mmap(-1, file_size) as buffer, contextlib.ExitStack() as stack:
         tail = LogTail("127.0.0.1:10911", 1 << 20)
         tail.attach(buffer, 0, 0)
+        # a file that is still attached cannot be closed
+        stack.callback(tail.detach)
         tail.follows = True
         blank = encode_blank(file_size).ljust(file_size, b"x")
-        before = own_memory()
+        before = sys.getsizeof(tail), own_memory()
         tail.append_data(blank[: file_size - 1], 0)
-        assert own_memory() - before > file_size // 2
-        if ended == "dropped":
-            tail.drop_partial()
-        else:
-            tail.append_data(b"x", file_size - 1)
-            assert tail.max_offset == file_size
-        assert own_memory() - before < file_size // 2
-        tail.detach()
+        yield tail, *before
+
+
+def end_part(tail, ended, file_size):
+    if ended == "dropped":
+        tail.drop_partial()
+    else:
+        tail.append_data(b"x", file_size - 1)
+        assert tail.max_offset == file_size
 
 
 def own_memory():
     """Bytes that the process holds and no file does."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+
+@pytest.mark.parametrize("ended", ["dropped", "whole"])
+def test_a_long_part_takes_no_memory_when_it_is_over(ended):
+    file_size = 8 << 20
+    with long_part(file_size) as (tail, size, _):
+        assert sys.getsizeof(tail) >= size + file_size - 1
+        end_part(tail, ended, file_size)
+        assert sys.getsizeof(tail) == size
+
+
+@pytest.mark.measure
+@pytest.mark.parametrize("ended", ["dropped", "whole"])
+def test_the_system_has_the_memory_of_a_long_part_when_it_is_over(ended, figure):
+    file_size = 64 << 20
+    with long_part(file_size) as (tail, _, before):
+        assert own_memory() - before > file_size // 2
+        end_part(tail, ended, file_size)
+        figure("memory", max(0, own_memory() - before), "bytes", at_most=file_size // 2 - 1)
 
 
 @pytest.mark.parametrize("part", [1, 3, 20, 91])
@@ -190,7 +215,7 @@ def test_what_is_no_frame_of_a_master_is_told_once_and_nothing_is_written(
 
     async def scenario(store):
         async with peer_master(*[play] * 4) as port, following(store, port) as client:
-            await until(lambda: len(reported) == 4)
+            await until_async(lambda: len(reported) == 4, "it has asked four times")
             assert reason in client.problem
 
     with slave_store(tmp_path / "s") as store, caplog.at_level(logging.WARNING):
@@ -253,7 +278,7 @@ def test_a_foreign_peer_is_closed_and_told_once(tmp_path, caplog):
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert await reader.read() == b""
                 writer.close()
-            await until(lambda: not service.connections)
+            await all_gone(service)
 
     with master_store(tmp_path / "m", 10) as store, caplog.at_level(logging.WARNING):
         asyncio.run(scenario(store))
@@ -269,7 +294,7 @@ def test_who_is_silent_is_closed_on_both_sides(tmp_path):
     async def scenario(master, slave):
         async with serving(master, ha_housekeeping_interval=200) as service:
             reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), TIMEOUT_S) == b""
             writer.close()
         connected = []
 
@@ -281,7 +306,7 @@ def test_who_is_silent_is_closed_on_both_sides(tmp_path):
             peer_master(play, play) as port,
             following(slave, port, ha_housekeeping_interval=200),
         ):
-            await until(lambda: len(connected) == 2)
+            await until_async(lambda: len(connected) == 2, "it has connected again")
 
     with master_store(tmp_path / "m", 3) as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))

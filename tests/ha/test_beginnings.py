@@ -8,13 +8,14 @@ from ha.pair import (
     fill,
     following,
     frame,
+    has_all,
     log_bytes,
     master_store,
     peer_master,
     serving,
     slave_store,
-    until,
 )
+from patience import until_async
 
 from rmqcore.errors import CorruptRecordError
 from rmqcore.ha import client
@@ -53,7 +54,7 @@ def followed(master, slave, known, least=0):
             rocketmq_master(log, least, heard) as port,
             following(slave, port, master if known else None),
         ):
-            await until(lambda: heard and heard[-1] == len(log))
+            await until_async(lambda: heard and heard[-1] == len(log), "it has followed")
 
     asyncio.run(scenario())
     return heard
@@ -94,7 +95,7 @@ def test_an_empty_slave_gets_what_its_master_has_not_deleted(tmp_path):
             serving(master, ha_send_heartbeat_interval=20) as service,
             following(slave, service.port),
         ):
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            await has_all(slave, master)
 
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "later") as later:
         later.append_data(log_bytes(master)[2 * FILE :], 2 * FILE)
@@ -108,7 +109,8 @@ def test_an_empty_slave_gets_what_its_master_has_not_deleted(tmp_path):
 def test_log_files_of_another_size_are_told(tmp_path, file_size):
     async def scenario(master, slave):
         async with serving(master) as service, following(slave, service.port, master) as client:
-            assert "mappedFileSizeCommitLog" in await until(lambda: client.problem)
+            problem = await until_async(lambda: client.problem, "the slave says what is wrong")
+            assert "mappedFileSizeCommitLog" in problem
 
     with (
         master_store(tmp_path / "m", 200) as master,

@@ -11,12 +11,13 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-from ha.pair import until
+from patience import TIMEOUT_S, until_async
 from typer.testing import CliRunner
 
 from interop.cluster import free_port
-from rmqcore.broker import Broker
+from rmqcore.broker import Broker, slave_synchronize
 from rmqcore.broker.metrics import Metrics
+from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer
 from rmqcore.errors import ConfigError
@@ -42,6 +43,9 @@ SMALL = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
     "haSendHeartbeatInterval": 200,
+    # nobody is given up whom other work holds up
+    "haHousekeepingInterval": 60_000,
+    "slaveTimeout": 60_000,
     "slaveReadEnable": "true",
     "listenPort": 0,
 }
@@ -62,12 +66,15 @@ class Pair:
         return await self.client.invoke(broker.address, RemotingCommand(code, texts, body))
 
     async def in_step(self):
-        await until(
-            lambda: (
-                self.slave.store.max_phy_offset == self.master.store.max_phy_offset
-                and self.master.replication.service.connections
-            )
-        )
+        def acknowledged():
+            slaves = self.master.replication.service.connections
+            return [one.ack_offset for one in slaves] == [self.master.store.max_phy_offset]
+
+        await until_async(acknowledged, "the slave has said that it has all of the log")
+
+    async def synchronize(self):
+        """Let the slave fetch all tables now; with `asks_when_told` nothing older comes later."""
+        await until_async(self.slave.replication._synchronize.synchronize, "it has all tables")
 
     async def pull(self, broker, offset=0, **more):
         fields = {
@@ -78,6 +85,16 @@ class Pair:
         return await self.ask(broker, RequestCode.PULL_MESSAGE, **fields)
 
 
+@pytest.fixture
+def asks_when_told(monkeypatch):
+    """A slave fetches its master's tables when a test says so, and not by itself."""
+
+    async def never(_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SlaveSynchronize, "run", never)
+
+
 @asynccontextmanager
 async def running(path, **properties):
     name_server = NameServer("127.0.0.1", 0)
@@ -86,7 +103,7 @@ async def running(path, **properties):
     await pair.master.start()
     await pair.slave.start()
     try:
-        await until(lambda: pair.master.replication.service.connections)
+        await until_async(lambda: pair.master.replication.service.connections, "the slave follows")
         yield pair
     finally:
         await pair.client.close()
@@ -95,6 +112,7 @@ async def running(path, **properties):
         await name_server.stop()
 
 
+@pytest.mark.usefixtures("asks_when_told")
 def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
     async def scenario():
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
@@ -107,9 +125,9 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             pair.master.managers.groups.put("CG", {"retryMaxTimes": 3})
             pair.master.managers.groups.set_readable("CG", "Secret", False)
             await pair.master.managers.modes.put("T", "CG", POP, 2)
-            await until(lambda: store.delay_offsets().get(1))
+            await until_async(lambda: store.delay_offsets().get(1), "it was delivered")
             await pair.in_step()
-            assert await pair.slave.replication._synchronize.synchronize()
+            await pair.synchronize()
             theirs = pair.slave.store
             assert list(theirs.topics) == list(store.topics)
             assert theirs.consumer_offsets.get("T", "CG", 0) == 7
@@ -117,8 +135,9 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
             assert not pair.slave.managers.groups.table.may_read("CG", "Secret")
             config = tmp_path / "s" / "config"
             assert DelayOffsetTable(config, clock=int).get(1) == 1
-            await until(
-                lambda: MessageRequestModeTable(config, clock=int).get("T", "CG") == (POP, 2)
+            await until_async(
+                lambda: MessageRequestModeTable(config, clock=int).get("T", "CG") == (POP, 2),
+                "the slave keeps who pops",
             )
             found = await pair.pull(pair.slave)
             assert (found.code, bytes(found.body)) == (
@@ -129,17 +148,20 @@ def test_a_slave_has_its_masters_tables_and_messages(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_topic_that_comes_with_the_log_is_asked_for(tmp_path):
-    """Long before the ten seconds are over; without it nobody can read what is there."""
+def test_a_topic_that_comes_with_the_log_is_asked_for(tmp_path, monkeypatch):
+    """Long before it is time again; without it nobody can read what is there."""
+    monkeypatch.setattr(slave_synchronize, "_PERIOD_S", 3600)
 
     async def scenario():
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
             topics = pair.slave.store.topics
             # what the slave asks for at its start is had
-            await until(lambda: len(topics) == len(pair.master.store.topics))
+            await until_async(
+                lambda: len(topics) == len(pair.master.store.topics), "the slave has the topics"
+            )
             for name in ("One", "Two"):
                 await producer.send(name, b"1")
-                await until(lambda name=name: topics.get(name), timeout_s=8)
+                await until_async(lambda name=name: topics.get(name), f"the slave has {name}")
 
     asyncio.run(scenario())
 
@@ -164,19 +186,20 @@ def test_a_slave_takes_nothing_that_has_to_be_stored(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("asks_when_told")
 def test_who_finds_nothing_on_a_slave_goes_back_to_its_master(tmp_path):
     async def scenario():
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
             await producer.send("T", b"x", queue_id=0)
             await pair.in_step()
-            await pair.slave.replication._synchronize.synchronize()
+            await pair.synchronize()
             for offset in (1, 5):
                 nothing = await pair.pull(pair.slave, offset)
                 assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
                 assert nothing.ext_fields["nextBeginOffset"] == str(offset)
                 assert nothing.ext_fields["suggestWhichBrokerId"] == "0"
             await pair.master.stop()
-            await until(lambda: not pair.slave.replication.follows)
+            await until_async(lambda: not pair.slave.replication.follows, "the slave is alone")
             # without a master a reader that is ahead waits here
             for offset in (1, 5):
                 nothing = await pair.pull(pair.slave, offset)
@@ -209,6 +232,7 @@ def test_a_slave_without_slave_read_enable_answers_no_pull(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("asks_when_told")
 def test_a_consumer_goes_on_when_the_master_is_gone(tmp_path):
     async def scenario():
         async with running(tmp_path) as pair:
@@ -216,12 +240,12 @@ def test_a_consumer_goes_on_when_the_master_is_gone(tmp_path):
                 for number in range(40):
                     await producer.send("T", b"%d" % number)
             await pair.in_step()
-            await pair.slave.replication._synchronize.synchronize()
+            await pair.synchronize()
             got = set()
             async with Consumer(pair.namesrv, "CG", {"T": "*"}, start="first") as consumer:
 
                 async def receive(count):
-                    async with asyncio.timeout(40):
+                    async with asyncio.timeout(TIMEOUT_S):
                         while len(got) < count:
                             message = await anext(stream)
                             got.add(int(bytes(message.body)))
@@ -279,7 +303,7 @@ def test_the_command_says_once_on_stderr_who_is_no_slave(tmp_path):
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as broker:
         json.loads(broker.stdout.readline())
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff" * 8):
-            with socket.create_connection(("127.0.0.1", port), 10) as foreign:
+            with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as foreign:
                 foreign.sendall(said)
                 assert foreign.recv(1) == b""
         broker.terminate()
@@ -339,7 +363,10 @@ def told_of_a_pair(path, slaves_accounts, slaves_tls):
             master.store.consumer_offsets.commit("T", "CG", 0, 7)
             await slave.start()
             client = slave.replication.client
-            await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
+            await until_async(
+                lambda: slave.store.max_phy_offset == master.store.max_phy_offset,
+                "the slave has all of the log",
+            )
             had = await slave.replication._synchronize.synchronize()
             told = client.runtime_info()["haClientRuntimeInfo"].get("problem")
             return had, slave.store.consumer_offsets.get("T", "CG", 0), told

@@ -1,25 +1,32 @@
 """What changes while a slave follows, or before it does: files, disks, roles, ends of files."""
 
 import asyncio
+import gc
 import shutil
-import time
+import threading
 
 import pytest
 from ha.pair import (
+    Clock,
+    all_gone,
     derived,
     fill,
     following,
     frame,
+    has_all,
     log_bytes,
     master_store,
     peer_master,
     serving,
     slave_store,
-    until,
 )
+from patience import TIMEOUT_S, until_async
 
 from crash.test_disk_full import ROOT_ONLY, small_disk
 from crash.test_disk_full import fill as fill_disk
+from rmqcore.ha import HAClient
+from rmqcore.ha import client as ha_client
+from rmqcore.ha.client import HAState
 
 pytestmark = pytest.mark.engine
 
@@ -33,11 +40,12 @@ def catch_up(master, slave, **settings):
             serving(master, **settings) as service,
             following(slave, service.port, master) as client,
         ):
-            await until(
+            await until_async(
                 lambda: (
                     client.problem
                     or [one.ack_offset for one in service.connections] == [master.max_phy_offset]
-                )
+                ),
+                "the slave has reported all of it, or says what is wrong",
             )
             assert client.problem is None
 
@@ -45,27 +53,39 @@ def catch_up(master, slave, **settings):
     assert log_bytes(slave) == log_bytes(master, slave.min_phy_offset)
 
 
-def test_a_file_that_a_connected_slave_still_needs_is_deleted(tmp_path):
+def test_a_file_that_a_connected_slave_still_needs_is_deleted(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+
     async def scenario(master, slave):
         slow = {"ha_flow_control_enable": True, "max_ha_transfer_byte_in_second": 9000}
+        # says again what it has, and does not try again
+        patient = {"ha_send_heartbeat_interval": 30, "ha_retry_interval": 60_000}
         async with (
             serving(master, ha_send_heartbeat_interval=30, **slow) as service,
-            following(slave, service.port, master) as client,
+            following(slave, service.port, master, **patient) as client,
         ):
-            await until(lambda: slave.appended_offset == 9001)
+            await until_async(
+                lambda: slave.appended_offset == 9001, "the slave has what it may in a second"
+            )
             master.log.queue.remove_first(2)
             assert master.min_phy_offset == 2 * FILE
-            problem = await until(lambda: client.problem)
-            assert f"begins at {2 * FILE}, and this one ends at 9001" in problem
-            await until(lambda: not service.connections)
+
+            def problem():
+                clock.now += 0.05
+                return client.problem
+
+            told = await until_async(problem, "the slave says what is wrong")
+            assert f"begins at {2 * FILE}, and this one ends at 9001" in told
+            await all_gone(service)
         async with serving(master, **slow) as service:
             # a slave that does not ask hears nothing more; its master says why
             _, writer = await asyncio.open_connection("127.0.0.1", service.port)
             writer.write((9000).to_bytes(8))
-            (info,) = await until(
+            (info,) = await until_async(
                 lambda: [
                     one for one in service.runtime_info()["haConnectionInfo"] if "problem" in one
-                ]
+                ],
+                "the master says what is wrong",
             )
             assert (
                 info["problem"] == f"the slave asks from 9000 on, and this log begins at {2 * FILE}"
@@ -124,6 +144,25 @@ def test_what_a_crash_may_have_damaged_is_compared_however_often_the_store_was_o
             assert slave.unsure_offset == slave.max_phy_offset
 
 
+def test_that_all_was_compared_is_noted_before_it_is_reported(tmp_path, monkeypatch):
+    with master_store(tmp_path / "m", 300) as master:
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        with slave_store(tmp_path / "s") as slave:
+            assert slave.unsure_offset == 0
+            fill(master, 1)
+            heard, report = [], HAClient._report
+
+            async def watched(client, sock, offset):
+                heard.append((offset, slave.unsure_offset))
+                await report(client, sock, offset)
+
+            monkeypatch.setattr(HAClient, "_report", watched)
+            catch_up(master, slave)
+            end = master.max_phy_offset
+            assert {unsure for offset, unsure in heard if offset < end} == {0}
+            assert heard[-1] == (end, end)
+
+
 def test_a_slave_without_memory_says_so_and_goes_on_when_there_is_some(tmp_path, monkeypatch):
     async def scenario(master, slave):
         def no_memory(*_):
@@ -134,10 +173,11 @@ def test_a_slave_without_memory_says_so_and_goes_on_when_there_is_some(tmp_path,
             serving(master) as service,
             following(slave, service.port, master) as client,
         ):
-            assert "no memory" in await until(lambda: client.problem)
+            problem = await until_async(lambda: client.problem, "the slave says what is wrong")
+            assert "no memory" in problem
             monkeypatch.undo()
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
-            await until(lambda: client.problem is None)
+            await has_all(slave, master)
+            await until_async(lambda: client.problem is None, "all is well")
 
     with master_store(tmp_path / "m", 20) as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))
@@ -145,7 +185,8 @@ def test_a_slave_without_memory_says_so_and_goes_on_when_there_is_some(tmp_path,
 
 
 def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_path, monkeypatch):
-    at_work, begun_meanwhile, connections = [], [], []
+    at_work, begun_meanwhile, connections, given_up = [], [], [], []
+    may_end = threading.Event()
 
     async def master_that_falls_silent(reader, writer):
         start = int.from_bytes(await reader.readexactly(8))
@@ -154,11 +195,11 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
         await reader.read()
 
     async def scenario(slave):
-        append, drop = slave.append_data, slave.drop_partial
+        append, drop, keep_house = slave.append_data, slave.drop_partial, HAClient._keep_house
 
         def slow_append(data, offset):
             at_work.append(offset)
-            time.sleep(0.3)
+            assert may_end.wait(TIMEOUT_S)
             append(data, offset)
             at_work.remove(offset)
 
@@ -166,14 +207,25 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
             begun_meanwhile.extend(at_work)
             return drop()
 
+        async def watched(client, sock):
+            reason = await keep_house(client, sock)
+            given_up.append(reason)
+            return reason
+
         monkeypatch.setattr(slave, "append_data", slow_append)
         monkeypatch.setattr(slave, "drop_partial", watched_drop)
         monkeypatch.setattr(slave, "has_room", lambda _: False)
+        monkeypatch.setattr(HAClient, "_keep_house", watched)
         async with (
             peer_master(*2 * [master_that_falls_silent]) as port,
-            following(slave, port, ha_housekeeping_interval=50),
+            following(slave, port, ha_housekeeping_interval=50) as client,
         ):
-            await until(lambda: len(connections) == 2)
+            await until_async(lambda: at_work and given_up, "the slave gives the connection up")
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert client.state is HAState.TRANSFER
+            may_end.set()
+            await until_async(lambda: len(connections) == 2, "the slave has connected again")
 
     with master_store(tmp_path / "m", 20) as master:
         log = log_bytes(master)
@@ -183,6 +235,30 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
         assert not begun_meanwhile
         monkeypatch.undo()
         assert log_bytes(slave) == log
+
+
+def test_an_append_that_fails_after_the_connection_has_gone_is_no_loops_business(caplog):
+    async def scenario():
+        may_fail = asyncio.Event()
+
+        async def fails():
+            await may_fail.wait()
+            raise OSError("the disk is gone")
+
+        waiting = asyncio.create_task(ha_client._to_the_end(fails()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        may_fail.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.process
@@ -196,17 +272,17 @@ def test_a_slave_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(tmp_p
             serving(master) as service,
             following(slave, service.port, master) as client,
         ):
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            await has_all(slave, master)
             ballast = fill_disk(disk, 0)
             fill(master, 400, seed=2)
-            problem = await until(lambda: client.problem)
+            problem = await until_async(lambda: client.problem, "the slave says what is wrong")
             assert "room" in problem or "space" in problem
             reported.extend(one.ack_offset for one in service.connections)
             assert all(offset <= slave.appended_offset for offset in reported)
             assert slave.appended_offset < master.max_phy_offset
             ballast.unlink()
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
-            assert client.problem is None
+            await has_all(slave, master)
+            await until_async(lambda: client.problem is None, "all is well")
 
     with (
         master_store(tmp_path / "m", 20) as master,

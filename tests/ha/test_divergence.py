@@ -8,19 +8,22 @@ import shutil
 import pytest
 from ha.pair import (
     SMALL,
+    all_gone,
     config,
     derived,
     files,
     fill,
     following,
     frame,
+    has_all,
     log_bytes,
     master_store,
     peer_master,
     serving,
     slave_store,
-    until,
+    tries,
 )
+from patience import until_async
 from typer.testing import CliRunner
 
 from rmqcore import open_store
@@ -44,9 +47,13 @@ def no_master_is_slow(monkeypatch):
 def in_step(master, slave, **settings):
     async def scenario():
         async with serving(master) as service, following(slave, service.port, master, **settings):
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            await has_all(slave, master)
 
     asyncio.run(scenario())
+
+
+async def problem_of(client):
+    return await until_async(lambda: client.problem, "the slave says what is wrong")
 
 
 def told_problem(master, slave, known=True):
@@ -57,8 +64,8 @@ def told_problem(master, slave, known=True):
         async with serving(master) as service:
             told = master if known else None
             async with following(slave, service.port, told) as client:
-                problem = await until(lambda: client.problem)
-                await asyncio.sleep(0.1)
+                problem = await problem_of(client)
+                await tries(client)
                 assert client.runtime_info()["haClientRuntimeInfo"]["problem"] == problem
                 return problem
 
@@ -134,12 +141,8 @@ def test_a_problem_is_told_once_and_until_it_is_solved(tmp_path, caplog, closed)
             serving(master, ha_transfer_batch_size=4096) as service,
             following(slave, service.port) as client,
         ):
-            await until(lambda: client.problem)
-            connections = set()
-            while len(connections) < 6:
-                connections |= {id(one) for one in service.connections}
-                assert client.problem
-                await asyncio.sleep(0)
+            await problem_of(client)
+            await tries(client, 6)
             assert len(warned()) == 1
 
     with master_store(tmp_path / "m") as master, caplog.at_level(logging.WARNING):
@@ -151,10 +154,8 @@ def test_a_problem_is_told_once_and_until_it_is_solved(tmp_path, caplog, closed)
 def test_log_files_of_another_size_are_told_once(tmp_path, caplog):
     async def scenario(master, slave):
         async with serving(master) as service, following(slave, service.port, master) as client:
-            await until(lambda: client.problem)
-            for _ in range(300):
-                assert client.problem
-                await asyncio.sleep(0.001)
+            await problem_of(client)
+            await tries(client, 20)
 
     size = SMALL["mapped_file_size_commit_log"] // 2
     with (
@@ -181,7 +182,7 @@ def test_a_problem_is_over_when_the_master_has_been_led_back(tmp_path):
         with master_store(tmp_path / "m") as master:
             async with serving(master, ha_send_heartbeat_interval=20) as service:
                 port = service.port
-                await until(lambda: client.problem)
+                await problem_of(client)
         with slave_store(tmp_path / "m") as master:
             assert client.problem
             master.append_data(log_bytes(slave)[master.appended_offset :], master.appended_offset)
@@ -189,7 +190,7 @@ def test_a_problem_is_over_when_the_master_has_been_led_back(tmp_path):
             # nothing new is put
             async with serving(master, ha_send_heartbeat_interval=20) as service:
                 port = service.port
-                await until(lambda: client.problem is None)
+                await until_async(lambda: client.problem is None, "all is well")
         following.cancel()
         await asyncio.wait([following])
 
@@ -265,7 +266,7 @@ def test_an_empty_slave_gets_all_that_its_master_has(tmp_path, known):
             serving(master) as service,
             following(slave, service.port, master if known else None),
         ):
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            await has_all(slave, master)
             # of a Java master, 0 would ask for the last file only
             assert service.connections[0].request_offset == int(known)
 
@@ -280,13 +281,20 @@ def test_the_status_tells_lag_and_json_can_be_read(tmp_path):
         async with serving(master) as service:
             _, writer = await asyncio.open_connection("127.0.0.1", service.port)
             writer.write((0).to_bytes(8))
-            await until(lambda: service.connections and service.connections[0].ack_offset == 0)
-            await asyncio.sleep(0.05)
-            (slave,) = service.runtime_info()["haConnectionInfo"]
-            assert slave["diff"] == master.max_phy_offset
-            assert slave["lagMs"] >= 50
+            await until_async(
+                lambda: service.connections and service.connections[0].ack_offset == 0,
+                "the slave has reported",
+            )
+
+            def told():
+                (slave,) = service.runtime_info()["haConnectionInfo"]
+                assert slave["diff"] == master.max_phy_offset
+                return slave["lagMs"]
+
+            before = told()
+            await until_async(lambda: told() >= before + 50, "the lag grows")
             writer.write((master.max_phy_offset + 1).to_bytes(8))
-            await until(lambda: not service.connections)
+            await all_gone(service)
             writer.close()
 
     with master_store(tmp_path / "m", 10) as master:
@@ -295,18 +303,27 @@ def test_the_status_tells_lag_and_json_can_be_read(tmp_path):
 
 def test_a_slave_with_more_than_its_master_is_sent_nothing_and_counts_for_nothing(tmp_path):
     async def scenario(master):
-        async with serving(master, slave_timeout=200) as service:
+        settings = {"slave_timeout": 200, "ha_send_heartbeat_interval": 60_000}
+        async with serving(master, **settings) as service:
             reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
             writer.write((master.max_phy_offset + 100).to_bytes(8))
-            await until(lambda: service.connections and service.connections[0].problem)
+            await until_async(
+                lambda: service.connections and service.connections[0].problem,
+                "the master says what is wrong",
+            )
             told = json.loads(json.dumps(service.runtime_info()))
             assert told["inSyncSlaveNums"] == 0
             assert "this master has lost its end" in told["haConnectionInfo"][0]["problem"]
             # this log grows beyond where the slave's ends, which makes it no copy
             receipts = [await master.put_message_async(Message("T", bytes(90))) for _ in range(3)]
             assert {receipt.status.name for receipt in receipts} == {"SLAVE_NOT_AVAILABLE"}
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 0.3)
+            looked, (connection,) = [], service.connections
+            frames = connection._frames
+            connection._frames = lambda: looked.append(1) or frames()
+            await until_async(lambda: len(looked) >= 3, "the master looked what there is to send")
+            # the end is all that it is ever sent
+            connection.end("it is over")
+            assert await reader.read() == b""
             writer.close()
 
     with master_store(tmp_path / "m", 10, role="SYNC_MASTER") as master:
@@ -322,7 +339,7 @@ def test_a_slave_ahead_of_a_master_that_does_not_say_where_it_ends_tells(tmp_pat
                 serving(master, ha_send_heartbeat_interval=20) as service,
                 following(slave, service.port) as client,
             ):
-                assert "has nothing from" in await until(lambda: client.problem)
+                assert "has nothing from" in await problem_of(client)
 
         asyncio.run(scenario())
 
@@ -384,8 +401,9 @@ def test_a_slave_reports_what_it_has_compared_and_not_what_lies_behind(tmp_path)
             writer.write(frame(end, log[end : end + 500]))
             heard.append(await reader.read())
 
-        async with peer_master(play) as port, following(slave, port) as client:
-            await until(lambda: heard and heard[-1] == b"")
+        quiet = {"ha_send_heartbeat_interval": 60_000}
+        async with peer_master(play) as port, following(slave, port, **quiet) as client:
+            await until_async(lambda: heard and heard[-1] == b"", "the slave has hung up")
             assert "not the master's" in client.problem
 
     with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:

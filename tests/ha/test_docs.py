@@ -1,16 +1,19 @@
 """The commands and the program of docs/ha.md do what the page says."""
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S, until
 
 from rmqcore.client.blocking import Consumer, Producer
+from rmqcore.java.json import parse_java_json
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +29,20 @@ def command(line, places):
     return [sys.executable, "-m", "rmqcore", *line.split()]
 
 
-@pytest.mark.storm
+def topics_of(address):
+    """The topics that a broker has."""
+
+    async def ask():
+        client = RemotingClient()
+        try:
+            command = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
+            return (await client.invoke(address, command)).body
+        finally:
+            await client.close()
+
+    return parse_java_json(bytes(asyncio.run(ask())).decode())["topicConfigTable"]
+
+
 def test_two_commands_make_a_pair_and_a_consumer_goes_on_without_the_master(tmp_path):
     namesrv, master, slave, status, resync, _ = (line for line, _ in COMMANDS)
     places = {"/tmp": str(tmp_path)}
@@ -42,7 +58,7 @@ def test_two_commands_make_a_pair_and_a_consumer_goes_on_without_the_master(tmp_
         _, facts = start(f"{namesrv} --port 0 --json")
         places["127.0.0.1:9876"] = facts["namesrv"]
         served, _ = start(f"{master} {SMALL} --port 0 --json")
-        start(f"{slave.replace('--port 10921', '--port 0')} {SMALL} --json")
+        _, copy = start(f"{slave.replace('--port 10921', '--port 0')} {SMALL} --json")
 
         def rows():
             done = subprocess.run(
@@ -54,20 +70,18 @@ def test_two_commands_make_a_pair_and_a_consumer_goes_on_without_the_master(tmp_
             return json.loads(done.stdout)
 
         def in_step():
-            deadline = time.monotonic() + 60
-            while len(told := rows()) != 2 or told[0]["lag_bytes"] != 0:
-                assert time.monotonic() < deadline, told
-            return told
+            told = rows()
+            return len(told) == 2 and told[0]["lag_bytes"] == 0 and told
 
-        in_step()
+        until(in_step, "the slave is in step")
         with Producer(facts["namesrv"]) as producer:
             for number in range(10):
                 assert producer.send("T", b"%d" % number).status.name == "SEND_OK"
-        told = in_step()
+        told = until(in_step, "the slave is in step again")
         assert told[0]["end"] == told[1]["end"] > 0
-        time.sleep(11)  # the slave fetches the topics every 10 seconds
+        until(lambda: "T" in topics_of(copy["broker"]), "the slave has the topics")
         served.kill()
-        served.wait(10)
+        served.wait(TIMEOUT_S)
         with Consumer(facts["namesrv"], "CG", {"T": "*"}, start="first") as consumer:
             got = set()
             for message in consumer:
@@ -83,7 +97,7 @@ def test_the_program_prints_what_it_should():
         [sys.executable, "-W", "error", "-c", PROGRAM],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("replicated True\n", "")

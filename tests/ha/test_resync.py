@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 from ha.pair import (
     SMALL,
+    Clock,
     derived,
     files,
     fill,
@@ -21,14 +24,14 @@ from ha.pair import (
     peer_master,
     serving,
     slave_store,
-    until,
 )
+from patience import TIMEOUT_S, until_async
 from typer.testing import CliRunner
 
 from rmqcore import open_store
 from rmqcore.cli.app import app
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.ha import resync
+from rmqcore.ha import HAService, connection, resync
 from rmqcore.ha.resync import Divergence, cut, fetch, find_divergence
 
 pytestmark = pytest.mark.engine
@@ -36,11 +39,14 @@ pytestmark = pytest.mark.engine
 FILE = 16 << 10
 ALIKE = b"x" * 200
 QUICK = {"ha_send_heartbeat_interval": 20}
+#: a clock whose second never ends
+NOW = SimpleNamespace(strftime=lambda _: "now", monotonic=time.monotonic)
 
 
 @pytest.fixture(autouse=True)
 def no_master_is_slow(monkeypatch):
     monkeypatch.setattr(resync, "QUIET_S", 0.05)
+    monkeypatch.setattr(connection, "_LOOK_S", 0.01)
 
 
 def parted(path, common, ours, theirs):
@@ -109,8 +115,19 @@ def test_logs_that_are_alike_by_chance_are_not_the_same(tmp_path, common, ours, 
         assert divergence(master, slave) == Divergence(0, end, slave.max_phy_offset, True)
 
 
-def test_a_slow_master_is_heard_to_the_end(tmp_path):
+def test_a_slow_master_is_heard_to_the_end(tmp_path, monkeypatch):
     """Who compares for longer than a master waits for a word is not hung up on."""
+    clock, reports = Clock(monkeypatch), []
+    monkeypatch.setattr(resync, "_REPORT_S", 0.01)
+    acknowledged = HAService._acknowledged
+
+    def reported(service, one):
+        # time passes with what the slave says, and only so
+        reports.append(one.ack_offset)
+        clock.now += 0.25
+        acknowledged(service, one)
+
+    monkeypatch.setattr(HAService, "_acknowledged", reported)
     with master_store(tmp_path / "m", 300) as master:
         shutil.copytree(tmp_path / "m", tmp_path / "s")
         slow = {
@@ -118,8 +135,11 @@ def test_a_slow_master_is_heard_to_the_end(tmp_path):
             **{"ha_flow_control_enable": True, "ha_transfer_batch_size": 4096},
             "max_ha_transfer_byte_in_second": master.max_phy_offset // 2,
         }
+        began = clock.now
         with slave_store(tmp_path / "s") as slave:
             assert divergence(master, slave, **slow).in_order
+        assert clock.now - began > 1
+        assert len(reports) > 4
 
 
 def test_a_master_that_hangs_up_has_said_nothing_of_its_end(tmp_path):
@@ -161,6 +181,7 @@ def test_a_master_that_says_nothing_is_not_taken_for_an_empty_one(tmp_path, monk
 def test_heart_beats_of_a_master_that_may_send_no_more_in_this_second(tmp_path, monkeypatch, asks):
     """They do not say that it has nothing."""
     monkeypatch.undo()
+    clock = Clock(monkeypatch)
     with master_store(tmp_path / "m", 300) as master:
         shutil.copytree(tmp_path / "m", tmp_path / "s")
         settings = {
@@ -169,17 +190,26 @@ def test_heart_beats_of_a_master_that_may_send_no_more_in_this_second(tmp_path, 
             "max_ha_transfer_byte_in_second": master.max_phy_offset * 2 // 5,
         }
 
-        async def scenario(slave, empty):
-            async with serving(master, **settings) as service:
-                address = f"127.0.0.1:{service.port}"
-                if asks == "compare":
-                    assert (await find_divergence(slave, address)).in_order
-                elif asks == "fetch":
-                    assert await fetch(empty, address) == master.max_phy_offset
-                else:
-                    async with following(slave, service.port) as client:
-                        await until(lambda: slave.unsure_offset == slave.max_phy_offset)
+        async def asks_it(slave, empty, service):
+            address = f"127.0.0.1:{service.port}"
+            if asks == "compare":
+                assert (await find_divergence(slave, address)).in_order
+            elif asks == "fetch":
+                assert await fetch(empty, address) == master.max_phy_offset
+            else:
+                async with following(slave, service.port) as client:
+                    while slave.unsure_offset != slave.max_phy_offset:
+                        await asyncio.sleep(0)
                         assert client.problem is None
+
+        async def scenario(slave, empty):
+            async with serving(master, **settings) as service, asyncio.timeout(TIMEOUT_S):
+                asking, began = asyncio.create_task(asks_it(slave, empty, service)), clock.now
+                await until_async(lambda: service.connections, "it asks")
+                while not asking.done():
+                    await clock.go_on(0.05, service)
+                await asking
+                assert clock.now - began > 2
 
         (tmp_path / "s" / "abort").write_text("1")
         with slave_store(tmp_path / "s") as slave, slave_store(tmp_path / "empty") as empty:
@@ -275,11 +305,11 @@ def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
         async def put():
             while True:
                 await master.put_async("T", ALIKE)
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
 
         async with serving(master, **QUICK) as service:
             before, putting = master.max_phy_offset, asyncio.create_task(put())
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(TIMEOUT_S):
                 assert await fetch(slave, f"127.0.0.1:{service.port}") > before
             putting.cancel()
             await asyncio.wait([putting])
@@ -306,7 +336,9 @@ def test_a_log_with_nothing_in_common_is_fetched_anew_in_files_of_its_size(tmp_p
 
 
 def test_what_is_cut_off_twice_in_a_second_is_kept_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(resync, "time", SimpleNamespace(strftime=lambda _: "now"))
+    monkeypatch.setattr(
+        resync, "time", SimpleNamespace(strftime=lambda _: "now", monotonic=time.monotonic)
+    )
     end = parted(tmp_path, 30, 300, 5)
     with master_store(tmp_path / "m") as master:
         kept = []
@@ -443,38 +475,48 @@ def test_a_log_that_is_not_where_it_is_looked_for_costs_no_queues(tmp_path):
 # ---- a cut that ends in the middle
 
 
+#: the calls in which a file or a folder changes
+CHANGES = {"open", "mkdir", "rename", "unlink", "truncate", "seek", "write", "pwrite", "flush"}
+
+
 def killed(step, work):
-    """Whether a process that does some work in this module's code was killed at a step of it."""
+    """Whether a process that does some work was killed before one of the changes that it makes."""
     pid = os.fork()
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, 9)
+        return code == 9
     left = iter(range(step))
 
-    def trace(running, event, _):
-        if running.f_code.co_filename != resync.__file__:
-            return None
-        if event == "line" and next(left, None) is None:
+    def profile(_, event, called):
+        if event == "c_call" and called.__name__ in CHANGES and next(left, None) is None:
             os._exit(9)
-        return trace
 
     try:
-        sys.settrace(trace)
+        sys.setprofile(profile)
         work()
-    finally:
         os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def tree(path):
+    """All that lies below a folder."""
+    return {one.relative_to(path): one.is_file() and one.read_bytes() for one in path.rglob("*")}
 
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatch, whole):
+    """In whatever state a kill leaves it."""
     monkeypatch.setattr(resync, "_LOOK", 5000)
+    monkeypatch.setattr(resync, "time", NOW)
     if whole:
         with master_store(tmp_path / "m", 300), master_store(tmp_path / "s") as slave:
             fill(slave, 200, seed=4)
     else:
         parted(tmp_path, 100, 250, 5)
-    sizes = [word for name, value in SMALL.items() for word in ("-c", f"{name}={value}")]
     with slave_store(tmp_path / "s") as slave:
         sizes_of = {one.phy_offset: one.store_size for one in slave.messages()}
         records = {at: bytes(slave.bytes_at(at, size)) for at, size in sizes_of.items()}
@@ -483,24 +525,33 @@ def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatc
             found = divergence(master, slave)
         assert (found.common_end == 0) is whole
         taken = [one for one in records.items() if one[0] >= found.common_end]
-        for step in range(0, 10_000, 3):
+        wanted, states = (log_bytes(master), derived(master)), [tree(tmp_path / "s")]
+        for step in itertools.count():
             path = tmp_path / f"s{step}"
             shutil.copytree(tmp_path / "s", path)
-            if not killed(step, lambda path=path: cut(StoreDir(path), found)):
-                break
-            done = command(master, str(path), "--yes", "--fetch", *sizes)
-            assert done.exit_code == 0, (step, done.output)
-            kept = {}
-            for file in path.glob("resync-*/commitlog/*"):
-                kept.setdefault(int(file.name), []).append(file.read_bytes())
-            for begin, record in taken:
-                pieces = kept[begin - begin % FILE]
-                assert any(one.startswith(record, begin % FILE) for one in pieces), (step, begin)
-            with slave_store(path) as slave:
-                assert log_bytes(slave) == log_bytes(master), step
-                assert derived(slave) == derived(master), step
+            going_on = killed(step, lambda path=path: cut(StoreDir(path), found))
+            if (state := tree(path)) != states[-1]:
+                states.append(state)
+                cut_again(master, path, taken, wanted)
             shutil.rmtree(path)
-        assert step > 50
+            if not going_on:
+                break
+        assert len(states) > 9
+
+
+def cut_again(master, path, taken, wanted):
+    """Lead a log back whose cut was broken off: no record that is taken from it is lost."""
+    sizes = [word for name, value in SMALL.items() for word in ("-c", f"{name}={value}")]
+    done = command(master, str(path), "--yes", "--fetch", *sizes)
+    assert done.exit_code == 0, (path, done.output)
+    kept = {}
+    for file in path.glob("resync-*/commitlog/*"):
+        kept.setdefault(int(file.name), []).append(file.read_bytes())
+    for begin, record in taken:
+        pieces = kept[begin - begin % FILE]
+        assert any(one.startswith(record, begin % FILE) for one in pieces), (path, begin)
+    with slave_store(path) as slave:
+        assert (log_bytes(slave), derived(slave)) == wanted, path
 
 
 def test_a_cut_has_room_for_what_it_keeps_before_it_takes_anything(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Peers that come and go, or stay and say nothing; a loop that others run on as well."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -8,35 +9,53 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
 from ha.pair import (
+    all_gone,
     following,
     frame,
+    has_all,
     log_bytes,
     master_store,
     serving,
     slave_store,
-    until,
 )
+from patience import until_async
 
-from rmqcore.ha import HAClient
+from rmqcore.ha import HAClient, HAService
+from rmqcore.ha.client import _RECEIVED_MAX
+from rmqcore.ha.service import _ACCEPT_PAUSE_S
 
 pytestmark = pytest.mark.engine
 
 
-def descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
+def sockets():
+    """How many sockets the process has open; files come and go with the stores' own threads."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found
+
+
+def reasons(caplog, level):
+    """Why connections have ended, those that were told at a level or above."""
+    told = [
+        one.getMessage().partition("closed: ") for one in caplog.records if one.levelno >= level
+    ]
+    return [reason for _, closed, reason in told if closed]
 
 
 async def in_step(master, slave, service):
     async with following(slave, service.port, master):
-        await until(lambda: slave.appended_offset == master.max_phy_offset)
-    await until(lambda: not service.connections)
+        await has_all(slave, master)
+    await all_gone(service)
 
 
-def test_a_slave_that_comes_and_goes_a_thousand_times_leaves_nothing(tmp_path, caplog):
+def test_a_slave_that_comes_and_goes_a_thousand_times_leaves_nothing(tmp_path):
     async def scenario(master, slave):
         async with serving(master) as service:
             before = None
@@ -47,48 +66,77 @@ def test_a_slave_that_comes_and_goes_a_thousand_times_leaves_nothing(tmp_path, c
                         sock.sendall((master.max_phy_offset * (number % 3 - 1)).to_bytes(8))
                     await asyncio.sleep(0)
                 if number == 20:
-                    await until(lambda: not service.connections)
-                    before = descriptors(), len(asyncio.all_tasks())
-            await until(lambda: not service.connections)
-            assert (descriptors(), len(asyncio.all_tasks())) == before
+                    await all_gone(service)
+                    gc.collect()
+                    before = sockets(), len(asyncio.all_tasks())
+            await all_gone(service)
+            await until_async(
+                lambda: (sockets(), len(asyncio.all_tasks())) == before, "nothing is left"
+            )
             assert service.waits.replicated_offset == -1
             await in_step(master, slave, service)
 
-    with (
-        master_store(tmp_path / "m", 30) as master,
-        slave_store(tmp_path / "s") as slave,
-        caplog.at_level(logging.WARNING),
-    ):
+    with master_store(tmp_path / "m", 30) as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))
         assert log_bytes(slave) == log_bytes(master)
-    told = [record.getMessage().partition("closed: ")[2] for record in caplog.records]
+
+
+def test_slaves_that_go_for_the_same_reason_are_told_of_once(tmp_path, caplog):
+    async def scenario(store):
+        loop = asyncio.get_running_loop()
+        async with serving(store) as service:
+            for said in (None, store.max_phy_offset, 0):
+                for _ in range(30):
+                    with socket.create_connection(("127.0.0.1", service.port)) as sock:
+                        sock.setblocking(False)
+                        if said is not None:
+                            sock.sendall(said.to_bytes(8))
+                        if said == 0:
+                            # what it has not read makes a reset of its end
+                            assert await loop.sock_recv(sock, 8) == bytes(8)
+                    await all_gone(service)
+
+    with master_store(tmp_path / "m", 30) as store, caplog.at_level(logging.DEBUG):
+        asyncio.run(scenario(store))
+    assert len(reasons(caplog, logging.DEBUG)) == 90
     # a reset looks different from an end
-    assert len(told) <= 20, told
+    assert [reset for reset, _ in groupby(reasons(caplog, logging.DEBUG))] == reasons(
+        caplog, logging.WARNING
+    )
+    assert len(reasons(caplog, logging.WARNING)) <= 20
 
 
 def test_who_is_silent_shuts_out_no_slave(tmp_path, caplog):
+    def taken():
+        return sum("connected" in one.getMessage() for one in caplog.records)
+
     async def scenario(master, slave):
         async with serving(master) as service:
             with ExitStack() as stack:
                 for _ in range(300):
                     stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
                     await asyncio.sleep(0)
-                await until(lambda: len(service.connections) == 128)
+                await until_async(
+                    lambda: taken() == 300 and len(service.connections) == 128,
+                    "those that are too many have gone",
+                )
                 async with following(slave, service.port, master):
-                    await until(lambda: slave.appended_offset == master.max_phy_offset)
+                    await has_all(slave, master)
                     assert sum(one.ack_offset >= 0 for one in service.connections) == 1
-            await until(lambda: not service.connections)
+            await all_gone(service)
 
     with (
         master_store(tmp_path / "m", 30) as master,
         slave_store(tmp_path / "s") as slave,
-        caplog.at_level(logging.WARNING),
+        caplog.at_level(logging.INFO, "rmqcore.ha.service"),
     ):
         asyncio.run(scenario(master, slave))
-    assert sum("silent" in record.getMessage() for record in caplog.records) == 1
+    assert sum("silent" in reason for reason in reasons(caplog, logging.WARNING)) == 1
 
 
-def test_without_descriptors_a_master_waits_and_goes_on(tmp_path, caplog):
+def without_descriptors(path, meanwhile):
+    """A master that can accept nobody, while something is awaited, and can again."""
+
     async def scenario(master, slave):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         async with serving(master) as service:
@@ -103,24 +151,44 @@ def test_without_descriptors_a_master_waits_and_goes_on(tmp_path, caplog):
                         while True:
                             taken.append(os.dup(0))
                     peer.connect(("127.0.0.1", service.port))
-                    worked_s = time.process_time()
-                    await asyncio.sleep(0.7)
-                    worked_s = time.process_time() - worked_s
+                    await meanwhile(service)
                 finally:
                     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
                     for descriptor in taken:
                         os.close(descriptor)
-                assert worked_s < 0.3
-                await until(lambda: service.connections)
+                await until_async(lambda: service.connections, "the connection is taken")
             await in_step(master, slave, service)
 
-    with (
-        master_store(tmp_path / "m", 30) as master,
-        slave_store(tmp_path / "s") as slave,
-        caplog.at_level(logging.WARNING),
-    ):
+    with master_store(path / "m", 30) as master, slave_store(path / "s") as slave:
         asyncio.run(scenario(master, slave))
+
+
+def test_without_descriptors_a_master_waits_and_goes_on(tmp_path, caplog, monkeypatch):
+    tried, accept = [], HAService._accept
+
+    def watched(*arguments):
+        tried.append(time.monotonic())
+        accept(*arguments)
+
+    async def three_times(_):
+        await until_async(lambda: len(tried) > 3, "it has tried again, and again")
+
+    monkeypatch.setattr(HAService, "_accept", watched)
+    with caplog.at_level(logging.WARNING):
+        without_descriptors(tmp_path, three_times)
+    # to the loop's clock a timer is due a little early
+    assert all(after - before >= _ACCEPT_PAUSE_S - 0.01 for before, after in pairwise(tried[:4]))
     assert sum("cannot accept" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.measure
+def test_without_descriptors_a_master_works_little(tmp_path, figure):
+    async def a_while(_):
+        worked_s = time.process_time()
+        await asyncio.sleep(0.7)
+        figure("processor time", time.process_time() - worked_s, "s", at_most=0.3)
+
+    without_descriptors(tmp_path, a_while)
 
 
 def test_a_slave_that_catches_up_leaves_others_their_turn(tmp_path, monkeypatch):
@@ -151,18 +219,19 @@ def test_a_slave_that_catches_up_leaves_others_their_turn(tmp_path, monkeypatch)
                 sock, _ = listening.accept()
                 with sock:
                     sock.recv(8)
-                    pieces = range(0, len(log), 200)
-                    sock.sendall(b"".join(frame(at, log[at : at + 200]) for at in pieces))
+                    pieces = range(0, len(log), 4000)
+                    sock.sendall(b"".join(frame(at, log[at : at + 4000]) for at in pieces))
                     while sock.recv(1 << 16):
                         pass
 
             thread = threading.Thread(target=play)
             thread.start()
             async with following(store, listening.getsockname()[1]):
-                await until(lambda: store.appended_offset == len(log))
+                await until_async(lambda: store.appended_offset == len(log), "it has all of it")
             thread.join()
 
-    size = 4 << 20
+    # takes five times at least, and none of the first four is the last
+    size = 5 * _RECEIVED_MAX
     settings = {"mapped_file_size_commit_log": 2 * size}
     with master_store(tmp_path / "m", **settings) as master:
         while master.max_phy_offset < size:

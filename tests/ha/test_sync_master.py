@@ -5,14 +5,19 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
-from ha.pair import following, master_store, serving, slave_store, until
+from ha.pair import Clock, following, master_store, serving, slave_store
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.errors import ConfigError, PutMessageError
 from rmqcore.ha import HAConfig
+from rmqcore.ha.sockets import address_text
 from rmqcore.message import Message
 from rmqcore.status import PutMessageStatus
 
 pytestmark = pytest.mark.engine
+
+#: no put is told that a slave is late: whoever waits for that waits longer than any test
+NEVER_MS = 3_600_000
 
 
 @asynccontextmanager
@@ -26,11 +31,21 @@ async def raw_slave(service, store):
 
     task = asyncio.get_running_loop().create_task(read_on())
 
-    async def report(offset):
-        writer.write(offset.to_bytes(8))
-        await until(lambda: any(one.ack_offset == offset for one in service.connections))
+    def mine():
+        place = address_text(writer.get_extra_info("sockname"))
+        return next((one for one in service.connections if one.address == place), None)
 
-    await report(store.max_phy_offset)
+    async def report(offset):
+        # nobody reports what was not sent
+        await until_async(lambda: mine().next_offset >= offset, "the master has sent it")
+        await say(offset)
+
+    async def say(offset):
+        writer.write(offset.to_bytes(8))
+        await until_async(lambda: mine().ack_offset == offset, "the report has arrived")
+
+    await until_async(mine, "the master has taken the connection")
+    await say(store.max_phy_offset)
     try:
         yield report
     finally:
@@ -51,9 +66,19 @@ async def put(store, **more):
     return await store.put_message_async(Message("T", b"x", **more))
 
 
+async def follows(service):
+    await until_async(
+        lambda: any(one.ack_offset == 0 for one in service.connections), "a slave follows"
+    )
+
+
+async def stored(store, count):
+    await until_async(lambda: store.max_queue_offset("T", 0) == count, "it is stored")
+
+
 def test_without_a_slave_it_is_said_at_once_and_stored(tmp_path):
     async def scenario(store, _):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT_S):
             receipt = await put(store)
         assert receipt.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
         assert (receipt.durability, receipt.queue_offset) == ("page_cache", 0)
@@ -61,27 +86,46 @@ def test_without_a_slave_it_is_said_at_once_and_stored(tmp_path):
         with pytest.raises(PutMessageError, match="stored here"):
             await asyncio.to_thread(store.put, "T", b"x")
 
-    on_master(tmp_path, scenario, slave_timeout=30_000)
+    on_master(tmp_path, scenario, slave_timeout=NEVER_MS)
 
 
 def test_a_slave_that_does_not_acknowledge_is_waited_for_as_long_as_asked(tmp_path):
     async def scenario(store, service):
-        async with raw_slave(service, store) as report:
-            began = asyncio.get_running_loop().time()
+        async with raw_slave(service, store):
+            loop, timers = asyncio.get_running_loop(), []
+            call_at = loop.call_at
+
+            def watched(when, work, *more):
+                if work.__name__ == "_expire":
+                    timers.append(when - loop.time())
+                return call_at(when, work, *more)
+
+            loop.call_at = watched
+            began = loop.time()
             receipt = await put(store)
             assert receipt.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-            assert 2 <= asyncio.get_running_loop().time() - began < 20
-            # one byte less is not all of it
+            assert loop.time() - began >= 0.2
+            (waited,) = timers
+            assert waited <= 0.2
+
+    on_master(tmp_path, scenario, slave_timeout=200)
+
+
+def test_a_slave_that_lacks_one_byte_is_waited_for(tmp_path):
+    async def scenario(store, service):
+        async with raw_slave(service, store) as report:
             waiting = asyncio.create_task(put(store))
-            await until(lambda: store.max_queue_offset("T", 0) == 2)
+            await stored(store, 1)
+            # one byte less is not all of it
             await report(store.max_phy_offset - 1)
-            await asyncio.sleep(0.05)
+            for _ in range(20):
+                await asyncio.sleep(0)
             assert not waiting.done()
             await report(store.max_phy_offset)
             receipt = await waiting
             assert (receipt.status, receipt.durability) == (PutMessageStatus.PUT_OK, "replicated")
 
-    on_master(tmp_path, scenario, slave_timeout=2000)
+    on_master(tmp_path, scenario, slave_timeout=NEVER_MS)
 
 
 def test_who_does_not_want_to_wait_does_not(tmp_path):
@@ -99,11 +143,11 @@ def test_an_async_master_waits_when_asked_only(tmp_path):
         assert (await put(store)).durability == "page_cache"
         async with raw_slave(service, store) as report:
             waiting = asyncio.create_task(store.put_async("T", b"x", durability="replicated"))
-            await until(lambda: store.max_queue_offset("T", 0) == 2)
+            await stored(store, 2)
             await report(store.max_phy_offset)
             assert (await waiting).durability == "replicated"
 
-    on_master(tmp_path, scenario, role="ASYNC_MASTER", slave_timeout=30_000)
+    on_master(tmp_path, scenario, role="ASYNC_MASTER", slave_timeout=NEVER_MS)
     with (
         master_store(tmp_path / "alone", role="SYNC_MASTER") as store,
         pytest.raises(ConfigError, match="HAService"),
@@ -120,7 +164,7 @@ def test_a_slave_that_is_too_far_behind_does_not_count(tmp_path):
                 last = await put(store)
             assert last.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
 
-    on_master(tmp_path, scenario, ha_max_gap_not_in_sync=200)
+    on_master(tmp_path, scenario, ha_max_gap_not_in_sync=200, slave_timeout=50)
 
 
 @pytest.mark.parametrize(("replicas", "status"), [(1, "PUT_OK"), (3, "SLAVE_NOT_AVAILABLE")])
@@ -132,7 +176,7 @@ def test_as_many_replicas_as_asked_for_are_waited_for(tmp_path, replicas, status
                 async with raw_slave(service, store):
                     assert (await put(store)).status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
                     waiting = asyncio.create_task(put(store))
-                    await until(lambda: store.max_queue_offset("T", 0) == 3)
+                    await stored(store, 3)
                     await report(store.max_phy_offset)
                     assert (await waiting).status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 
@@ -150,20 +194,23 @@ def test_sending_to_slaves_leaves_dispatch_to_its_thread(tmp_path, monkeypatch):
         )
         with slave_store(tmp_path / "s") as slave:
             async with following(slave, service.port, store):
-                await until(lambda: any(one.ack_offset == 0 for one in service.connections))
+                await follows(service)
                 threads.clear()
                 for _ in range(20):
                     assert (await put(store)).durability == "replicated"
                 assert threading.get_ident() not in threads
 
-    on_master(tmp_path, scenario, slave_timeout=30_000)
+    on_master(tmp_path, scenario, slave_timeout=NEVER_MS)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_what_is_replicated_is_on_the_slave(tmp_path, flush):
     async def scenario(master, slave):
-        async with serving(master) as service, following(slave, service.port, master):
-            await until(lambda: any(one.ack_offset == 0 for one in service.connections))
+        async with (
+            serving(master, slave_timeout=NEVER_MS) as service,
+            following(slave, service.port, master),
+        ):
+            await follows(service)
             for number in range(20):
                 receipt = await put(master, queue_id=number % 2)
                 assert (receipt.ok, receipt.durability) == (True, "replicated")
@@ -171,11 +218,11 @@ def test_what_is_replicated_is_on_the_slave(tmp_path, flush):
             receipt = await asyncio.to_thread(master.put, "T", b"y")
             assert receipt.durability == "replicated"
             # readers of a slave under SYNC_FLUSH wait for its disk
-            await until(lambda: slave.get_message("T", 0, 10).messages)
+            await until_async(lambda: slave.get_message("T", 0, 10).messages, "it can be read")
             assert slave.get_message("T", 0, 10).messages[0].body == b"y"
             many = await asyncio.gather(*(put(master) for _ in range(200)))
             assert {receipt.durability for receipt in many} == {"replicated"}
-            await until(lambda: slave.max_queue_offset("T", 0) == 211)
+            await stored(slave, 211)
 
     with (
         master_store(tmp_path / "m", role="SYNC_MASTER", flush_disk_type=flush) as master,
@@ -195,14 +242,21 @@ def test_the_settings_have_rocketmqs_names():
         HAConfig.from_properties({"haTransferBatchSize": str(8 << 20)})
 
 
-def test_flow_control_bounds_what_is_sent_a_second(tmp_path):
+def test_flow_control_bounds_what_is_sent_a_second(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+
     async def scenario(master, slave):
         settings = {"ha_flow_control_enable": True, "max_ha_transfer_byte_in_second": 10_000}
-        began = asyncio.get_running_loop().time()
         async with serving(master, **settings) as service, following(slave, service.port):
-            await until(lambda: slave.appended_offset > 20_000)
-            # a whole second lies between the first ten thousand and the third
-            assert asyncio.get_running_loop().time() - began >= 1
+            for count in (1, 2, 3):
+                await until_async(
+                    lambda count=count: slave.appended_offset >= 10_000 * count,
+                    f"second {count} has brought what it may",
+                )
+                # and nothing else, as long as it is not over
+                await clock.go_on(0.99, service)
+                assert slave.appended_offset == 10_000 * count
+                await clock.go_on(0.01, service)
 
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))

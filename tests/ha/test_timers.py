@@ -4,14 +4,15 @@ import asyncio
 import struct
 
 import pytest
-from ha.pair import until
-from ha.test_brokers import SMALL, running
+from ha.test_brokers import SMALL, asks_when_told, running  # noqa: F401 - a fixture
+from patience import until_async
 
-from rmqcore.broker import Broker
+from rmqcore.broker import Broker, timer
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError
+from rmqcore.files import timer_check
 from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
@@ -24,37 +25,54 @@ MASTER = "127.0.0.1:1"
 TOLD = struct.pack(">7q", 61_000, 5, 7, 9, 0, 1, 1)
 
 
-def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_path):
-    check = TimerCheck(tmp_path / "s" / "config")
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_path, monkeypatch):
+    check, ahead_ms = TimerCheck(tmp_path / "s" / "config"), 0
+
+    def clock_ms():
+        return wall_clock_ms() + ahead_ms
+
+    monkeypatch.setattr(timer, "wall_clock_ms", clock_ms)
+    monkeypatch.setattr(timer_check, "wall_clock_ms", clock_ms)
 
     async def as_pair():
+        nonlocal ahead_ms
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
-            soon_ms = wall_clock_ms() + 50
-            due_ms = soon_ms + 8000
+            soon_ms = clock_ms() + 600_000
+            due_ms = soon_ms + 3_600_000
             for body, deliver_ms in ((b"soon", soon_ms), (b"later", due_ms)):
                 at = {"TIMER_DELIVER_MS": str(deliver_ms)}
                 await producer.send("T", body, properties=at)
+            ahead_ms += soon_ms - clock_ms()
             store = pair.master.store
-            await until(lambda: [m.body for m in store.messages("T")] == [b"soon"])
+            await until_async(
+                lambda: [m.body for m in store.messages("T")] == [b"soon"], "the first has come"
+            )
             own = TimerCheck(tmp_path / "m" / "config")
-            await until(lambda: own.load() and own.load().first_pending == 1)
+            await until_async(
+                lambda: own.load() and own.load().first_pending == 1, "the master keeps that"
+            )
             await pair.in_step()
             # what was delivered is told by the second
-            await until(lambda: wall_clock_ms() // 1000 > soon_ms // 1000)
-            assert await pair.slave.replication._synchronize.synchronize()
+            ahead_ms += 1000
+            await until_async(pair.slave.replication._synchronize._has_all, "the slave is in step")
+            await pair.synchronize()
             told = check.load()
             assert (told.first_pending, told.read_offset, told.due_offset) == (0, 2, 0)
-            assert soon_ms < told.due_ms <= wall_clock_ms()
+            assert soon_ms < told.due_ms <= clock_ms()
             return due_ms
 
     async def alone(due_ms):
+        nonlocal ahead_ms
         broker = Broker(tmp_path / "s", SMALL)
         await broker.start()
         try:
-            await until(lambda: check.load().first_pending > 0)
+            await until_async(lambda: check.load().first_pending > 0, "it knows what was delivered")
             assert [m.body for m in broker.store.messages("T")] == [b"soon"]
-            await until(lambda: len(list(broker.store.messages("T"))) == 2, timeout_s=15)
-            assert wall_clock_ms() >= due_ms
+            ahead_ms += due_ms - clock_ms()
+            await until_async(
+                lambda: len(list(broker.store.messages("T"))) == 2, "the second has come"
+            )
             assert [m.body for m in broker.store.messages("T")] == [b"soon", b"later"]
             assert len(list(broker.store.messages(TIMER_TOPIC))) == 2
         finally:
@@ -62,6 +80,7 @@ def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_p
 
     due_ms = asyncio.run(as_pair())
     asyncio.run(alone(due_ms))
+    assert clock_ms() >= due_ms
 
 
 def synchronized(folder, answer, log_end, flush=lambda: None):

@@ -5,10 +5,10 @@ import contextlib
 import gc
 import socket
 import threading
-import time
 import weakref
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.ha import HAConfig
 from rmqcore.ha.group_transfer import GroupTransferService
@@ -18,39 +18,58 @@ from rmqcore.status import PutMessageStatus
 pytestmark = pytest.mark.engine
 
 LATE = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-TIMEOUT_S = 0.2
+WAIT_S = 0.2
 
 
 def waits_for_one_slave():
-    config = HAConfig(slave_timeout=int(1000 * TIMEOUT_S))
+    config = HAConfig(slave_timeout=int(1000 * WAIT_S))
     service = GroupTransferService(config, end=lambda: 0, on_waiting=lambda: None)
     service.acknowledged("slave", 0)
     return service
 
 
+async def turns_of_the_loop():
+    """Let whatever a socket or a task has ready come to its end."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def test_each_wait_ends_in_its_own_time():
     async def wait(service, end):
-        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         status = await service.begin_async(end)
-        return status, time.monotonic() - began
+        return status, loop.time() - began
 
     async def scenario():
+        loop = asyncio.get_running_loop()
+        # a clock that is moved by hand to where the next timer is due
+        now = loop.time()
+        loop.time = lambda: now
         service = waits_for_one_slave()
         first = asyncio.create_task(wait(service, 10))
-        await asyncio.sleep(TIMEOUT_S / 2)
+        await asyncio.sleep(0)
+        now += WAIT_S / 2
         others = [asyncio.create_task(wait(service, end)) for end in (5, 20, 30)]
         await asyncio.sleep(0)
         others[1].cancel()
         service.acknowledged("slave", 5)
-        statuses = await asyncio.gather(first, others[0], others[2])
-        again = await wait(service, 40)
-        return [*statuses, again]
+        waiting = asyncio.gather(first, others[0], others[2])
+        for _ in range(2):
+            await turns_of_the_loop()
+            assert not waiting.done()
+            now += WAIT_S / 2 + 1e-6
+        await turns_of_the_loop()
+        assert waiting.done()
+        again = asyncio.create_task(wait(service, 40))
+        await asyncio.sleep(0)
+        now += WAIT_S
+        return [*await waiting, await again]
 
     found = asyncio.run(scenario())
     assert [status for status, _ in found] == [LATE, PutMessageStatus.PUT_OK, LATE, LATE]
     for status, seconds in found:
-        assert status is not LATE or seconds >= TIMEOUT_S - 0.01
-        assert seconds < 5
+        assert seconds == pytest.approx(WAIT_S if status is LATE else 0, abs=1e-4)
 
 
 def test_a_loop_that_ended_with_a_wait_holds_nobody_up_and_is_let_go():
@@ -77,7 +96,7 @@ def test_a_loop_that_was_closed_with_a_wait_holds_nobody_up_on_its_own_thread():
 
     async def begin():
         left = asyncio.create_task(wait())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         return left
 
     async def wait():
@@ -105,7 +124,7 @@ def test_a_wait_that_a_signal_ended_leaves_the_others_their_time(monkeypatch):
         monkeypatch.setattr(loop, "call_at", interrupted)
         with pytest.raises(KeyboardInterrupt):
             service.begin_async(5)
-        return await asyncio.wait_for(service.begin_async(6), 30)
+        return await asyncio.wait_for(service.begin_async(6), TIMEOUT_S)
 
     assert asyncio.run(scenario()) is LATE
 
@@ -122,6 +141,13 @@ def receiving():
             receiver.close()
 
 
+async def begun(receiver, buffer):
+    """A task that waits for what comes."""
+    waiting = asyncio.create_task(receiver.into(buffer))
+    await until_async(lambda: receiver._registered, "it waits for the socket")
+    return waiting
+
+
 def test_a_receiver_does_not_turn_while_nobody_receives(monkeypatch):
     turns = []
     ready = Receiver._ready
@@ -130,13 +156,12 @@ def test_a_receiver_does_not_turn_while_nobody_receives(monkeypatch):
     async def scenario():
         buffer = memoryview(bytearray(1000))
         with receiving() as (receiver, peer):
-            waiting = asyncio.create_task(receiver.into(buffer))
-            await asyncio.sleep(0.01)
+            waiting = await begun(receiver, buffer)
             peer.send(b"x" * 10)
             assert await waiting == 10
             before = len(turns)
             peer.send(b"y" * 20)
-            await asyncio.sleep(0.1)
+            await turns_of_the_loop()
             assert len(turns) - before <= 1
             assert await receiver.into(buffer) == 20
             assert bytes(buffer[:20]) == b"y" * 20
@@ -150,7 +175,7 @@ def test_a_receiver_gives_all_that_comes_and_the_end():
         with receiving() as (receiver, peer):
             sent = bytes(range(256)) * 40
             threading.Thread(target=lambda: (peer.sendall(sent), peer.close())).start()
-            while size := await asyncio.wait_for(receiver.into(buffer), 5):
+            while size := await asyncio.wait_for(receiver.into(buffer), TIMEOUT_S):
                 came += bytes(buffer[:size])
         assert came == sent
 
@@ -161,10 +186,12 @@ def test_a_wait_that_was_cancelled_takes_nothing():
     async def scenario():
         buffer = memoryview(bytearray(1000))
         with receiving() as (receiver, peer):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(receiver.into(buffer), 0.02)
+            waiting = await begun(receiver, buffer)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
             peer.send(b"abc")
-            await asyncio.sleep(0.02)
-            assert await asyncio.wait_for(receiver.into(buffer), 5) == 3
+            await turns_of_the_loop()
+            assert await asyncio.wait_for(receiver.into(buffer), TIMEOUT_S) == 3
 
     asyncio.run(scenario())

@@ -6,17 +6,20 @@ from itertools import pairwise
 
 import pytest
 from ha.pair import (
+    Clock,
+    all_gone,
     derived,
     fill,
     following,
     frame,
+    has_all,
     log_bytes,
     master_store,
     peer_master,
     serving,
     slave_store,
-    until,
 )
+from patience import until_async
 
 from rmqcore.ha.frames import FRAME_SIZE_MAX, FrameReader, HAError, ReportReader
 from rmqcore.ha.sockets import send_all
@@ -30,15 +33,16 @@ def exactly(store, size):
     assert store.max_phy_offset == size
 
 
-def test_a_master_sends_what_was_captured(tmp_path):
+def test_a_master_sends_what_was_captured(tmp_path, monkeypatch):
     """S>M 0; M>S heart-beat 0; M>S 0x2500 bytes; S>M 0x2500; heart-beat; S>M; M>S 0x718 bytes."""
+    clock = Clock(monkeypatch)
 
     async def scenario(store):
         async with serving(store, ha_send_heartbeat_interval=200) as service:
             reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            with pytest.raises(TimeoutError):
-                # a master is silent before the first report, however long that takes
-                await asyncio.wait_for(reader.readexactly(1), 0.3)
+            # a master is silent before the first report, however long that takes
+            await until_async(lambda: service.connections, "the master has taken the connection")
+            await clock.go_on(30, service)
             writer.write(bytes.fromhex("0000000000000000"))
             body = log_bytes(store)
             heard = await reader.readexactly(12 + 12 + 0x2500)
@@ -46,6 +50,7 @@ def test_a_master_sends_what_was_captured(tmp_path):
             assert heard[12:24].hex() == "000000000000000000002500"
             assert heard[24:] == body
             writer.write(bytes.fromhex("0000000000002500"))
+            await clock.go_on(0.3, service)
             assert (await reader.readexactly(12)).hex() == "000000000000250000000000"
             writer.write(bytes.fromhex("0000000000002500"))
             store.put("T", b"y" * (0x718 - 92))
@@ -54,17 +59,18 @@ def test_a_master_sends_what_was_captured(tmp_path):
             assert heard[12:] == log_bytes(store, 0x2500)
             writer.write(bytes.fromhex("0000000000002c18"))
             slave = service.connections[0]
-            await until(lambda: slave.ack_offset == 0x2C18)
+            await until_async(lambda: slave.ack_offset == 0x2C18, "the slave has it all")
             assert (slave.request_offset, slave.next_offset) == (0, 0x2C18)
             writer.close()
-            await until(lambda: not service.connections)
+            await all_gone(service)
 
     with master_store(tmp_path / "m") as store:
         exactly(store, 0x2500)
         asyncio.run(scenario(store))
 
 
-def test_a_slave_says_what_was_captured(tmp_path):
+def test_a_slave_says_what_was_captured(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
     with master_store(tmp_path / "m") as master:
         exactly(master, 0x2500)
         body = log_bytes(master)
@@ -77,6 +83,7 @@ def test_a_slave_says_what_was_captured(tmp_path):
         heard.append((await reader.readexactly(8)).hex())
         writer.write(frame(0x2500))
         # with nothing to tell it says so again
+        clock.now += 0.1
         heard.append((await reader.readexactly(8)).hex())
 
     async def scenario(store):
@@ -84,7 +91,7 @@ def test_a_slave_says_what_was_captured(tmp_path):
             peer_master(play) as port,
             following(store, port, ha_send_heartbeat_interval=100),
         ):
-            await until(lambda: len(heard) == 3)
+            await until_async(lambda: len(heard) == 3, "the slave has reported three times")
         assert log_bytes(store) == body
 
     with slave_store(tmp_path / "s") as store:
@@ -94,7 +101,8 @@ def test_a_slave_says_what_was_captured(tmp_path):
 
 def test_no_frame_crosses_a_log_file_or_is_larger_than_asked_for(tmp_path):
     async def scenario(store):
-        async with serving(store, ha_transfer_batch_size=1000) as service:
+        settings = {"ha_transfer_batch_size": 1000, "ha_send_heartbeat_interval": 60_000}
+        async with serving(store, **settings) as service:
             reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
             writer.write(bytes(8))
             at = 0
@@ -118,10 +126,13 @@ def test_both_have_the_same_bytes_and_derive_the_same(tmp_path, batch):
             serving(master, ha_transfer_batch_size=batch) as service,
             following(slave, service.port, master),
         ):
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
+            await has_all(slave, master)
             fill(master, 200, seed=2)
-            await until(lambda: slave.appended_offset == master.max_phy_offset)
-            await until(lambda: service.connections[0].ack_offset == master.max_phy_offset)
+            await has_all(slave, master)
+            await until_async(
+                lambda: service.connections[0].ack_offset == master.max_phy_offset,
+                "the slave has reported it",
+            )
 
     with master_store(tmp_path / "m", 200) as master:
         with slave_store(tmp_path / "s") as slave:
