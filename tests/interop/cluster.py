@@ -7,8 +7,10 @@ import shlex
 import ssl
 import subprocess
 import threading
-import time
+from functools import cache
 from pathlib import Path
+
+from patience import until
 
 from interop.peer import RUN, free_port
 from rmqcore.namesrv import NameServer, NamesrvConfig
@@ -24,7 +26,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.testing import RunningBroker
 
-#: Java starts, compiles what is new, and on the first run fetches the jars.
+#: Java starts and works on what it was told, beside other work.
 TIMEOUT_S = 240
 CLUSTER = "DefaultCluster"
 PEM = Path(__file__).parents[1] / "remoting" / "localhost.pem"
@@ -102,8 +104,16 @@ def asker(address, tls=False):
     return ask
 
 
+@cache
+def made(release):
+    """Fetch the jars of a release and compile what is new, so that nobody waits for that."""
+    environment = {**os.environ, "ROCKETMQ": release, "HEAP": "64m"}
+    subprocess.run([RUN, "-version"], env=environment, capture_output=True, check=True)
+
+
 def java(release, home, *command, heap="256m", options=()):
     """The command and environment that run a class with a release's jars in a home of its own."""
+    made(release)
     (home / "conf").mkdir(parents=True, exist_ok=True)
     for name in _LOG_FILES:
         (home / "conf" / name).write_text("<configuration/>", "utf-8")
@@ -228,12 +238,3 @@ def running(command, environment, home):
     finally:
         process.kill()
         process.wait(30)
-
-
-def until(condition, what, timeout_s=TIMEOUT_S):
-    """Wait until something is so; return it."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.1)
-    return found

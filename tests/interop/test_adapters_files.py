@@ -1,9 +1,10 @@
 """Java's broker on a store of leases and adapters: it passes their files over, and they go on."""
 
 import pytest
+from patience import until
 
 import rmqcore
-from interop.cluster import java_broker, name_server, until
+from interop.cluster import java_broker, name_server
 from interop.peer import missing
 from interop.test_store_exchange import SIZES, consume
 from rmqcore.adapters.named_queue import NamedLifo

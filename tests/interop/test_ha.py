@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from patience import until
 
 from interop.cluster import (
     TIMEOUT_S,
@@ -18,7 +19,6 @@ from interop.cluster import (
     java_broker,
     mqadmin,
     name_server,
-    until,
 )
 from interop.peer import missing
 from rmqcore import open_store

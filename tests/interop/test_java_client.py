@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 from broker.conftest import records
+from patience import until
 
-from interop.cluster import TIMEOUT_S, asker, java, java_broker, name_server, until
+from interop.cluster import TIMEOUT_S, asker, java, java_broker, name_server
 from interop.peer import missing
 from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingError, RequestCode, ResponseCode
@@ -123,7 +124,7 @@ def test_rocketmq_takes_over_messages_for_later(tmp_path):
         send(ask, b"soon", wall_clock_ms() + 300)
         due_ms = wall_clock_ms() + 15_000
         send(ask, b"later", due_ms)
-        until(lambda: pulled(ask) == [b"soon"], "the first is delivered", 60)
+        until(lambda: pulled(ask) == [b"soon"], "the first is delivered")
     with (
         name_server() as (names, _),
         java_broker(

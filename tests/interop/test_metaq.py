@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from interop.peer import free_port, missing
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
@@ -135,7 +136,10 @@ def test_our_nodes_are_those_of_metaqs_broker(tmp_path, zookeeper):
     ini = server_ini(tmp_path / "ours", zookeeper, 8)
     with ours(ini):
         found = tree(zookeeper, "/meta/brokers")
-        within(60, lambda: "/meta/brokers/ids/8/master" in tree(zookeeper, "/meta/brokers"))
+        until(
+            lambda: "/meta/brokers/ids/8/master" in tree(zookeeper, "/meta/brokers"),
+            "the broker is there",
+        )
 
         def own(nodes, broker_id, ini):
             port = re.search(r"serverPort=(\d+)", ini.read_text())[1]
@@ -158,7 +162,7 @@ def test_our_nodes_are_those_of_metaqs_broker(tmp_path, zookeeper):
         command = [sys.executable, "-m", "rmqcore", "metaq", "admin", ini.with_name("admin")]
         subprocess.run([*command, "reload"], check=True, timeout=120)
         added = "/meta/brokers/topics-pub/added/8-m"
-        within(60, lambda: added in tree(zookeeper, "/meta/brokers"))
+        until(lambda: added in tree(zookeeper, "/meta/brokers"), "the topic is there")
         nodes = tree(zookeeper, "/meta/brokers")
         assert nodes[added] == '{"broker":"8-m","numParts":3}'
         assert not any(path.endswith("readonly/8-m") for path in nodes)
@@ -167,7 +171,10 @@ def test_our_nodes_are_those_of_metaqs_broker(tmp_path, zookeeper):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 1
         assert "is registered as broker 8" in done.stderr.replace("\n", " ")
-    within(10, lambda: not any("8-m" in path for path in tree(zookeeper, "/meta/brokers")))
+    until(
+        lambda: not any("8-m" in path for path in tree(zookeeper, "/meta/brokers")),
+        "the broker has gone",
+    )
     assert not any("/ids/8/" in path for path in tree(zookeeper, "/meta/brokers"))
 
 
@@ -182,7 +189,7 @@ def test_a_zookeeper_that_comes_back_without_a_memory_is_told_again(tmp_path):
             zookeeper.kill()
         time.sleep(1)
         stack.enter_context(running(RUN, "zookeeper", tmp_path / "second", port))
-        within(60, lambda: grown(address, before))
+        until(lambda: grown(address, before), "it is told again")
 
 
 def grown(address, before):

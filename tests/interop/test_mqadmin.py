@@ -7,8 +7,9 @@ import threading
 
 import pytest
 from broker.conftest import records
+from patience import until
 
-from interop.cluster import TIMEOUT_S, asker, java, mqadmin, until
+from interop.cluster import TIMEOUT_S, asker, java, mqadmin
 from interop.peer import missing
 from interop.writers import BOTH
 from rmqcore._codec import encode_properties

@@ -1,9 +1,10 @@
 """One store, served by our broker, then by Java's, then by ours: nothing is lost or comes back."""
 
 import pytest
+from patience import until
 
 import rmqcore
-from interop.cluster import CLUSTER, asker, java_broker, name_server, until
+from interop.cluster import CLUSTER, asker, java_broker, name_server
 from interop.peer import missing
 from rmqcore.client.blocking import Admin, Consumer, Producer
 from rmqcore.doctor import verify

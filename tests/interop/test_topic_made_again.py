@@ -4,9 +4,10 @@ import shutil
 from functools import partial
 
 import pytest
+from patience import until
 
 import rmqcore
-from interop.cluster import CLUSTER, asker, java_cluster, mqadmin, until
+from interop.cluster import CLUSTER, asker, java_cluster, mqadmin
 from interop.peer import missing
 from interop.writers import BOTH
 from rmqcore.client.blocking import Producer

@@ -5,9 +5,10 @@ to query and the number of messages that consumers will find in the queues.
 """
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from patience import until
 
 from rmqcore import Message, PutMessageStatus
 from rmqcore._codec import encode_batch
@@ -27,8 +28,6 @@ BOTH = ("5.5.0", "4.9.7")
 HOSTS = ("10.1.2.3:10911", "192.168.7.9:40123", "[2001:db8::1]:10911", "[fe80::abcd]:50000")
 UNICODE = ("订单", "a😀", "é", "Aa", "BB", "AaAa", "BBBB")
 TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK = 0x4, 0x8, 0xC
-#: Level 1 of RocketMQ's delay levels is one second.
-SOON_S = 1.0
 
 Keys = list[tuple[str, str]]
 Writer = Callable[[object, random.Random], tuple[Keys, int]]
@@ -146,10 +145,7 @@ def delayed(store, rng):
         level = 1 if number < 10 else 5 + number % 14
         body = rng.randbytes(50)
         store.put("TopicLate", body, tags="late", keys=f"D{number}", delay_level=level)
-    deadline = time.monotonic() + 30 * SOON_S
-    while store.max_queue_offset("TopicLate", 0) < 10:
-        assert time.monotonic() < deadline, "messages of level 1 were not delivered"
-        time.sleep(0.05)
+    until(lambda: store.max_queue_offset("TopicLate", 0) >= 10, "messages of level 1 are delivered")
     return [("TopicLate", f"D{number}") for number in range(10)], 70
 
 
