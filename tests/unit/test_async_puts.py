@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 
 import pytest
+from patience import TIMEOUT_S, until_async
 
 from rmqcore import Durability, Message, MessageIllegalError, PutMessageStatus, open_store
 from rmqcore._codec import encode_batch
@@ -37,48 +38,57 @@ def test_each_put_reaches_its_durability(tmp_path, flush):
     assert many.message_count == 2
 
 
+class HeldFlush:
+    """Stands in the place of a store's flush, which ends only when the test lets it."""
+
+    def __init__(self, store):
+        self.flush = store._flusher.flush
+        self.begun = 0
+        self.let_go = threading.Event()
+        store._flusher.flush = self
+
+    def __call__(self):
+        self.begun += 1
+        assert self.let_go.wait(TIMEOUT_S)
+        return self.flush()
+
+
+def waiting(store):
+    """A list that grows by each coroutine that begins to wait for the disk."""
+    begun, wait_async = [], store._group_commit.wait_async
+
+    def noted(offset, timeout_ms):
+        begun.append(offset)
+        return wait_async(offset, timeout_ms)
+
+    store._group_commit.wait_async = noted
+    return begun
+
+
 def test_tasks_share_flushes_and_the_loop_goes_on(tmp_path):
     async def run():
-        ticks = 0
-
-        async def tick():
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0.001)
-
         with open_store(tmp_path / "s", flush_disk_type="SYNC_FLUSH", **SIZES) as store:
-            flush = store._flusher.flush
-            flushes = []
+            held, begun = HeldFlush(store), waiting(store)
+            puts = asyncio.gather(*(store.put_async("T", b"%d" % n) for n in range(100)))
+            # the loop goes on beside the flush, or nobody would let that end
+            await until_async(lambda: len(begun) == 100 and held.begun, "all wait for a flush")
+            assert not puts.done()
+            held.let_go.set()
+            return await puts, held.begun
 
-            def slow():
-                flushes.append(1)
-                time.sleep(0.02)
-                return flush()
-
-            store._flusher.flush = slow
-            ticking = asyncio.create_task(tick())
-            puts = [store.put_async("T", b"%d" % n) for n in range(100)]
-            receipts = await asyncio.gather(*puts)
-            ticking.cancel()
-            store._flusher.flush = flush
-            return receipts, len(flushes), ticks
-
-    receipts, flushes, ticks = asyncio.run(run())
+    receipts, flushes = asyncio.run(run())
     assert {receipt.durability for receipt in receipts} == {Durability.DISK}
     assert sorted(receipt.queue_offset for receipt in receipts) == list(range(100))
-    assert flushes <= 10
-    assert ticks >= 5
+    assert flushes == 1
 
 
 def test_a_slow_disk_is_a_status(tmp_path):
     async def run():
         settings = SIZES | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 30}
         with open_store(tmp_path / "s", **settings) as store:
-            flush = store._flusher.flush
-            store._flusher.flush = lambda: (time.sleep(1.0), flush())[1]
+            held = HeldFlush(store)
             receipt = await store.put_message_async(Message("T", b"x"))
-            store._flusher.flush = flush
+            held.let_go.set()
             return receipt
 
     receipt = asyncio.run(run())
@@ -87,30 +97,42 @@ def test_a_slow_disk_is_a_status(tmp_path):
     assert "30 ms" in receipt.reason
 
 
+class Jumping(asyncio.SelectorEventLoop):
+    """An event loop whose time a test sets forward."""
+
+    ahead = 0.0
+
+    def time(self):
+        return super().time() + self.ahead
+
+
 def test_each_waits_its_own_time_for_a_slow_disk(tmp_path):
     async def run():
-        settings = SIZES | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 100}
+        loop = asyncio.get_running_loop()
+        settings = SIZES | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 6_000_000}
         with open_store(tmp_path / "s", **settings) as store:
-            flush = store._flusher.flush
-            store._flusher.flush = lambda: (time.sleep(1.5), flush())[1]
-
-            async def put(after):
-                await asyncio.sleep(after)
-                began = time.monotonic()
-                receipt = await store.put_message_async(Message("T", b"x"))
-                return receipt.status, time.monotonic() - began
-
-            told = await asyncio.gather(*(put(after) for after in (0, 0.02, 0.06, 0.09)))
-            cancelled = asyncio.create_task(store.put_async("T", b"y"))
-            await asyncio.sleep(0.02)
+            held, begun, puts = HeldFlush(store), waiting(store), []
+            for number in range(4):
+                puts.append(asyncio.ensure_future(store.put_message_async(Message("T", b"x"))))
+                await until_async(lambda n=number: len(begun) > n and held.begun, "it waits")
+                loop.ahead += 1400
+            # the first has waited 5600 s, and each of the others 1400 s less than the one before
+            cancelled = asyncio.ensure_future(store.put_async("T", b"y"))
+            await until_async(lambda: len(begun) == 5, "the last one waits")
             cancelled.cancel()
-            store._flusher.flush = flush
-            await asyncio.sleep(4)  # two slow flushes had begun or were to begin
-            return told, await store.put_message_async(Message("T", b"z"))
+            assert not any(put.done() for put in puts)
+            for number in range(4):
+                loop.ahead += 1000 if number == 0 else 1400
+                receipt = await puts[number]
+                assert receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+                assert not any(put.done() for put in puts[number + 1 :])
+            assert held.begun == 1
+            held.let_go.set()
+            assert cancelled.cancelled()
+            return await store.put_message_async(Message("T", b"z"))
 
-    told, last = asyncio.run(run())
-    assert {status for status, _ in told} == {PutMessageStatus.FLUSH_DISK_TIMEOUT}
-    assert all(0.09 < seconds < 1.2 for _, seconds in told)
+    with asyncio.Runner(loop_factory=Jumping) as runner:
+        last = runner.run(run())
     assert last.durability is Durability.DISK
 
 
