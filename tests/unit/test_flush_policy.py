@@ -1,9 +1,9 @@
 """When a put returns and what it has reached: one answer for each combination of settings."""
 
 import asyncio
-import time
 
 import pytest
+from patience import until
 
 from rmqcore import ConfigError, Message, open_store
 from rmqcore._codec import encode_batch
@@ -75,13 +75,6 @@ def test_a_refused_durability_stores_nothing_for_a_coroutine(tmp_path, call):
         assert store.max_phy_offset == 0
 
 
-def wait_for(condition, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def waiting(tmp_path):
     """A store whose puts wait for the disk, and whose flush service is asleep for minutes."""
@@ -93,10 +86,11 @@ def waiting(tmp_path):
 @pytest.mark.parametrize("call", PUTS)
 def test_a_put_that_does_not_wait_is_flushed_soon_all_the_same(waiting, call):
     assert PUTS[call](waiting, "page_cache").durability is Durability.PAGE_CACHE
-    wait_for(lambda: waiting._log_writer.flushed_offset == waiting._tail.max_offset)
+    until(lambda: waiting._log_writer.flushed_offset == waiting._tail.max_offset, "a flush")
 
 
 def test_a_read_waits_for_what_did_not_wait_and_for_nothing_else(waiting, monkeypatch):
+    assert waiting._group_commit.stop()
     unwaited = Message("T", b"a", wait_store_msg_ok=False)
     waiting.put_message(unwaited)
     assert [message.body for message in waiting.messages("T", 0)] == [b"a"]
@@ -141,6 +135,7 @@ class Open(ClosedMeanwhile):
 def test_a_loop_that_is_closed_meanwhile_ends_nothing(waiting):
     waiting.put("T", b"x")
     service, others = waiting._group_commit, Together(1)
+    assert service.stop()
     service._coroutines = {ClosedMeanwhile(): Together(1), Open(): others}
     service.run_once()
     assert others.told == [None]

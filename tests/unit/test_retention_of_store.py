@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import rounds, until
 
 import rmqcore
 from rmqcore.errors import DiskFullError, StoreNotWritableError
@@ -28,13 +30,23 @@ SMALL = {
     "warm_mapped_file_enable": False,
     "delete_commit_log_files_interval_ms": 0,
 }
-#: Long enough that only the test itself runs a round.
+#: Long enough that only the test itself runs a round, when the service has had its first.
 NEVER_MS = 3_600_000
 
 
 def fill(store, count: int = 2000) -> None:
     for number in range(count):
         store.put("TopicA", b"x" * 300, keys=f"k{number}")
+
+
+@contextmanager
+def by_hand(path, **settings):
+    """A store whose retention has had its first round, and has the next when the test says so."""
+    with rmqcore.open_store(
+        path, **SMALL, **settings, clean_resource_interval_ms=NEVER_MS
+    ) as store:
+        rounds(store._retention)
+        yield store
 
 
 def log_files(path: Path) -> list[Path]:
@@ -48,13 +60,6 @@ def disk(monkeypatch):
     return usage
 
 
-def wait_for(condition) -> None:
-    end = time.monotonic() + 20
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
-
-
 def test_without_a_configuration_nothing_goes(tmp_path, disk):
     disk["now"] = DiskUsage(99, 1)
     with rmqcore.open_store(tmp_path, **SMALL, clean_resource_interval_ms=1) as store:
@@ -62,7 +67,8 @@ def test_without_a_configuration_nothing_goes(tmp_path, disk):
         files = log_files(tmp_path)
         for file in files:
             os.utime(file, (0, 0))
-        time.sleep(0.05)
+        for service in store._services:
+            rounds(service, 2)
         assert log_files(tmp_path) == files
         assert store.why_will_be_deleted(files[0]) is None
         with pytest.raises(rmqcore.ConfigError, match="retention"):
@@ -75,7 +81,7 @@ def test_a_quota_holds_while_messages_come(tmp_path, disk):
     settings = SMALL | {"retention_bytes": 4 * FILE_SIZE, "clean_resource_interval_ms": 1}
     with rmqcore.open_store(tmp_path, **settings) as store:
         fill(store, 5000)
-        wait_for(lambda: len(log_files(tmp_path)) <= 4)
+        until(lambda: len(log_files(tmp_path)) <= 4, "the oldest files go")
         assert store.max_queue_offset("TopicA", 0) == 5000
         store.delete_expired_files()
         first = store.min_queue_offset("TopicA", 0)
@@ -95,8 +101,7 @@ def test_a_quota_holds_while_messages_come(tmp_path, disk):
 
 
 def test_by_age_and_why(tmp_path, disk):
-    settings = SMALL | {"file_reserved_time_hours": 2, "clean_resource_interval_ms": NEVER_MS}
-    with rmqcore.open_store(tmp_path, **settings) as store:
+    with by_hand(tmp_path, file_reserved_time_hours=2) as store:
         fill(store)
         files = log_files(tmp_path)
         for file in files[:3]:
@@ -113,8 +118,7 @@ def test_by_age_and_why(tmp_path, disk):
 
 
 def test_a_message_that_is_being_read_survives_its_file(tmp_path, disk):
-    settings = SMALL | {"retention_bytes": FILE_SIZE, "clean_resource_interval_ms": NEVER_MS}
-    with rmqcore.open_store(tmp_path, **settings) as store:
+    with by_hand(tmp_path, retention_bytes=FILE_SIZE) as store:
         fill(store)
         message = store.message_at(0)
         store.delete_expired_files()
@@ -128,7 +132,7 @@ def test_a_nearly_full_disk_refuses_puts_and_lets_them_resume(tmp_path, disk):
     with rmqcore.open_store(tmp_path, **settings) as store:
         store.put("TopicA", b"a")
         disk["now"] = DiskUsage(95, 5)
-        wait_for(lambda: store.why_not_writable() is not None)
+        until(lambda: store.why_not_writable() is not None, "puts are refused")
         assert "95 % of the disk is in use" in store.why_not_writable()
         with pytest.raises(StoreNotWritableError, match="95 % of the disk") as caught:
             store.put("TopicA", b"b")
@@ -142,14 +146,13 @@ def test_a_nearly_full_disk_refuses_puts_and_lets_them_resume(tmp_path, disk):
         assert receipt.status == PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert store.get_message("TopicA", 0, 0).messages[0].body == b"a"
         disk["now"] = DiskUsage(50, 50)
-        wait_for(lambda: store.why_not_writable() is None)
+        until(lambda: store.why_not_writable() is None, "puts resume")
         store.put("TopicA", b"c")
         assert store.max_queue_offset("TopicA", 0) == 2
 
 
 def test_parked_messages_are_not_deleted_by_quota(tmp_path, disk):
-    settings = SMALL | {"retention_bytes": FILE_SIZE, "clean_resource_interval_ms": NEVER_MS}
-    with rmqcore.open_store(tmp_path, **settings, deliver_delayed=True) as store:
+    with by_hand(tmp_path, retention_bytes=FILE_SIZE, deliver_delayed=True) as store:
         store.put("TopicB", b"later", delay_level=18)
         fill(store)
         store.delete_expired_files()
@@ -159,7 +162,7 @@ def test_parked_messages_are_not_deleted_by_quota(tmp_path, disk):
 
 @pytest.mark.parametrize("at", [0, 2])
 @pytest.mark.parametrize("removed", [False, True])
-def test_an_interrupted_deletion_leaves_no_gap(tmp_path, monkeypatch, at, removed):
+def test_an_interrupted_deletion_leaves_no_gap(tmp_path, disk, monkeypatch, at, removed):
     calls, destroy = [], MappedFile.destroy
 
     def interrupted(file):
@@ -170,12 +173,8 @@ def test_an_interrupted_deletion_leaves_no_gap(tmp_path, monkeypatch, at, remove
             destroy(file)
         raise KeyboardInterrupt
 
-    settings = {
-        "retention_bytes": 3 * FILE_SIZE,
-        "clean_resource_interval_ms": NEVER_MS,
-        "delete_file_batch_max": 100,
-    }
-    with rmqcore.open_store(tmp_path, **SMALL, **settings) as store:
+    settings = {"retention_bytes": 3 * FILE_SIZE, "delete_file_batch_max": 100}
+    with by_hand(tmp_path, **settings) as store:
         fill(store)
         monkeypatch.setattr(MappedFile, "destroy", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -1,9 +1,11 @@
 """Services that go on, and say so, when the system refuses something for a while."""
 
 import errno
+import threading
 import time
 
 import pytest
+from patience import TIMEOUT_S, until
 
 import rmqcore
 from rmqcore.services import service
@@ -11,13 +13,6 @@ from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.service import ServiceThread
 
 pytestmark = pytest.mark.engine
-
-
-def wait_for(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
 
 
 class Refused(ServiceThread):
@@ -44,7 +39,7 @@ def test_a_service_that_is_refused_tries_again_so_often_and_no_oftener(monkeypat
         began = time.monotonic()
         refused = Refused(failures)
         refused.start()
-        wait_for(lambda refused=refused: refused.rounds > 5 or refused.errors)
+        until(lambda it=refused: it.rounds > 5 or it.errors, "it goes on, or ends")
         assert time.monotonic() - began >= 4 * 0.02
         refused.stop()
         assert [type(error) for error in refused.errors] == [OSError] * ended
@@ -57,12 +52,18 @@ def disk(monkeypatch, store_path):
 
     class Disk:
         bad = False
+        #: the next try waits for it
+        goes_on = threading.Event()
 
     with rmqcore.open_store(store_path) as store:
         dispatch = store.consume_queues.dispatch
+        refused = []
 
         def refuse(batch):
+            if refused:
+                assert Disk.goes_on.wait(TIMEOUT_S)
             if Disk.bad:
+                refused.append(batch)
                 raise OSError(errno.EIO, "Input/output error")
             dispatch(batch)
 
@@ -70,20 +71,23 @@ def disk(monkeypatch, store_path):
         Disk.store = store
         yield Disk
         Disk.bad = False
+        Disk.goes_on.set()
 
 
 def test_dispatch_goes_on_when_the_system_lets_it(disk):
     store = disk.store
     store.put("T", b"a", keys="K")
+    assert store.max_queue_offset("T", 0) == 1
     disk.bad = True
     store.put("T", b"b", keys="K")
-    wait_for(lambda: store.why_not_writable() is not None)
+    until(lambda: store.why_not_writable() is not None, "a refusal")
     assert "Input/output error" in store.why_not_writable()
     assert "30 times" in store.why_not_writable()
     with pytest.raises(rmqcore.StoreNotWritableError, match="Input/output"):
         store.put("T", b"refused")
     disk.bad = False
-    wait_for(lambda: store.why_not_writable() is None)
+    disk.goes_on.set()
+    until(lambda: store.why_not_writable() is None, "dispatch goes on")
     assert store.put("T", b"c", keys="K").queue_offset == 2
     assert [message.body for message in store.messages("T", 0)] == [b"a", b"b", b"c"]
     assert len(store.query_message("T", "K").messages) == 3
@@ -92,6 +96,7 @@ def test_dispatch_goes_on_when_the_system_lets_it(disk):
 def test_dispatch_that_never_goes_on_ends_and_says_so(disk, monkeypatch):
     monkeypatch.setattr(ReputMessageService, "tries", 3)
     disk.bad = True
+    disk.goes_on.set()
     disk.store.put("T", b"a")
-    wait_for(lambda: "ended" in (disk.store.why_not_writable() or ""))
+    until(lambda: "ended" in (disk.store.why_not_writable() or ""), "the dispatcher ends")
     assert "Input/output error" in disk.store.why_not_writable()
