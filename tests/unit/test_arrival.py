@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from patience import TIMEOUT_S
 
 import rmqcore
 
@@ -21,7 +22,7 @@ def test_a_listener_hears_of_each_queue_that_has_new_messages(store_path):
         forget = store.on_arrival(listen)
         store.put("T", b"a")
         store.put("T", b"b", queue_id=1)
-        assert done.wait(10)
+        assert done.wait(TIMEOUT_S)
         forget()
         heard.clear()
         store.put("T", b"c")
@@ -40,7 +41,7 @@ def test_a_message_can_be_read_when_its_listener_is_called(store_path):
 
         store.on_arrival(listen)
         store.put("T", b"a")
-        assert done.wait(10)
+        assert done.wait(TIMEOUT_S)
     assert seen == [1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore.recovery.beside_thread import BesideThread
 
@@ -31,7 +32,7 @@ def test_all_work_is_done_in_order_by_one_thread(beside):
 def test_the_caller_goes_on_beside_the_work(beside):
     gate = threading.Event()
     seen = []
-    beside.start(lambda: seen.append(gate.wait(10)))
+    beside.start(lambda: seen.append(gate.wait(TIMEOUT_S)))
     gate.set()
     beside.wait()
     assert seen == [True]

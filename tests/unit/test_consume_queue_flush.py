@@ -6,6 +6,7 @@ import shutil
 import threading
 
 import pytest
+from patience import TIMEOUT_S, rounds, until
 
 from rmqcore import open_store
 from rmqcore.derived import consume_queue_store
@@ -40,6 +41,8 @@ def synced(monkeypatch):
 @pytest.fixture
 def store(tmp_path, synced):
     with open_store(tmp_path / "store", **SETTINGS) as store:
+        # its first round is over, and the next is far away
+        rounds(store._flush_queues)
         yield store
 
 
@@ -98,28 +101,47 @@ def test_a_whole_flush_leaves_none_out(store, synced):
     assert len(synced) == QUEUES
 
 
+class Noted:
+    """A lock that counts who comes to it."""
+
+    def __init__(self, lock):
+        self.lock = lock
+        self.came = 0
+
+    def within(self, *seconds):
+        self.came += 1
+        return self.lock.within(*seconds)
+
+
 def test_a_second_flush_waits_for_the_first(store, monkeypatch):
     store.put("T", b"x")
     assert store.max_queue_offset("T", 0) == 1
     begun, go_on, sync = threading.Event(), threading.Event(), MappedFile.sync
+    service, checkpoint, told = store._flush_queues, store._checkpoint, []
+    service._flushing = lock = Noted(service._flushing)
 
     def slow(file):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(TIMEOUT_S)
         sync(file)
 
+    def flush():
+        store.flush()
+        told.append(checkpoint.logics_msg_timestamp_ms)
+
     monkeypatch.setattr(MappedFile, "sync", slow)
-    before = store._checkpoint.logics_msg_timestamp_ms
-    flushes = [threading.Thread(target=store.flush) for _ in range(2)]
+    before = checkpoint.logics_msg_timestamp_ms
+    flushes = [threading.Thread(target=flush) for _ in range(2)]
     flushes[0].start()
-    assert begun.wait(10)
+    assert begun.wait(TIMEOUT_S)
     flushes[1].start()
-    flushes[1].join(0.3)
-    still = flushes[1].is_alive(), store._checkpoint.logics_msg_timestamp_ms
+    until(lambda: lock.came == 2, "the second flush")
+    still = told.copy(), checkpoint.logics_msg_timestamp_ms
     go_on.set()
-    for flush in flushes:
-        flush.join()
-    assert still == (True, before)
+    for each in flushes:
+        each.join()
+    assert still == ([], before)
+    assert min(told) > before
 
 
 @pytest.mark.parametrize(

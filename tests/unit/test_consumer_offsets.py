@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from patience import until
 
 from rmqcore import ArgumentError, open_store
 from rmqcore.java.json import parse_java_json
@@ -40,10 +39,7 @@ def test_a_timer_writes_them(tmp_path, monkeypatch):
     with open_store(tmp_path / "s") as store:
         store.put("T", b"x")
         store.consumer_offsets.commit("T", "g", 0, 1)
-        until = time.monotonic() + 20
-        while saved(store.path) is None and time.monotonic() < until:
-            time.sleep(0.01)
-        assert saved(store.path) == {"T@g": {"0": 1}}
+        until(lambda: saved(store.path) == {"T@g": {"0": 1}}, "they are in the file")
 
 
 def test_a_table_that_cannot_be_written_is_tried_again():

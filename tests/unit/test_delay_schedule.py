@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-import time
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from golden.stores import RELEASES, unpack
 from rmqcore._codec import decode_record, encode_record
@@ -450,17 +450,11 @@ class TestThread:
         service.start()
         return service
 
-    def wait_for(self, condition):
-        end = time.monotonic() + 10
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.001)
-        assert condition()
-
     def test_it_delivers_and_writes_its_offsets_at_the_end(self, store, tmp_path):
         store.park(b"a")
         errors = []
         service = self.start(store, tmp_path, errors)
-        self.wait_for(lambda: store.bodies() == [b"a"])
+        until(lambda: store.bodies() == [b"a"], "it is delivered")
         assert service.stop()
         assert errors == []
         assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
@@ -471,7 +465,7 @@ class TestThread:
 
         store.park(b"a")
         service = self.start(store, tmp_path, [])
-        self.wait_for(lambda: store.bodies() == [b"a"])
+        until(lambda: store.bodies() == [b"a"], "it is delivered")
         service.schedule._offsets.commit(1, 7)
         store.flush = fail
         assert service.stop()
@@ -485,9 +479,9 @@ class TestThread:
         store.park(b"a")
         errors = []
         service = self.start(store, tmp_path, errors)
-        self.wait_for(lambda: store.bodies() == [b"a"])
+        until(lambda: store.bodies() == [b"a"], "it is delivered")
         store.flush = flush
-        self.wait_for((tmp_path / "delayOffset.json").exists)
+        until((tmp_path / "delayOffset.json").exists, "the offsets are written")
         assert service.stop()
         assert errors == []
 

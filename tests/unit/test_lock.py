@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 
@@ -66,7 +67,7 @@ def test_what_a_signal_handler_raises_ends_the_wait():
     def hold():
         with lock.within():
             ready.set()
-            done.wait(10)
+            done.wait(TIMEOUT_S)
 
     def interrupt(number, frame):
         raise KeyboardInterrupt
@@ -74,11 +75,16 @@ def test_what_a_signal_handler_raises_ends_the_wait():
     thread = threading.Thread(target=hold)
     thread.start()
     ready.wait()
+
+    def take():
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with lock.within():
+            pytest.fail("it was taken")
+
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(KeyboardInterrupt), lock.within():
-            pytest.fail("it was taken")
+        with pytest.raises(KeyboardInterrupt):
+            take()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -71,6 +71,20 @@ def damaged(rng, data):
     return bytes(data)
 
 
+def one_of_each(size=4096):
+    """Files with each kind of what may be at their first place."""
+    record = encode_record(Record(topic="T", body=b"body", phy_offset=BASE))
+    changes = {
+        0: struct.pack(">i", size + 1),
+        1: struct.pack(">i", len(record) + 1)[1:],
+        4: b"\xff",
+        35: b"\1",
+        record.index(b"body"): b"x",
+    }
+    changed = [record[:at] + new + record[at + len(new) :] for at, new in changes.items()]
+    return [data.ljust(size, b"\0") for data in (b"", record, encode_blank(size), *changed)]
+
+
 def expected_at(data, at):
     """What is at a place of a file, by the reference: a record, "blank", "zeros" or None."""
     try:
@@ -101,11 +115,9 @@ def starts(data):
     yield at
 
 
-@pytest.mark.engine
 def test_a_place_is_what_the_reference_says_it_is(rng):
     seen = set()
-    for _ in range(400):
-        data = damaged(rng, log_file(rng))
+    for data in (*one_of_each(), *(damaged(rng, log_file(rng)) for _ in range(400))):
         for at in starts(data):
             wanted = expected_at(data, at)
             status, size, stored = answer(data, at, len(data) - at)

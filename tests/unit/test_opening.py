@@ -9,10 +9,10 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from functools import partial
 
 import pytest
+from patience import TIMEOUT_S, until
 
 from rmqcore import (
     CorruptCheckpointError,
@@ -65,10 +65,7 @@ def test_a_store_that_was_removed_takes_no_more_puts_and_is_not_begun_anew(tmp_p
     # a service may have noticed by now
     with contextlib.suppress(StoreNotWritableError):
         store.put("Another", b"two")
-    until = time.monotonic() + 10
-    while store.why_not_writable() is None and time.monotonic() < until:
-        time.sleep(0.01)
-    assert store.why_not_writable() is not None
+    until(lambda: store.why_not_writable() is not None, "a service has noticed")
     with pytest.raises(StoreNotFoundError, match="removed while it was open"):
         store.close()
     assert not path.exists()
@@ -98,18 +95,18 @@ def test_a_store_that_nobody_closed_warns_and_is_closed(tmp_path, filters):
 
 def put_and_forget(path, how):
     """Open a store, put, and let go of it until it is closed; the threads of its services."""
-    store = open_store(path, flush_disk_type=how, deliver_delayed=True)
-    threads = [service._thread for service in store._services]
-    for number in range(20):
-        assert store.put("T", b"x", queue_id=number, keys="k").ok
-    del store
-    end = time.monotonic() + 30
-    # a service that is at work keeps the store until it has done; a long collection
-    # leaves every service due, and the pause lets them end before the next one
-    while (path / "abort").exists():
-        assert time.monotonic() < end
-        gc.collect()
-        time.sleep(0.02)
+    # a long collection leaves every service due, and one that is at work keeps the store
+    gc.collect()
+    gc.freeze()
+    try:
+        store = open_store(path, flush_disk_type=how, deliver_delayed=True)
+        threads = [service._thread for service in store._services]
+        for number in range(20):
+            assert store.put("T", b"x", queue_id=number, keys="k").ok
+        del store
+        until(lambda: gc.collect() is not None and not (path / "abort").exists(), "its end")
+    finally:
+        gc.unfreeze()
     return threads
 
 
@@ -119,7 +116,7 @@ def test_a_store_that_nobody_has_any_more_is_closed(tmp_path, how):
     with pytest.warns(ResourceWarning, match=r"^DefaultMessageStore\(.*was not closed$"):
         threads = put_and_forget(path, how)
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     with open_store(path) as again:
         assert again.recovery_report.clean_shutdown

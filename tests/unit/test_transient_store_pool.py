@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore import Durability, open_store
 from rmqcore.files.transient_store_pool import TransientStorePool
@@ -94,7 +95,7 @@ class PutsBetween:
 def in_thread(work):
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(20)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()
 
 
