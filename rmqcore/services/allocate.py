@@ -109,6 +109,8 @@ class AllocateMappedFileService(ServiceThread):
         """Let go of full files, and make every file that was asked for."""
         self._unlock_finished(self._newest)
         while self._wanted and not self._stopping:
+            # puts may have gone on to the next file meanwhile: its room is for the one made now
+            self._unlock_finished(self._newest)
             with self._making.within():
                 if not self._wanted:
                     return

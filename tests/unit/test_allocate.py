@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from patience import until
 
 from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -32,29 +33,20 @@ def service(tmp_path):
     assert not errors
 
 
-def wait_for(condition):
-    pause = threading.Event()
-    for _ in range(500):
-        if condition():
-            return
-        pause.wait(0.01)
-    pytest.fail("it never came")
-
-
 def test_the_next_two_are_made_and_warm(service):
     service.start()
     first = service.take(service.path_of(0), 0)
     assert first.path.exists()
-    wait_for(lambda: service.path_of(2 * SIZE).exists())
+    until(service.path_of(2 * SIZE).exists, "the file after the next")
     second = service.take(service.path_of(SIZE), SIZE)
     assert second.file_from_offset == SIZE
-    wait_for(lambda: service.path_of(3 * SIZE).exists())
+    until(service.path_of(3 * SIZE).exists, "one more")
 
 
 def test_what_was_not_used_is_removed(service):
     service.start()
     service.take(service.path_of(0), 0)
-    wait_for(lambda: service.path_of(2 * SIZE).exists())
+    until(service.path_of(2 * SIZE).exists, "the file after the next")
     assert service.stop()
     assert sorted(path.name for path in service.path_of(0).parent.iterdir()) == [f"{0:020d}"]
 
@@ -69,7 +61,7 @@ def test_a_kill_while_unused_files_are_removed_leaves_no_hole(service, monkeypat
     monkeypatch.setattr(MappedFile, "destroy", noting)
     service.start()
     service.take(service.path_of(0), 0)
-    wait_for(lambda: service.path_of(2 * SIZE).exists())
+    until(service.path_of(2 * SIZE).exists, "the file after the next")
     assert service.stop()
     assert removed == [2 * SIZE, SIZE]
 
@@ -178,6 +170,29 @@ def test_a_warm_up_beside_a_writer_changes_nothing(tmp_path, way, sync_every):
     file.close()
 
 
+def starts(files):
+    return [file.file_from_offset for file in list(files)]
+
+
+def test_a_round_that_goes_on_lets_full_files_go_too(service):
+    service._lock_budget = 2 * SIZE
+    warm_up, locked = service._warm_up, []
+
+    def warm_up_and_use(file):
+        """As puts do that need the file at once, and ask for the next."""
+        warm_up(file)
+        start = file.file_from_offset
+        locked.append(start in starts(service._locked))
+        service.take(file.path, start)
+        if len(locked) < 6:
+            service._wanted[start + SIZE] = service.path_of(start + SIZE)
+
+    service._warm_up = warm_up_and_use
+    service._wanted[0] = service.path_of(0)
+    service.run_once()
+    assert locked == [True] * 6
+
+
 @pytest.mark.engine
 def test_full_files_are_let_go_out_of_memory_again(tmp_path):
     open_files, unlocked = OpenFiles(), []
@@ -200,8 +215,8 @@ def test_full_files_are_let_go_out_of_memory_again(tmp_path):
     for number in range(6):
         offset = number * SIZE
         service.prepare(tmp_path / f"{offset:020d}", offset)
-        wait_for(lambda offset=offset: any(f.file_from_offset == offset for f in service._locked))
+        until(lambda at=offset: at in starts(service._locked), "the file is locked")
         service.take(tmp_path / f"{offset:020d}", offset)
-        wait_for(lambda offset=offset: all(f.file_from_offset >= offset for f in service._locked))
+        until(lambda at=offset: min(starts(service._locked)) >= at, "full files are let go")
     service.stop()
     assert not unlocked
