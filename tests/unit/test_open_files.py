@@ -155,4 +155,6 @@ def test_the_bound_holds_for_all_that_maps(tmp_path):
         assert len(list((path / "commitlog").iterdir())) > 8
         # the end of the log and the index file that is filled are mapped besides
         del found, message
+        for service in store._services:
+            service.stop()
         assert len([name for name in mappings(path) if name.isdigit()]) <= 8 + 2
