@@ -9,7 +9,7 @@ from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.services.allocate import AllocateMappedFileService
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.engine
 
 SIZE = 65536
 
@@ -66,6 +66,7 @@ def test_a_kill_while_unused_files_are_removed_leaves_no_hole(service, monkeypat
     assert removed == [2 * SIZE, SIZE]
 
 
+@pytest.mark.logic
 def test_no_file_is_made_behind_one_that_has_no_room(service, monkeypatch):
     make = service._make
 
@@ -83,6 +84,7 @@ def test_no_file_is_made_behind_one_that_has_no_room(service, monkeypatch):
     assert not service.path_of(2 * SIZE).exists()
 
 
+@pytest.mark.logic
 def test_a_caller_that_was_interrupted_gets_the_same_file_again(service):
     taken = service.take(service.path_of(0), 0)
     assert service.take(service.path_of(0), 0) is taken
@@ -90,6 +92,7 @@ def test_a_caller_that_was_interrupted_gets_the_same_file_again(service):
     assert taken.path.exists()
 
 
+@pytest.mark.logic
 def test_a_leftover_of_zeros_is_taken_over_and_data_is_not(service):
     service.path_of(0).write_bytes(bytes(100))
     assert service.take(service.path_of(0), 0).path.stat().st_size == SIZE
@@ -125,6 +128,7 @@ def test_no_room_ahead_is_no_error(tmp_path):
     assert not errors
 
 
+@pytest.mark.logic
 def test_a_call_inside_a_call_is_refused(tmp_path):
     answers = []
 
@@ -174,6 +178,7 @@ def starts(files):
     return [file.file_from_offset for file in list(files)]
 
 
+@pytest.mark.logic
 def test_a_round_that_goes_on_lets_full_files_go_too(service):
     service._lock_budget = 2 * SIZE
     warm_up, locked = service._warm_up, []
@@ -193,7 +198,6 @@ def test_a_round_that_goes_on_lets_full_files_go_too(service):
     assert locked == [True] * 6
 
 
-@pytest.mark.engine
 def test_full_files_are_let_go_out_of_memory_again(tmp_path):
     open_files, unlocked = OpenFiles(), []
 

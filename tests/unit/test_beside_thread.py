@@ -9,7 +9,7 @@ from patience import TIMEOUT_S
 
 from rmqcore.recovery.beside_thread import BesideThread
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture

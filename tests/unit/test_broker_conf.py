@@ -46,6 +46,7 @@ class TestDump:
             {"profile", "retention"}
         )
 
+    @pytest.mark.engine
     def test_it_opens_the_store_it_belongs_to(self, release, tmp_path, conf):
         golden = unpack(release, "basic", tmp_path / "golden")
         sizes = golden.conf.read_text("utf-8").splitlines()
@@ -63,6 +64,7 @@ class TestDump:
         assert len(ends["a"]) == len(golden.manifest["queues"])
         assert verify(golden.path).clean
 
+    @pytest.mark.engine
     def test_broker_conf_gives_everything_back(self, release, tmp_path):
         path = DUMPS / f"{release}.txt"
         given = parse_broker_conf(path)
@@ -171,6 +173,7 @@ class TestStoresOfAnotherKind:
             load_config({name: value})
         assert load_config({name: harmless})
 
+    @pytest.mark.engine
     def test_extension_files_are_read_but_not_written(self, conf, tmp_path):
         path = conf("enableConsumeQueueExt=true")
         with pytest.raises(ConfigError, match=re.escape(f"{path}:1: enableConsumeQueueExt=")):

@@ -12,7 +12,7 @@ from patience import until
 import rmqcore
 from rmqcore.errors import ArgumentError, StoreClosedError
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.engine
 
 #: what counts as written lately
 LATELY = 32 << 20
@@ -119,7 +119,6 @@ def taken(store, offset, count=32):
     return None if result is None else [each.queue_offset for each in result.messages]
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("tags", [None, "b", "a || b"])
 def test_what_is_fetched_is_in_memory(store, tags):
     wanted = bounds(tags=tags)
@@ -133,7 +132,6 @@ def test_what_is_fetched_is_in_memory(store, tags):
         forgotten(store.path / "commitlog", page_of(4000))
 
 
-@pytest.mark.engine
 def test_a_get_from_memory_hands_out_what_a_get_does(store):
     store.fetch("T", 0, 100, **bounds())
     assert taken(store, 100) == list(range(100, 132))

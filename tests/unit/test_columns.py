@@ -56,7 +56,6 @@ def table_rows(batch):
     return arrow.to_pylist()
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("store", packed_stores(), ids="-".join)
 def test_columns_of_a_golden_store_are_what_its_messages_say(golden_store, store):
     golden = golden_store(*store)
@@ -278,7 +277,6 @@ def test_an_error_that_is_no_text_ends_no_stream(source, told):
             stream.read_next_batch()
 
 
-@pytest.mark.engine
 def test_a_get_result_is_a_table(golden_store):
     golden = golden_store("5.5.0", "basic")
     with rmqcore.open_store(golden.path, mode="r") as store:

@@ -98,6 +98,7 @@ def test_many_share_a_flush_and_each_is_covered():
     assert len(disk.flushes) <= 2 * times
 
 
+@pytest.mark.logic
 def test_what_is_flushed_needs_no_flush():
     disk = Disk()
     group = CommitGroup(disk.flush)
@@ -147,6 +148,7 @@ def test_who_leads_gets_the_error_and_the_next_leads():
     assert sorted(told, key=str) == [True, True, "first", "second"]
 
 
+@pytest.mark.logic
 def test_a_caller_inside_the_flush_leads_by_itself():
     depths = []
 

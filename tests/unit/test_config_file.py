@@ -119,7 +119,6 @@ def file(tmp_path: Path) -> ConfigFile[int]:
 
 
 class TestPowerCut:
-    @pytest.mark.engine
     @pytest.mark.parametrize(
         ("before", "old"),
         [

@@ -207,6 +207,7 @@ class TestConsumerOffsets:
         with pytest.raises(MessageIllegalError):
             table.commit("T@U", "g", 0, 0)
 
+    @pytest.mark.engine
     def test_commits_beside_persists_are_never_lost(self, tmp_path):
         table = open_table(ConsumerOffsetTable, tmp_path)
         done = threading.Event()

@@ -11,7 +11,7 @@ from rmqcore._codec import tags_code
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file import OpenFiles
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.logic
 
 ADDRESS = -(2**63)
 
@@ -40,6 +40,7 @@ def test_what_is_no_unit_is_none(directory, offset):
     assert ConsumeQueueExt(directory, OpenFiles()).tags_code_at(ADDRESS + offset) is None
 
 
+@pytest.mark.engine
 def test_a_filter_reads_through_the_extension(tmp_path):
     path = tmp_path / "store"
     with open_store(path, mapped_file_size_commit_log=65536) as store:

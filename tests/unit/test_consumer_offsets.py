@@ -42,6 +42,7 @@ def test_a_timer_writes_them(tmp_path, monkeypatch):
         until(lambda: saved(store.path) == {"T@g": {"0": 1}}, "they are in the file")
 
 
+@pytest.mark.logic
 def test_a_table_that_cannot_be_written_is_tried_again():
     class Table:
         rounds = 0

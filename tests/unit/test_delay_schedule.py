@@ -450,6 +450,7 @@ class TestThread:
         service.start()
         return service
 
+    @pytest.mark.engine
     def test_it_delivers_and_writes_its_offsets_at_the_end(self, store, tmp_path):
         store.park(b"a")
         errors = []
@@ -459,6 +460,7 @@ class TestThread:
         assert errors == []
         assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
 
+    @pytest.mark.engine
     def test_offsets_that_cannot_be_written_do_not_keep_it_from_stopping(self, store, tmp_path):
         def fail():
             raise StoreNotWritableError("no disk")

@@ -20,7 +20,6 @@ def store_files(path):
             yield file
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("store", packed_stores(), ids="-".join)
 def test_every_file_of_a_golden_store(golden_store, store):
     golden = golden_store(*store)

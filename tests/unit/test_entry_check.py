@@ -61,7 +61,6 @@ def taken_over(data, columns, count, before_ms=0):
     return agreed, data
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("before_ms", [0, 1_699_999_990_000, 1_800_000_000_000])
 @pytest.mark.parametrize("count", [1, 2, 3, 20, ENTRIES - 1])
 def test_what_the_keys_make_agrees_and_stays(count, before_ms):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rmqcore.files.entry_texts import EntryTexts
 from rmqcore.java.json import format_java_json
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.logic
 
 
 @dataclass(frozen=True)

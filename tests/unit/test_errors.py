@@ -16,7 +16,7 @@ import pytest
 import rmqcore
 from rmqcore import PutMessageStatus, RmqCoreError, StoreLockedError, open_store
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.logic
 
 #: values for constructor arguments, by their annotations; a status is one
 VALUES = {"int": 7, "int | None": 7, "float": 1.5}
@@ -68,12 +68,14 @@ def test_the_walk_finds_the_errors_of_every_room():
 
 
 class TestLockOwner:
+    @pytest.mark.engine
     def test_another_handle_of_this_process(self, tmp_path):
         with open_store(tmp_path / "s"), pytest.raises(StoreLockedError) as error:
             open_store(tmp_path / "s")
         assert error.value.owner == os.getpid()
         assert f"another handle of this process ({os.getpid()})" in str(error.value)
 
+    @pytest.mark.process
     @pytest.mark.parametrize("kind", ["ours", "as Java locks"])
     def test_another_process(self, tmp_path, kind):
         take = {

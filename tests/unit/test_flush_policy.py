@@ -29,6 +29,7 @@ PUTS = {
 }
 
 
+@pytest.mark.logic
 @pytest.mark.parametrize(
     ("settings", "waits", "reaches", "folios"),
     [

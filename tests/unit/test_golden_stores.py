@@ -30,6 +30,7 @@ def test_an_opened_copy_reads_as_rocketmq_read_it(golden_store, release, name):
     assert tally.checks > 0
 
 
+@pytest.mark.logic
 @pytest.mark.parametrize(("release", "name"), INTACT)
 def test_a_read_only_store_stays_byte_identical(golden_store, release, name):
     golden = golden_store(release, name)
@@ -38,6 +39,7 @@ def test_a_read_only_store_stays_byte_identical(golden_store, release, name):
     assert tally.checks > 0
 
 
+@pytest.mark.logic
 @pytest.mark.parametrize(("release", "name"), INTACT)
 def test_the_sizes_of_a_store_come_from_its_files(golden_store, release, name):
     golden = golden_store(release, name)

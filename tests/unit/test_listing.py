@@ -94,6 +94,7 @@ def test_a_reader_follows_a_writer_that_makes_files(store, monkeypatch, part):
         assert racing.left == 0
 
 
+@pytest.mark.logic
 def test_a_hole_that_stays_is_there(tmp_path):
     for start in (0, 10, 30):
         (tmp_path / f"{start:020d}").write_bytes(bytes(10))

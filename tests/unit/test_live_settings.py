@@ -6,7 +6,7 @@ import rmqcore
 from rmqcore.config import DYNAMIC_SETTINGS
 from rmqcore.errors import ConfigError, MessageIllegalError
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.engine
 
 NEW = {
     "max_message_size": 10,
@@ -31,7 +31,6 @@ def test_a_dynamic_setting_is_taken_at_once(store, name):
     assert getattr(store.config, name) == NEW.get(name, 1234)
 
 
-@pytest.mark.engine
 def test_the_largest_body_is_the_new_one(store):
     store.put("T", b"x" * 100)
     store.change_settings(maxMessageSize=10)

@@ -12,6 +12,7 @@ from rmqcore.native.base._lock import ReentrantLock, locks_held
 pytestmark = pytest.mark.logic
 
 
+@pytest.mark.engine
 def test_one_at_a_time():
     lock, inside, most = ReentrantLock(), [], []
 
@@ -41,6 +42,7 @@ def test_the_same_thread_gets_it_again():
     assert (lock.depth, locks_held()) == (0, 0)
 
 
+@pytest.mark.engine
 def test_time_runs_out():
     lock, told = ReentrantLock(), []
 

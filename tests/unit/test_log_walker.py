@@ -242,7 +242,6 @@ def test_a_file_that_became_shorter_is_an_error_with_its_place(rng, tmp_path):
     assert (caught.value.path, caught.value.phy_offset) == (path, BASE + 50)
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("writable", [True, False], ids=["mapped", "read"])
 def test_the_next_good_record_is_the_first_that_the_reference_accepts(rng, tmp_path, writable):
     for number in range(40):

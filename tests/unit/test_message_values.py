@@ -38,6 +38,7 @@ def store(tmp_path):
 
 
 class TestMessage:
+    @pytest.mark.logic
     def test_its_dict_makes_it_again(self):
         message = Message(**FULL)
         assert message.to_dict() == FULL
@@ -46,6 +47,7 @@ class TestMessage:
             assert again == message
             assert again is not message
 
+    @pytest.mark.logic
     @pytest.mark.parametrize("name", FULL)
     def test_every_field_counts(self, name):
         other = {"topic": "U", "body": b"x", "tags": "b", "keys": "k", "properties": {}}.get(
@@ -54,11 +56,13 @@ class TestMessage:
         other = True if name == "wait_store_msg_ok" else other
         assert Message(**FULL | {name: other}) != Message(**FULL)
 
+    @pytest.mark.logic
     def test_one_that_can_change_has_no_hash(self):
         with pytest.raises(TypeError, match="unhashable"):
             hash(Message("T"))
         assert Message("T") != "T"
 
+    @pytest.mark.logic
     def test_a_body_that_cannot_be_pickled_becomes_bytes(self):
         message = Message("T", memoryview(b"view"), keys=["k"])
         again = pickle.loads(pickle.dumps(message))
@@ -125,6 +129,7 @@ class TestReceipt:
 class TestCopies:
     KEPT = ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times")
 
+    @pytest.mark.logic
     def test_a_copy_has_the_place_it_is_given_and_the_rest_of_what_was_put(self):
         message = Message(**FULL)
         copied = copy_to("U", 7, message, {"TAGS": "b"}).to_dict()
@@ -133,6 +138,7 @@ class TestCopies:
         assert copied == Message("U").to_dict() | kept | place
         assert message.to_dict() == FULL
 
+    @pytest.mark.logic
     def test_what_is_named_goes_before_what_is_kept(self):
         copied = copy_to("U", 0, Message(**FULL), None, reconsume_times=9, tags="b")
         assert (copied.reconsume_times, copied.tags, copied.flag) == (9, "b", 1)

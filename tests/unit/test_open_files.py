@@ -15,7 +15,7 @@ from rmqcore import open_store
 from rmqcore.files import mapped_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.logic
 
 SIZE = 4096
 
@@ -127,6 +127,7 @@ MANY_QUEUES = """
 """
 
 
+@pytest.mark.process
 def test_more_queues_than_descriptors(tmp_path):
     script = textwrap.dedent(MANY_QUEUES)
     done = subprocess.run(
@@ -138,6 +139,7 @@ def test_more_queues_than_descriptors(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.engine
 def test_the_bound_holds_for_all_that_maps(tmp_path):
     path = tmp_path / "store"
     sizes = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 8, "max_index_num": 8}

@@ -132,6 +132,7 @@ def test_a_store_that_was_refused_has_nothing_to_close(tmp_path):
         assert store.put("T", b"x").ok
 
 
+@pytest.mark.logic
 def test_the_collector_closes_no_descriptor_before_its_store(tmp_path):
     assert not gc.is_tracked(Descriptor(os.open(tmp_path, os.O_RDONLY)))
 

@@ -27,6 +27,7 @@ class ChangingBody:
         return b"body"
 
 
+@pytest.mark.logic
 def test_a_batch_holds_what_its_messages_hold_when_their_bodies_are_known():
     message = Message("T", b"", properties={"a": "v7" * 6000}, tags="".join(["tag"] * 4000))
     message.body = ChangingBody(message)

@@ -4,7 +4,7 @@ import pytest
 
 import rmqcore
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.logic
 
 
 @pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])

@@ -436,6 +436,7 @@ class TestThread:
                 self.asked.set()
             raise OSError("busy")
 
+    @pytest.mark.engine
     def test_a_full_batch_is_followed_by_the_next_at_once(self):
         world = World([80] * 35 + [1], hour=4)
         service = RetentionService(
@@ -450,6 +451,7 @@ class TestThread:
         assert service.stop()
         assert len(world.files) == 1
 
+    @pytest.mark.engine
     def test_a_refusal_of_the_system_does_not_end_it(self):
         world, derived, errors = World([80, 1], hour=4), self.Derived(), []
         service = RetentionService(

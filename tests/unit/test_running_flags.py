@@ -76,6 +76,7 @@ def test_set_flag_tells_whether_anything_changed():
     assert not flags.set_flag(RunningFlag.DISK_FULL, False)
 
 
+@pytest.mark.engine
 def test_threads_do_not_lose_each_others_flags():
     flags = RunningFlags()
 

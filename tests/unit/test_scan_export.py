@@ -57,6 +57,7 @@ def test_there_and_back(golden_store, tmp_path, store, file_format):
     assert before
 
 
+@pytest.mark.process
 def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
     first = export_store(golden.path, tmp_path / "a", file_format="jsonl", split_size=100_000)
@@ -69,6 +70,7 @@ def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
     assert first[1].file == f"part-{first[1].start:020d}.jsonl"
 
 
+@pytest.mark.logic
 def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
     export_store(golden.path, tmp_path, file_format="jsonl")
@@ -84,6 +86,7 @@ def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
             assert value == (list(own) if name == "keys" else own)
 
 
+@pytest.mark.logic
 def test_topics_and_transactions_are_selected(golden_store, tmp_path):
     golden = golden_store("5.5.0", "transactions")
     queued = export_store(golden.path, tmp_path / "q", file_format="jsonl")
@@ -96,6 +99,7 @@ def test_topics_and_transactions_are_selected(golden_store, tmp_path):
     assert sum(part.rows for part in parts) == len(expected) > 0
 
 
+@pytest.mark.logic
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_damaged_record_leaves_no_half_file(golden_store, tmp_path, file_format):
     golden = golden_store("5.5.0", "basic")
@@ -154,6 +158,7 @@ def test_a_part_that_the_manifest_names_must_be_there(golden_store, store_path, 
         transfer.import_files(store, tmp_path / "e")
 
 
+@pytest.mark.logic
 def test_unknown_formats_are_refused(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
     with pytest.raises(ConfigError, match="one of"):

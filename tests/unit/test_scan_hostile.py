@@ -11,7 +11,7 @@ from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.derive._chains import ChainCheck
 from rmqcore.native.format._next_record import ScanStatus, find_head
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.logic
 
 MEMORY = GuardedMemory(1 << 16)
 MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")

@@ -12,7 +12,7 @@ from reference.splits import fails, rows_in
 from rmqcore import scan
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreNotFoundError
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.logic
 
 INTACT = [store for store in packed_stores() if store[1] != "crashed"]
 
@@ -69,6 +69,7 @@ def test_small_and_picklable(golden_store):
         assert len(pickle.dumps(split)) < 1000
 
 
+@pytest.mark.engine
 def test_an_empty_store_has_no_splits(store_path):
     rmqcore.open_store(store_path).close()
     assert scan.plan(store_path) == []
@@ -100,6 +101,7 @@ def test_units_that_lie_are_not_cut_at(golden_store):
     assert {split.start for split in splits} <= set(expected)
 
 
+@pytest.mark.engine
 def test_a_live_store_is_read_up_to_what_is_published(store_path):
     with rmqcore.open_store(store_path) as store:
         for number in range(50):
@@ -111,6 +113,7 @@ def test_a_live_store_is_read_up_to_what_is_published(store_path):
         assert [len(b) for s in splits for b in scan.read(s, ["topic"])] == [50]
 
 
+@pytest.mark.engine
 def test_topics_leave_out_what_lies_before_their_first_message(store_path):
     with rmqcore.open_store(store_path) as store:
         for _ in range(20):
@@ -224,6 +227,7 @@ def test_any_bytes_give_right_rows_or_a_typed_error(store_path, rng):
         assert found == sorted(found)
 
 
+@pytest.mark.process
 def test_several_processes_answer_in_order_and_tell_their_progress(golden_store):
     golden = golden_store("5.5.0", "basic")
     splits = scan.plan(golden.path, split_size=200_000)
@@ -236,6 +240,7 @@ def test_several_processes_answer_in_order_and_tell_their_progress(golden_store)
     assert list(scan.run(rows_in, splits)) == found
 
 
+@pytest.mark.process
 def test_an_error_in_a_worker_arrives_whole(golden_store):
     golden = golden_store("5.5.0", "basic")
     splits = scan.plan(golden.path, split_size=400_000)

@@ -45,6 +45,7 @@ def test_rebuilt_consume_queues_are_rocketmqs(golden_store, store):
     assert not check_store(golden.path, golden.manifest, golden.conf, read_only=True).lines()
 
 
+@pytest.mark.logic
 @pytest.mark.parametrize("store", INTACT, ids="-".join)
 def test_a_rebuilt_index_is_rocketmqs_for_what_the_log_has(golden_store, store):
     golden = golden_store(*store)
@@ -57,6 +58,7 @@ def test_a_rebuilt_index_is_rocketmqs_for_what_the_log_has(golden_store, store):
     assert not check_store(golden.path, golden.manifest, golden.conf, read_only=True).lines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
 @pytest.mark.parametrize("name", ["basic", "aged"])
 def test_several_processes_write_the_same_files(golden_store, release, name):
@@ -167,6 +169,7 @@ def test_the_first_record_that_claims_a_place_has_it(store_path):
         assert data[68:72] == b"\x7f\xff\xff\xff" == data[88:92]
 
 
+@pytest.mark.logic
 def test_a_queue_offset_that_jumps_too_far_is_refused(store_path):
     make_store(store_path, [{"queue_offset": 0}, {"queue_offset": 2**40}])
     for jobs in (1, 2):
@@ -177,6 +180,7 @@ def test_a_queue_offset_that_jumps_too_far_is_refused(store_path):
         assert not (store_path / "consumequeue").exists()
 
 
+@pytest.mark.process
 def test_a_queue_offset_that_cannot_be_is_passed_over(store_path):
     offsets = [0, 2**40, 1, -1, 2, 2**62]
     make_store(store_path, [{"queue_offset": offset} for offset in offsets])
@@ -273,6 +277,7 @@ def test_index_files_are_written_side_by_side(indexed, split_size):
     assert done[-1][0] == done[-1][1]
 
 
+@pytest.mark.process
 def test_several_processes_write_the_index(indexed):
     config = rmqcore.config.load_config(None, **SMALL_INDEX)
     before = derived_files(indexed, "index")
@@ -295,6 +300,7 @@ def test_what_a_killed_worker_left_is_no_index_file(indexed):
     assert rebuilding.rebuild_index(indexed, config=config, jobs=leaving, split_size=9000).identical
 
 
+@pytest.mark.logic
 def test_damage_is_passed_over_in_every_split(golden_store):
     golden = golden_store("5.5.0", "basic")
     offset, _ = damaged(golden)
@@ -306,6 +312,7 @@ def test_damage_is_passed_over_in_every_split(golden_store):
     assert also.as_dict() == found.as_dict()
 
 
+@pytest.mark.logic
 def test_the_rule_of_the_existing_index_is_kept(store_path):
     properties = encode_properties({"KEYS": "k", "TAGS": "a"})
     make_store(store_path, [{"properties_data": properties, "queue_offset": n} for n in range(9)])
@@ -388,6 +395,7 @@ def test_killed_between_any_two_steps_nothing_is_lost(golden_store, way):
     assert not [name for name in left if name.endswith((cold_store._FRESH, cold_store._SET_ASIDE))]
 
 
+@pytest.mark.logic
 def test_digests_tell_content_not_holes(tmp_path):
     from rmqcore.rebuild.digest import tree_digest
 

@@ -165,6 +165,7 @@ def test_the_runtime_in_words(world):
     assert world.stats.runtime_info()["runtime"] == "[ 2 days, 3 hours, 4 minutes, 5 seconds ]"
 
 
+@pytest.mark.engine
 def test_threads_do_not_lose_counts(world):
     def work() -> None:
         for _ in range(2000):

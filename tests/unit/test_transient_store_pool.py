@@ -51,6 +51,7 @@ def test_it_goes_on_in_a_file_that_was_begun(tmp_path):
         assert [message.body for message in store.messages("T", 0)] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.logic
 def test_a_buffer_is_free_when_no_file_has_it():
     pool = TransientStorePool(2, 4096)
     files = [SimpleNamespace(write_buffer=None) for _ in range(3)]

@@ -15,7 +15,7 @@ from rmqcore.errors import ConfigError, StoreNotFoundError
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.store_dir import StoreDir
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.logic
 
 INTACT = [store for store in packed_stores() if store[1] != "crashed"]
 CRASHED = [store for store in packed_stores() if store[1] == "crashed"]
@@ -49,6 +49,7 @@ def test_clean_and_untouched(golden_store, store):
     assert report.units >= len(golden.manifest["queues"])
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("store", CRASHED, ids="-".join)
 def test_each_damage_of_a_crash_is_named_and_gone_after_recovery(golden_store, store):
     golden = golden_store(*store)
@@ -274,6 +275,7 @@ def test_foreign_files_are_notes(basic):
     assert len(report.findings) == 3
 
 
+@pytest.mark.engine
 def test_a_live_store_is_clean_while_it_is_written(store_path):
     with rmqcore.open_store(store_path) as store:
         for number in range(3000):
@@ -312,6 +314,7 @@ def lagging(store_path):
     directory.unlock()
 
 
+@pytest.mark.engine
 def test_what_a_writer_has_not_dispatched_yet_is_a_note(lagging):
     report = verify(lagging)
     assert report.live
@@ -325,6 +328,7 @@ def test_what_a_writer_has_not_dispatched_yet_is_a_note(lagging):
     assert index.what.startswith("6000 keys of records from ")
 
 
+@pytest.mark.engine
 def test_what_lies_before_the_end_of_a_live_store_is_no_lag(lagging):
     (queue,) = (lagging / "consumequeue" / "T" / "1").iterdir()
     with queue.open("r+b") as stream:
@@ -410,6 +414,7 @@ def test_the_time_is_over_and_it_goes_on_where_it_was(basic, monkeypatch):
     assert first.records + rest.records == whole.records
 
 
+@pytest.mark.engine
 def test_a_clock_that_was_set_back_is_found_by_a_deep_look(store_path):
     times = iter([5000, 6000, 2000, 7000])
     with rmqcore.open_store(store_path) as store:
@@ -442,6 +447,7 @@ def test_a_delay_level_and_a_consumer_ahead_of_their_queues_are_found(golden_sto
     assert found.severity is Severity.ERROR
 
 
+@pytest.mark.engine
 def test_a_sealed_file_with_another_checksum_is_found(store_path):
     with rmqcore.open_store(store_path) as store:
         store.put("T", b"x")
@@ -451,6 +457,7 @@ def test_a_sealed_file_with_another_checksum_is_found(store_path):
     assert "checksum" in found.what
 
 
+@pytest.mark.engine
 def test_batches_that_overlap_are_found(store_path):
     settings = {"mapper_file_size_batch_consume_queue": 46 * 100}
     with rmqcore.open_store(store_path, config=settings) as store:
