@@ -105,6 +105,9 @@ class ConfigFile(Generic[T]):
     def store(self, text: str) -> None:
         """Replace the content; the former one becomes the backup.
 
+        Its directory is made when it is missing, none above that: a store that has been removed
+        is not begun anew by its tables.
+
         Raises:
             OSError: the content could not be written; the former one is still in place.
 
@@ -112,7 +115,7 @@ class ConfigFile(Generic[T]):
         """
         directory = self.path.parent
         if not directory.is_dir():
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(exist_ok=True)
             _sync_directory(directory.parent)
         temporary, data = self._temporary_path, text.encode(errors="replace")
         try:

@@ -246,7 +246,8 @@ class LeaseJournal:
             DiskFullError: there is no room.
             OSError: the system refused otherwise.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # only this one: a store that has been removed is not begun anew
+        self.path.parent.mkdir(exist_ok=True)
         temporary = self.path.with_name(self.path.name + ".tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         file = os.open(temporary, flags, _FILE_MODE)

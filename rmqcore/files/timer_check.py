@@ -111,7 +111,8 @@ class TimerCheck:
         _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, wall_clock_ms(), 1)
         _put_own(raw, progress)
         temporary = self.path.with_name(NAME + ".tmp")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # only this one: a store that has been removed is not begun anew
+        self.path.parent.mkdir(exist_ok=True)
         with temporary.open("wb") as file:
             file.write(raw)
             file.flush()

@@ -66,6 +66,7 @@ class KVConfig:
     def _change(self, namespace: str, entries: dict[str, str]) -> None:
         table = self._table | {namespace: entries}
         if self._file is not None:
+            self._file.path.parent.mkdir(parents=True, exist_ok=True)
             self._file.store(format_compact_java_json({"configTable": table}))
         self._table = table
 

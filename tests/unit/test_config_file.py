@@ -153,6 +153,12 @@ class TestPowerCut:
                 break
         assert cut_after > 8
 
+    def test_no_directory_above_its_own_is_made(self, tmp_path):
+        file = ConfigFile(tmp_path / "removed" / "config" / "t.json", decode)
+        with pytest.raises(FileNotFoundError):
+            file.store("{}")
+        assert not (tmp_path / "removed").exists()
+
     def test_the_directory_is_synced_when_it_is_made(self, file, monkeypatch):
         synced = []
         monkeypatch.setattr(config_file, "_sync_directory", synced.append)

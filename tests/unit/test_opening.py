@@ -12,7 +12,7 @@ import sys
 from functools import partial
 
 import pytest
-from patience import TIMEOUT_S, until
+from patience import TIMEOUT_S, rounds, until
 
 from rmqcore import (
     CorruptCheckpointError,
@@ -61,11 +61,13 @@ def test_a_store_that_was_removed_takes_no_more_puts_and_is_not_begun_anew(tmp_p
     store = open_store(path, flush_interval_consume_queue_ms=20)
     store.put("T", b"one")
     assert store.max_queue_offset("T", 0) == 1
+    store.consumer_offsets.commit("T", "g", 0, 1)
     path.rename(tmp_path / "removed")
     # a service may have noticed by now
     with contextlib.suppress(StoreNotWritableError):
         store.put("Another", b"two")
     until(lambda: store.why_not_writable() is not None, "a service has noticed")
+    rounds(next(each for each in store._services if each.name == "SaveTablesService"))
     with pytest.raises(StoreNotFoundError, match="removed while it was open"):
         store.close()
     assert not path.exists()
