@@ -1,6 +1,6 @@
 """A store that rolls every file within a few dozen messages, and the oracle's view of it."""
 
-import time
+from patience import until
 
 from reference.index import IndexRule
 from reference.store import ReferenceStore, Sizes, read_files
@@ -77,7 +77,7 @@ def check_files(path, oracle):
     assert {entry.name for entry in path.iterdir()} <= NAMES
     assert all(len(entry.name) == 20 for entry in (path / "commitlog").iterdir())
     # a store that is open may be writing one of them at this moment
-    deadline = time.monotonic() + 10
-    while left := [entry for entry in (path / "config").iterdir() if "tmp" in entry.name]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    until(
+        lambda: not [entry for entry in (path / "config").iterdir() if "tmp" in entry.name],
+        "every file below config/ has its name",
+    )

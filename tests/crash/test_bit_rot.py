@@ -16,6 +16,7 @@ from rmqcore.errors import (
 pytestmark = pytest.mark.engine
 
 NUMBERS = 45
+START_MS = 1_700_000_000_000
 FIELDS = (
     *("topic", "queue_id", "queue_offset", "phy_offset", "flag", "sys_flag", "body"),
     *("properties", "born_host", "store_host", "born_timestamp_ms", "store_timestamp_ms"),
@@ -26,7 +27,9 @@ FIELDS = (
 def build(path):
     with rmqcore.open_store(path, enabled_append_prop_crc=True, **SETTINGS) as store:
         for number in range(NUMBERS):
-            put(store, number)
+            # the same bytes whenever it is built, so that one seed flips the same of them
+            store._tail.fixed_time_ms = START_MS + number
+            put(store, number, born_timestamp_ms=START_MS)
     return path
 
 

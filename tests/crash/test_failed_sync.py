@@ -7,10 +7,10 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S, until
 
 import rmqcore
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
@@ -85,10 +85,7 @@ def test_the_background_flush_fails(store_path, disk):
     store = rmqcore.open_store(store_path, **SETTINGS, **settings)
     disk.broken = True
     assert store.put("T0", b"0 " * 1).durability == "page_cache"
-    end = time.monotonic() + 10
-    while store.why_not_writable() is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(store.why_not_writable, "the flush in the background is refused")
     disk.broken = False
     check_refuses(store, store_path)
     with pytest.raises(OSError, match="Input/output error"):
@@ -108,10 +105,7 @@ def test_consume_queues_cannot_be_flushed(store_path, monkeypatch):
     store = rmqcore.open_store(store_path, flush_interval_consume_queue_ms=10, **SETTINGS)
     broken.append(True)
     put(store, 0)
-    end = time.monotonic() + 10
-    while store.why_not_writable() is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(store.why_not_writable, "the flush of the queues is refused")
     assert "consumequeue" in store.why_not_writable()
     with pytest.raises(StoreNotWritableError):
         put(store, 1)
@@ -151,8 +145,8 @@ def refuse_once(monkeypatch, owner, method, part):
 def test_what_a_refused_flush_has_dropped_is_not_taken_as_stored(
     store_path, monkeypatch, owner, method, part
 ):
-    never = {"flush_interval_consume_queue_ms": 3_600_000}
-    store = rmqcore.open_store(store_path, **SETTINGS, **never)
+    store = rmqcore.open_store(store_path, **SETTINGS)
+    assert store._flush_queues.stop()
     for number in range(30):
         put(store, number)
     store.max_queue_offset("T0", 0)
@@ -189,10 +183,10 @@ def test_every_waiter_hears_of_it(store_path, disk):
     threads = [threading.Thread(target=write, args=(mark,)) for mark in range(16)]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)
+    until(lambda: len(acknowledged) >= 100, "a hundred puts are acknowledged")
     disk.broken = True
     for thread in threads:
-        thread.join(20)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     assert len(refused) == 16
     assert all("Input/output error" in reason for reason in refused)
@@ -204,14 +198,16 @@ def test_every_waiter_hears_of_it(store_path, disk):
 
 
 def test_who_flushes_next_while_a_refusal_is_on_its_way_hears_of_it(store_path, disk, monkeypatch):
-    store = rmqcore.open_store(store_path, **SETTINGS, flush_interval_commit_log_ms=3_600_000)
+    store = rmqcore.open_store(store_path, **SETTINGS)
+    for service in store._timed:
+        assert service.stop()
     put(store, 0)
     disk.broken = True
     flush, refused = type(store._log_writer).flush, threading.Event()
     second = []
 
     def flush_again():
-        refused.wait(10)
+        refused.wait(TIMEOUT_S)
         try:
             second.append(put(store, 1, durability="disk"))
         except (PutMessageError, StoreNotWritableError) as error:
@@ -225,7 +221,7 @@ def test_who_flushes_next_while_a_refusal_is_on_its_way_hears_of_it(store_path, 
                 # nobody has heard of the refusal yet; the disk tells of it only once
                 disk.broken = False
                 refused.set()
-                other.join(10)
+                other.join(TIMEOUT_S)
             raise
 
     other = threading.Thread(target=flush_again)
@@ -256,31 +252,30 @@ def test_a_coroutine_that_waits_hears_of_it(store_path, disk):
 
 def test_a_slow_disk_times_out(store_path, monkeypatch):
     flush = MappedFile.flush
-    slow = []
+    begun, may_end = threading.Event(), threading.Event()
 
     def flushing(file):
-        if slow:
-            time.sleep(1.0)
+        begun.set()
+        may_end.wait(TIMEOUT_S)
         return flush(file)
 
-    monkeypatch.setattr(MappedFile, "flush", flushing)
-    settings = SETTINGS | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 200}
+    settings = SETTINGS | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 20}
     with rmqcore.open_store(store_path, **settings) as store:
-        slow.append(True)
+        for service in store._timed:
+            assert service.stop()
         answers = []
-        threads = [
-            threading.Thread(target=lambda: answers.append(store.put_message(message())))
-            for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.05)
-        for thread in threads:
-            thread.join()
-        slow.clear()
-        late = [answer for answer in answers if not answer.ok]
-        assert [answer.status for answer in late] == [PutMessageStatus.FLUSH_DISK_TIMEOUT]
-        assert late[0].durability == "page_cache"
+        leader = threading.Thread(target=lambda: answers.append(store.put_message(message())))
+        with monkeypatch.context() as patch:
+            patch.setattr(MappedFile, "flush", flushing)
+            leader.start()
+            assert begun.wait(TIMEOUT_S)
+            late = store.put_message(message())
+            assert answers == []
+            may_end.set()
+            leader.join()
+        assert late.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert late.durability == "page_cache"
+        assert [answer.durability for answer in answers] == ["disk"]
         assert store.why_not_writable() is None
         assert store.put_message(message()).durability == "disk"
         assert len(list(store.messages())) == 3

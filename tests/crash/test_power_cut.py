@@ -4,9 +4,9 @@ Many more of them, and those of mounted file systems: `test_selftest.py`.
 """
 
 import shutil
-import time
 
 import pytest
+from patience import rounds
 
 import rmqcore
 from crash.fault_disk import PAGE, FaultDisk
@@ -56,7 +56,7 @@ def cut_again_and_again(tmp_path, monkeypatch, rng, how, cuts):
                 store.flush()
                 durable = list(written)
             if rng.random() < 0.02:
-                time.sleep(0.004)
+                rounds(rng.choice(store._timed))
         target = tmp_path / str(generation)
         disk.cut(path, target, rng)
         store.close()
