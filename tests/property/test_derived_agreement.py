@@ -13,8 +13,10 @@ from reference.records import Record, encode_record
 from reference.recovery import walk_log
 from reference.store import ReferenceStore, Sizes, read_files
 from reference.values import DELAY_LEVELS, delay_ms, encode_properties
+from rmqcore.derived import consume_queue_store, index_service
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
+from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -24,6 +26,14 @@ pytestmark = pytest.mark.engine
 DELAYS = [delay_ms(level) for level in range(1, len(DELAY_LEVELS.split()) + 1)]
 #: deleted topics are not told from the log alone
 WHOLE = [s for s in packed_stores() if s[1] not in ("aged", "crashed", "recreated")]
+
+
+@pytest.fixture(autouse=True)
+def no_disk(monkeypatch):
+    """Nothing here asks what is on the disk, and waiting for it would take most of the time."""
+    monkeypatch.setattr(IndexFile, "flush", lambda _: None)
+    for module in (consume_queue_store, index_service):
+        monkeypatch.setattr(module, "sync_directory", lambda _: None)
 
 
 class Derived:

@@ -149,11 +149,12 @@ class IndexFile:
         A chain runs from newer to older entries: a link that does not lead to an older one ends
         the walk, so no damage can make it endless.
         """
-        if self.header.index_count > self.entry_num:
+        count = self.header.index_count
+        if count > self.entry_num:
             return
         key_hash = index_hash(key)
         number = self.slot(key_hash % self.slot_num)
-        while 0 < number <= min(self.header.index_count, self.entry_num - 1):
+        while 0 < number <= min(count, self.entry_num - 1):
             entry = self.entry(number)
             if entry.key_hash == key_hash and self.may_lie_within(number, begin_ms, end_ms):
                 yield entry.phy_offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from .consume_queue import QueueKey, queue_files, queues_of, unit_of
@@ -44,6 +45,7 @@ class ReferenceStore:
         since = deleted_below or {}
         self.log_files = read_files(path / "commitlog")
         self.walk: LogWalk = walk_log(self.log_files)
+        self._index: dict[IndexRule, list[IndexFile]] = {}
         self.records: list[Record] = self.walk.records
         self.queues: dict[QueueKey, dict[int, Record]] = queues_of(
             record for record in self.records if record.phy_offset >= since.get(record.topic, 0)
@@ -77,18 +79,29 @@ class ReferenceStore:
 
     def message_at(self, phy_offset: int) -> Record | None:
         """Give the record that begins at a log position."""
-        return next((r for r in self.records if r.phy_offset == phy_offset), None)
+        return self._by_position.get(phy_offset)
 
     def query(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 2**63 - 1) -> list[int]:
         """Give the log positions of all records of a topic that carry a key, ascending."""
         return [
             record.phy_offset
-            for record in self.records
-            if record.topic == topic
-            and record.transaction != TRANSACTION_ROLLBACK
-            and (key in record.keys or key == record.unique_key)
-            and begin_ms <= record.store_timestamp_ms <= end_ms
+            for record in self._by_key.get((topic, key), ())
+            if begin_ms <= record.store_timestamp_ms <= end_ms
         ]
+
+    @cached_property
+    def _by_position(self) -> dict[int, Record]:
+        return {record.phy_offset: record for record in self.records}
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str], list[Record]]:
+        """The records that carry a key, by topic and key, in log order."""
+        found: dict[tuple[str, str], list[Record]] = {}
+        for record in self.records:
+            if record.transaction != TRANSACTION_ROLLBACK:
+                for key in {*record.keys, record.unique_key} - {None}:
+                    found.setdefault((record.topic, key), []).append(record)
+        return found
 
     def offset_by_time_lower(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Give the first offset whose store time is at or after a time, else the maximum."""
@@ -115,4 +128,7 @@ class ReferenceStore:
 
     def index_files(self, rule: IndexRule) -> list[IndexFile]:
         """Derive the index files, oldest first."""
-        return build_index(self.records, self.sizes.slot_num, self.sizes.entry_num, rule)
+        if rule not in self._index:
+            sizes = self.sizes
+            self._index[rule] = build_index(self.records, sizes.slot_num, sizes.entry_num, rule)
+        return self._index[rule]

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 NAME_VALUE_SEPARATOR = "\x01"
@@ -26,6 +27,7 @@ def java_text(data: bytes) -> str:
     return without_surrogates.decode("utf-8", "replace")
 
 
+@lru_cache(1 << 14)
 def java_string_hash(text: str) -> int:
     """Hash as String.hashCode: ``h = 31 * h + unit`` over UTF-16 units, wrapping at 32 bits."""
     value = 0
