@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
@@ -22,7 +22,6 @@ def commands():
             yield command, printed
 
 
-@pytest.mark.storm
 def test_the_story_prints_what_the_page_says(tmp_path):
     rmqcore = tmp_path / "rmqcore"
     rmqcore.write_text(f'#!/bin/sh\nexec {sys.executable} -m rmqcore "$@"\n')

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import threading
 from functools import partial
 
 import pytest
@@ -30,18 +31,20 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Ends whatever runs in front of the call with a number."""
+    """Ends whatever runs in this thread in front of the call with a number."""
 
     def __init__(self, monkeypatch):
         self.calls, self.at = 0, -1
+        self.thread = threading.get_ident()
         for name in CALLS:
             monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
 
     def _counted(self, function):
         def call(*args, **settings):
-            if self.calls == self.at:
-                raise Killed
-            self.calls += 1
+            if threading.get_ident() == self.thread:
+                if self.calls == self.at:
+                    raise Killed
+                self.calls += 1
             return function(*args, **settings)
 
         return call

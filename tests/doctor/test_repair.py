@@ -44,7 +44,7 @@ pytestmark = pytest.mark.engine
 ALL = packed_stores()
 DUMPS = Path(__file__).parents[1] / "unit" / "broker_configs"
 NOBODY = 65534
-#: the lane test-doctor runs every damage on every store; `make test` a few
+#: a storm has every damage on both stores; `make test` a few
 QUICK = {torn_tail, zeroed_region, missing_log_file, garbled_json}
 EACH = [
     pytest.param(release, damage, id=f"{damage.__name__}-{release}", marks=marks)
