@@ -153,7 +153,10 @@ def test_a_queue_offset_that_rotted_moves_no_queue(tmp_path, place, flipped):
 
 @pytest.mark.storm
 @pytest.mark.parametrize("mode", ["a", "r"])
-@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "checkpoint", "lock"])
+@pytest.mark.parametrize(
+    "part",
+    ["commitlog", "consumequeue", "checkpoint", pytest.param("lock", marks=pytest.mark.engine)],
+)
 def test_every_byte(tmp_path, intact, rng, part, mode):
     known = ("tag0", "tag1", "tag2") if mode == "r" else ()
     check_flips(tmp_path, intact, rng, part, mode, 1.0, known=known)

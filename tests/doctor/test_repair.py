@@ -14,14 +14,11 @@ import pytest
 from doctor.damage import (
     DAMAGES,
     assert_found,
-    garbled_json,
     known_messages,
     last_used,
     log_files,
-    missing_log_file,
     overwrite,
     some_damage,
-    torn_tail,
     used,
     whole,
     zeroed_region,
@@ -44,13 +41,10 @@ pytestmark = pytest.mark.engine
 ALL = packed_stores()
 DUMPS = Path(__file__).parents[1] / "unit" / "broker_configs"
 NOBODY = 65534
-#: a storm has every damage on both stores; `make test` a few
-QUICK = {torn_tail, zeroed_region, missing_log_file, garbled_json}
 EACH = [
-    pytest.param(release, damage, id=f"{damage.__name__}-{release}", marks=marks)
-    for number, damage in enumerate(DAMAGES)
+    pytest.param(release, damage, id=f"{damage.__name__}-{release}")
+    for damage in DAMAGES
     for release in RELEASES
-    for marks in [[] if damage in QUICK and RELEASES[number % 2] == release else pytest.mark.storm]
 ]
 
 
@@ -100,7 +94,6 @@ def test_a_brokers_dumped_configuration_is_that_of_its_store(golden_store, tmp_p
     assert_repaired(dataclasses.replace(golden, conf=conf), known)
 
 
-@pytest.mark.storm
 @pytest.mark.parametrize("store", ALL, ids="-".join)
 def test_every_kind_of_store_is_repaired(golden_store, store):
     golden = golden_store(*store)
