@@ -32,11 +32,9 @@ GATE = ("logic", "engine", "process")
 SEEDED = "seeded"
 
 _PROCESS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "subprocess.Popen"}
-_THREAD = {"_thread.start_new_thread", "_thread.start_joinable_thread"}
 _FORBIDDEN = {
     "logic": {
         **dict.fromkeys(_PROCESS, "starts a process"),
-        **dict.fromkeys(_THREAD, "starts a thread"),
         "socket.__new__": "opens a socket",
     },
     "engine": {
@@ -74,9 +72,10 @@ def is_here(address):
 class Guard:
     """Fails the running test at what its lane forbids, and again when the test swallowed that.
 
-    Watched are what Python tells audit hooks, `time.sleep` and `asyncio.sleep`. Threads that an
-    earlier test has left behind are not: only what the test's own thread starts counts, and sleeps
-    that are written in a test's file.
+    Watched are what Python tells audit hooks, which of threads is nothing before Python 3.12, the
+    start of a thread, `time.sleep` and `asyncio.sleep`. Threads that an earlier test has left
+    behind are not: only what the test's own thread starts counts, and sleeps that are written in
+    a test's file.
     """
 
     def __init__(self):
@@ -85,6 +84,7 @@ class Guard:
         self._thread = None
         self._broken = []
         sys.addaudithook(self._audit)
+        threading.Thread.start = self._watched_start(threading.Thread.start)
         time.sleep = self._watched_sleep(time.sleep)
         asyncio.sleep = self._watched_sleep(asyncio.sleep)
 
@@ -107,6 +107,14 @@ class Guard:
         if event in ("socket.bind", "socket.connect") and is_here(arguments[1]):
             return
         self._fail(what)
+
+    def _watched_start(self, start):
+        def watched(thread):
+            if self._lane == "logic" and threading.get_ident() == self._thread:
+                self._fail("starts a thread")
+            return start(thread)
+
+        return watched
 
     def _watched_sleep(self, sleep):
         def watched(seconds, *more, **named):
