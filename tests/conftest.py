@@ -1,5 +1,6 @@
 """What every test stands on: the compiled modules, lanes, seeds, Hypothesis, fresh stores."""
 
+import gc
 import importlib
 import importlib.machinery
 import os
@@ -71,9 +72,17 @@ def pytest_report_header():
     return f"rmqcore: {package_folder()}, CRC-32 by {codec.crc32_implementation()}"
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item):
-    report = yield
+    # a finalizer that fails inside the parser of pytest's own report would end the whole run:
+    # CPython 3.11 has one count of depth for all calls of ast.parse
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        report = yield
+    finally:
+        if was_enabled:
+            gc.enable()
     if report.skipped and item.config.getoption("--no-skip") and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped, and --no-skip was given: {report.longrepr}"

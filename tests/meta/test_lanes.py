@@ -176,6 +176,38 @@ def test_a_test_without_a_lane_is_refused_by_name(tmp_path):
     assert "test_small.py::test_none\n" in said
 
 
+#: garbage whose finalizer fails, again and again, while the failure of the test is told
+DIRTY = """
+import gc
+import pytest
+pytestmark = pytest.mark.logic
+class Dirty:
+    ended = 0
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        Dirty.ended += 1
+        Dirty() if Dirty.ended < 3000 else None
+        self.missing(self.missing)
+def test_dirty():
+    gc.set_threshold(50)
+    Dirty()
+    assert Dirty is None
+def test_next():
+    pass
+"""
+
+
+def test_a_failed_test_that_leaves_garbage_ends_no_run(tmp_path):
+    results, said = run_small(tmp_path, DIRTY, "-W", "ignore")
+    assert "INTERNALERROR" not in said
+    assert {name: rest[0] for name, rest in results.items()} == {
+        "test_dirty": "failed",
+        "test_next": "passed",
+    }
+    assert "assert Dirty is None" in results["test_dirty"][1]
+
+
 # ---- seeds
 
 SEEDED = """
