@@ -191,6 +191,9 @@ class StoreMachine(RuleBasedStateMachine):
         """Go on with what the files hold at this moment, as after a kill."""
         if flushed:
             self.store.flush()
+        # no service renames a file, or goes on, between the copies of two files
+        for service in self.store._services:
+            assert service.stop()
         self.generation += 1
         after = self.folder / str(self.generation)
         shutil.copytree(self.path, after)

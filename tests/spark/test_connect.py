@@ -58,7 +58,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.peers
 def test_all_of_it_works_over_connect(spark, store_path, tmp_path):
     pytest.importorskip("grpc", reason="Spark Connect needs: pip install 'rmqcore[connect]'")
     with open_store(store_path, mapped_file_size_commit_log=1 << 20) as store:

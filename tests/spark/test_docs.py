@@ -61,7 +61,6 @@ def lines_of(text):
     return [line for line in text.splitlines() if line and not line.startswith("only show")]
 
 
-@pytest.mark.peers
 def test_every_block_runs_and_prints_what_is_below_it(spark, tmp_path, monkeypatch):
     pytest.importorskip("deltalake")
     pytest.importorskip("pyiceberg")
@@ -72,7 +71,6 @@ def test_every_block_runs_and_prints_what_is_below_it(spark, tmp_path, monkeypat
     assert count >= 3
 
 
-@pytest.mark.peers
 def test_the_block_of_the_readme_runs(spark, tmp_path, capsys):
     fill(tmp_path / "orders.store")
     readme = (PAGE.parents[1] / "README.md").read_text("utf-8")

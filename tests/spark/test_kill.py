@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S, until
 
 import rmqcore
 
@@ -69,10 +70,13 @@ def victim(driver, kind):
     return {"driver": [driver.pid], "jvm": java, "worker": workers}[kind]
 
 
-def end(driver):
-    for pid in sorted(below(driver.pid), reverse=True):
+def end(driver, family):
+    """End the driver, what it has started, and what it had started before it was killed."""
+    left = {pid: line for pid, _, line in processes() if line and family.get(pid) == line}
+    for pid in sorted((left | below(driver.pid)).keys() - {driver.pid}, reverse=True):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    driver.kill()
     driver.wait()
 
 
@@ -81,41 +85,45 @@ def batches_done(checkpoint):
     return len([p for p in folder.iterdir() if p.name.isdigit()]) if folder.is_dir() else 0
 
 
-def wait_for(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+def wait_for_batch(checkpoint, or_else=lambda: False):
+    """Wait until one more batch has been committed, or until something else has come."""
+    done = batches_done(checkpoint)
+    until(lambda: batches_done(checkpoint) > done or or_else(), f"batch {done} is committed")
 
 
-@pytest.mark.peers
+def let_catch_up(store, checkpoint):
+    """Wait, batch by batch, until the stream is at the end of the log."""
+    while progressed_to(checkpoint) != end_of(store):
+        wait_for_batch(checkpoint, lambda: progressed_to(checkpoint) == end_of(store))
+
+
 @pytest.mark.parametrize("sink", ["parquet", "rmq"])
 def test_every_row_once_whatever_is_killed(spark, tmp_path, rng, sink):
     store, out, checkpoint = tmp_path / "store", tmp_path / "out", tmp_path / "checkpoint"
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
     env["PYTHONPATH"] = str(Path(rmqcore.__file__).parents[1])
     producer = subprocess.Popen([sys.executable, "-c", PRODUCER, store, str(COUNT)], env=env)
-    assert wait_for((store / "commitlog").is_dir, 30)
+    until((store / "commitlog").is_dir, "the producer has made the store")
     command = [sys.executable, "-c", DRIVER, store, out, checkpoint, sink]
     try:
         for kind in ("jvm", "worker", "driver", "worker", "jvm", None):
-            before = batches_done(checkpoint)
-            driver = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+            driver, family = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL), {}
             try:
-                assert wait_for(lambda before=before: batches_done(checkpoint) > before + 1, 120)
+                for _ in range(2):
+                    wait_for_batch(checkpoint)
                 if kind is None:
-                    producer.wait(timeout=120)
-                    assert wait_for(lambda: progressed_to(checkpoint) == end_of(store), 240)
+                    producer.wait(timeout=TIMEOUT_S)
+                    let_catch_up(store, checkpoint)
                 else:
                     time.sleep(rng.random())
+                    family = below(driver.pid)
                     for pid in victim(driver, kind):
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
-                    time.sleep(0.5)
+                    # it ends, or goes on without
+                    wait_for_batch(checkpoint, lambda driver=driver: driver.poll() is not None)
             finally:
-                end(driver)
+                end(driver, family)
     finally:
         producer.kill()
         producer.wait()

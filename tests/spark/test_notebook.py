@@ -38,7 +38,6 @@ def test_it_holds_what_it_shows_and_nothing_of_a_machine():
     assert not re.search(r"/(home|root|tmp|work|usr|var)/|127\.0\.0\.1|Traceback", text)
 
 
-@pytest.mark.peers
 def test_it_runs_and_shows_the_same_again(spark, tmp_path):
     pytest.importorskip("nbclient", reason="needs: pip install 'rmqcore[notebook]'")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}

@@ -30,7 +30,6 @@ def test_the_pipeline_agrees_with_itself_and_draws_a_picture(spark, large_store,
     assert "Topic3" in html
 
 
-@pytest.mark.peers
 def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
     from rmqcore.spark import run_pipeline
 
@@ -42,7 +41,6 @@ def test_the_pipeline_sees_damage(spark, large_store, tmp_path):
     assert [step.ok for step in report.steps] == [False, False, True, True, True]
 
 
-@pytest.mark.peers
 def test_the_command(spark, large_store):
     command = [sys.executable, "-m", "rmqcore", "spark", "trace", large_store]
     command += ["--key", "K4711", "--json", "--cores", "1", "--memory", "600m"]
@@ -84,7 +82,6 @@ def command(spark, monkeypatch, capfd):
     return run
 
 
-@pytest.mark.peers
 def test_each_command(command, large_store, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     shutil.copytree(large_store, store)

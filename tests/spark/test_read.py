@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from golden.stores import packed_stores
+from golden.stores import RELEASES, packed_stores
 from rmqcore import open_store
 from rmqcore.errors import ConfigError, CorruptStoreError, RecordsGoneError
 from rmqcore.scan import FULL_COLUMNS, read_store
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.process
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+PEERS = pytest.mark.peers
 COMPARED = [name for name in FULL_COLUMNS if not name.endswith("_timestamp")]
 
 
@@ -44,7 +45,14 @@ def rows_of(frame):
     return rows
 
 
-@pytest.mark.parametrize(("release", "name"), packed_stores())
+#: `make test` reads each store of the last release, and one of the one before
+STORES = [
+    pytest.param(release, name, marks=[] if release == RELEASES[0] or name == "basic" else PEERS)
+    for release, name in packed_stores()
+]
+
+
+@pytest.mark.parametrize(("release", "name"), STORES)
 def test_a_store_of_rocketmq_is_read_whole(rmq, golden_store, release, name):
     store = golden_store(release, name)
     frame = rmq(store.path, columns="full", config=str(store.conf))
@@ -109,6 +117,19 @@ def test_a_query_in_sql(spark, large_store):
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW log USING rmq OPTIONS (path '{large_store}')")
     found = spark.sql("SELECT topic, count(*) FROM log WHERE tags = 'Tag1' GROUP BY topic")
     assert sorted(tuple(row) for row in found.collect()) == [(f"Topic{n}", 5000) for n in range(4)]
+
+
+def counted(path, columns, partitions=None, **options):
+    """How many rows a driver plans and workers read, in this process."""
+    from rmqcore.spark.options import read_options
+    from rmqcore.spark.planning import batch_partitions
+    from rmqcore.spark.reading import read_partition
+    from rmqcore.spark.schema import checked_columns, schema_of
+
+    chosen = read_options({"path": str(path), **options})
+    schema = checked_columns(schema_of(columns))
+    parts = batch_partitions(chosen) if partitions is None else partitions
+    return sum(batch.num_rows for part in parts for batch in read_partition(part, schema, chosen))
 
 
 # ---- choosing columns and rows
@@ -182,7 +203,20 @@ def test_columns(rmq, large_store, options, columns):
         ({"startingTimestamp": "99999999999999"}, 0),
     ],
 )
-def test_rows(rmq, large_store, options, count):
+def test_rows(large_store, options, count):
+    """Planned and read as driver and workers do it, in this process."""
+    assert counted(large_store, ("queue_offset",), **options) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"topics": "Topic1,Topic3", "queueIds": "0", "tags": "Tag1"}, 3_350),
+        ({"startingOffsets": json.dumps({"Topic1": {"0": 4000, "1": -2}})}, 56_000),
+        ({"startingTimestamp": "99999999999999"}, 0),
+    ],
+)
+def test_rows_of_a_frame(rmq, large_store, options, count):
     assert rmq(large_store, columns="queue_offset", **options).count() == count
 
 
@@ -305,19 +339,14 @@ def test_a_bad_crc_is_flagged_or_refused(rmq, refused, damaged):
 def test_a_file_deleted_or_cut_after_planning(large_store, tmp_path):
     from rmqcore.spark.options import read_options
     from rmqcore.spark.planning import batch_partitions
-    from rmqcore.spark.reading import read_partition
-    from rmqcore.spark.schema import checked_columns, schema_of
 
-    schema = checked_columns(schema_of(("topic",)))
     path = tmp_path / "store"
     shutil.copytree(large_store, path)
-    options = {"path": str(path), "maxPartitionBytes": "4m"}
-    strict, lenient = read_options(options), read_options({**options, "failOnDataLoss": "false"})
-    planned = batch_partitions(strict)
+    strict, lenient = {"maxPartitionBytes": "4m"}, {"failOnDataLoss": "false"}
+    planned = batch_partitions(read_options({"path": str(path), **strict}))
 
-    def rows(chosen):
-        batches = [read_partition(partition, schema, chosen) for partition in planned]
-        return sum(batch.num_rows for stream in batches for batch in stream)
+    def rows(options):
+        return counted(path, ("topic",), planned, **(strict | options))
 
     assert rows(strict) == rows(lenient) == 60_000
     files = sorted((path / "commitlog").iterdir())

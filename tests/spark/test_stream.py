@@ -91,6 +91,7 @@ def test_once_ignores_the_limit(stream, small_store):
     assert [batch.numInputRows for batch in batches] == [1000]
 
 
+@pytest.mark.peers
 def test_without_a_start_only_what_is_new_is_read(spark, small_store, tmp_path):
     query = (
         spark.readStream.format("rmq")
@@ -183,6 +184,7 @@ def test_options_that_a_stream_does_not_have(small_store, options, text):
         RmqSource({"path": str(small_store), **options}).streamReader(schema_of(("topic",)))
 
 
+@pytest.mark.peers
 def test_spark_shows_why_a_stream_is_refused(stream, small_store):
     assert "a stream does not end" in failure(lambda: stream(small_store, endingTimestamp="1"))
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.peers
 pytest.importorskip("pyspark")
 
 
-@pytest.mark.peers
 def test_an_audit_that_is_submitted_ends_with_its_verdict(spark, store_path):
     import pyspark
 
