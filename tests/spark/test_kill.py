@@ -109,6 +109,8 @@ def test_every_row_once_whatever_is_killed(spark, tmp_path, rng, sink):
         for kind in ("jvm", "worker", "driver", "worker", "jvm", None):
             driver, family = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL), {}
             try:
+                for part in ("jvm", "worker"):
+                    until(lambda d=driver, part=part: victim(d, part), f"the driver has its {part}")
                 for _ in range(2):
                     wait_for_batch(checkpoint)
                 if kind is None:
