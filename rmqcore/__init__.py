@@ -27,6 +27,7 @@ from rmqcore.errors import (
     StoreNotFoundError,
     StoreNotWritableError,
 )
+from rmqcore.files.store_trace import TraceRow
 from rmqcore.message import (
     EXPIRES_MS,
     GetMessageResult,
@@ -105,6 +106,7 @@ __all__ = [
     "StoreLockedError",
     "StoreNotFoundError",
     "StoreNotWritableError",
+    "TraceRow",
     "__version__",
     "open_shared",
     "open_store",

@@ -12,6 +12,7 @@ import pytest
 from figure import figure  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 from lanes import LanePlugin
+from traces import traces_of
 
 from golden.stores import unpack
 
@@ -86,6 +87,8 @@ def pytest_runtest_makereport(item):
     if report.skipped and item.config.getoption("--no-skip") and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped, and --no-skip was given: {report.longrepr}"
+    if report.failed:
+        report.sections += traces_of(item)
     return report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,9 @@ _PARTS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "con
 def stat(
     store: StorePath,
     queues: Annotated[bool, typer.Option("--queues", help="one row a queue")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="the store's last 200 events, newest last")
+    ] = False,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -42,9 +46,11 @@ def stat(
         rows = _queue_rows(opened)
         facts = _facts(opened) | {"ignored_settings": list(opened.config.ignored)}
         broker_conf = opened.broker_conf()
+        events = _trace_rows(opened) if trace else []
     if as_json:
         print_json(
             facts
+            | ({"trace": events} if trace else {})
             | {
                 "topics": _topic_rows(rows),
                 "queues": rows,
@@ -55,9 +61,12 @@ def stat(
         )
     else:
         _print_facts(facts)
-        _print_rows(rows if queues else _topic_rows(rows))
-        CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
-        CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
+        if trace:
+            _print_trace(events)
+        else:
+            _print_rows(rows if queues else _topic_rows(rows))
+            CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
+            CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
     if lost is not None:
         warn(lost, as_json=as_json)
         raise typer.Exit(ExitCode.FINDINGS)
@@ -144,6 +153,28 @@ def _topic_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         topic["queues"] += 1
         topic["messages"] += row["messages"]
     return list(topics.values())
+
+
+def _trace_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
+    """The rows of the store's trace; None for what was not known yet."""
+    return [
+        {name: None if value == -1 else value for name, value in asdict(row).items()}
+        for row in store.trace()
+    ]
+
+
+def _print_trace(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        CONSOLE.print("no trace: nobody but RocketMQ has written here, or config/ takes no file\n")
+        return
+    numbers = ("log_end", "flushed", "dispatched", "count")
+    columns = ("time", "thread", "event", *numbers, "words")
+    shown = (row | {"time": time_text(row["time_ms"])} for row in rows)
+    print_table(
+        [name.replace("_", " ") for name in columns],
+        [["-" if row[name] is None else row[name] for name in columns] for row in shown],
+        right=[name.replace("_", " ") for name in numbers],
+    )
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -387,15 +387,16 @@ def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def stamps_of(directory: StoreDir) -> dict[str, list[int]]:
-    """Bytes and time of each file of a store, but for its lock and the journals."""
+    """Bytes and time of each file of a store, but for its lock, its trace and the journals."""
     stamps = {}
+    passed_over = (directory.lock_file, directory.trace)
     for root in {directory.path, directory.commit_log}:
         for parent, folders, names in os.walk(root):
             if Path(parent) == directory.path:
                 folders[:] = [name for name in folders if name != HOME_NAME]
             for name in names:
                 path = Path(parent) / name
-                if path != directory.lock_file and path.exists():
+                if path not in passed_over and path.exists():
                     facts = path.stat()
                     stamps[below(directory.path, path)] = [facts.st_size, facts.st_mtime_ns]
     return stamps

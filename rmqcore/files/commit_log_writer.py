@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_refusal
+from rmqcore.files.store_trace import Note, error_words, unnoted
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class CommitLogWriter:
         source: where the next file comes from.
         pool: buffers of the transient store pool, or None.
         large_folios: how the file that is written lies in memory, `MappedFile.begin_writes`.
+        note: takes rolls, flushes, commits and the disk's refusals down.
 
     Threads: any number append; `flush_lock` orders flushes.
     Source: RocketMQ store/CommitLog.java.
@@ -69,6 +71,7 @@ class CommitLogWriter:
         pool: BufferPool | None = None,
         *,
         large_folios: bool = False,
+        note: Note = unnoted,
     ) -> None:
         self.log = log
         self.tail = tail
@@ -79,6 +82,7 @@ class CommitLogWriter:
         self._source = source
         self._pool = pool
         self._large_folios = large_folios
+        self._note = note
         self._rolling = ReentrantLock()
         self._roll_lock = ReentrantLock()
         self._ended = False
@@ -126,6 +130,7 @@ class CommitLogWriter:
                 self._attach(file)
                 # an empty one may be there already
                 self._queue.remove_first(len(self._queue.files) - 1)
+                self._note("roll", 1, f"the log begins with {file.path.name}")
 
     def make_file(self, path: Path, offset: int) -> MappedFile:
         """Create a log file, reserved whole; it is not in the log yet.
@@ -183,11 +188,16 @@ class CommitLogWriter:
             if self._ended or file is None or self.attached_offset != full_at:
                 return
             if fresh is None or fresh is file:
-                fresh = self._next_file(file)
+                try:
+                    fresh = self._next_file(file)
+                except OSError as error:
+                    self._note("refused", words=f"the next log file: {error_words(error)}")
+                    raise
             self.tail.seal()
             self._take_position()
             self._attach(fresh)
             file.end_writes()
+            self._note("roll", 1, f"to {fresh.path.name}")
 
     def end_puts(self) -> None:
         """Wait for the put that is being written, and refuse every later one."""
@@ -218,7 +228,10 @@ class CommitLogWriter:
         if self._pool is None:
             return self.tail.max_offset
         with self._roll_lock.within():
-            return self._commit_buffers()
+            before, end = self.log.max_offset, self._commit_buffers()
+            if end > before:
+                self._note("commit", end - before)
+            return end
 
     def _commit_buffers(self) -> int:
         """Commit every buffer, and let go of those of full files; under `_roll_lock`."""
@@ -252,14 +265,18 @@ class CommitLogWriter:
                 else:
                     self._commit_buffers()
                 files = self._unflushed()
+            before = self.flushed_offset
             for file in files:
                 try:
                     position = file.flush()
                 except OSError as error:
                     # before anybody else gets the turn, whom the disk may tell nothing any more
                     self._flush_failure = error if is_refusal(error) else None
+                    self._note("refused", words=f"a flush: {error_words(error)}")
                     raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
+            if self.flushed_offset > before:
+                self._note("flush", self.flushed_offset - before)
             return self.flushed_offset
 
     def _unflushed(self) -> list[MappedFile]:

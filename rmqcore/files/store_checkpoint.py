@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_dir import room_at, sync_directory
+from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 
@@ -50,8 +51,9 @@ class StoreCheckpoint:
         disk.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, note: Note = unnoted) -> None:
         self.path = path
+        self._note = note
         self._lock = ReentrantLock()
         self.physic_msg_timestamp_ms = 0
         self.logics_msg_timestamp_ms = 0
@@ -117,6 +119,7 @@ class StoreCheckpoint:
                 os.close(fd)
             if created:
                 sync_directory(self.path.parent)
+            self._note("checkpoint", words=f"the disk has all up to {self.min_timestamp_ms} ms")
 
     @property
     def min_timestamp_ms(self) -> int:

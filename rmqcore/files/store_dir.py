@@ -150,6 +150,7 @@ class StoreDir:
         self.index = self.path / "index"
         self.config = self.path / "config"
         self.consumer_leases = self.config / "consumerLeases.log"
+        self.trace = self.config / "storeTrace"
         self.checkpoint = self.path / "checkpoint"
         self.abort = self.path / "abort"
         self.lock_file = self.path / "lock"

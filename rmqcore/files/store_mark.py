@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.store_dir import queue_id_of
+from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import UNIT_SIZE
@@ -52,8 +53,9 @@ class StoreMark:
     Durability: disk when `store` returns.
     """
 
-    def __init__(self, directory: StoreDir) -> None:
+    def __init__(self, directory: StoreDir, note: Note = unnoted) -> None:
         self._commit_log = directory.commit_log
+        self._note = note
         self._file = ConfigFile(directory.config / MARK_NAME, _decoded)
         self._lock = ReentrantLock()
         self._stored = ""
@@ -91,6 +93,7 @@ class StoreMark:
             if text != self._stored:
                 self._file.store(text)
                 self._stored = text
+                self._note("mark", len(self.ends), f"the log's end was {self.log_end}")
 
     def _text(self) -> str:
         queues: dict[str, dict[int, int]] = {}

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import ServiceThread
@@ -105,16 +106,20 @@ class DerivedFiles(Protocol):
 class CommitLogFiles:
     """The files of a commit log as `CleanableLog`."""
 
-    def __init__(self, queue: MappedFileQueue, needed_from: Callable[[], int]) -> None:
+    def __init__(
+        self, queue: MappedFileQueue, needed_from: Callable[[], int], note: Note = unnoted
+    ) -> None:
         """Look at the files of a log.
 
         Args:
             queue: the files.
             needed_from: physical offset from which on the store itself still reads: what is not
                 dispatched or not on disk yet.
+            note: takes down which files are deleted.
         """
         self._queue = queue
         self._needed_from = needed_from
+        self._note = note
 
     def log_files(self) -> list[LogFileInfo]:
         """All files, oldest first.
@@ -147,6 +152,7 @@ class CommitLogFiles:
         if oldest.file_from_offset + oldest.size > self._needed_from():
             return False
         self._queue.remove_first(1)
+        self._note("expired", 1, file.name)
         return True
 
 

@@ -31,6 +31,7 @@ from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
+from rmqcore.files.store_trace import StoreTrace, error_words
 from rmqcore.files.transient_store_pool import TransientStorePool
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 from rmqcore.native.base._published import PublishedOffset
@@ -50,7 +51,8 @@ from rmqcore.services.flush import (
 )
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
-from rmqcore.services.running_flags import RunningFlag, RunningFlags
+from rmqcore.services.retention import RetentionService
+from rmqcore.services.running_flags import RunningFlags
 from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.service import ServiceThread, stop_running
 from rmqcore.services.store_marker import StoreMarker
@@ -63,16 +65,18 @@ from rmqcore.store.live_settings import LiveSettings
 from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
 from rmqcore.store.replication import Replication
 from rmqcore.store.retention_of_store import retention_of
+from rmqcore.store.service_reports import ServiceReports
 from rmqcore.store.topic_deletion import TopicDeletion
 from rmqcore.store.wire_puts import WirePuts
 
 _log = logging.getLogger("rmqcore")
-_PREPARE_AT = 4
 #: units that are dispatched at a time, more where there are many queues
 _STRETCH_UNITS = 1 << 13
 
 
-class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSettings, KeyValues):
+class DefaultMessageStore(
+    ServiceReports, WirePuts, Leasing, Replication, TopicDeletion, LiveSettings, KeyValues
+):
     """A store that is open for writing; made by `rmqcore.open_store`.
 
     - One handle at a time: the lock excludes other processes, Java brokers and other handles.
@@ -112,16 +116,20 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
         self._directory.create()
         self._directory.lock()
         self._closed = False
+        self._trace = StoreTrace(self._directory.trace, clock_ms)
         try:
+            self._trace.open()
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()
             self._was_clean = not self._directory.was_aborted
+            self._note_opening()
             self._directory.mark_running()
             self.recovery_report = self._recover(progress)
             self._start()
             self._prepare_leases()
-        except BaseException:
+        except BaseException as error:
+            self._trace.note("close", words=f"not opened: {error_words(error)}")
             self._abandon()
             raise
         OPEN_STORES.add(self)
@@ -153,7 +161,12 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             demand_crc=config.force_verify_prop_crc,
         )
         self._log_writer = CommitLogWriter(
-            self.log, self._tail, self._allocate, pool, large_folios=policy.large_folios
+            self.log,
+            self._tail,
+            self._allocate,
+            pool,
+            large_folios=policy.large_folios,
+            note=self._trace.note,
         )
         self.consume_queues = ConsumeQueueStore(
             directory,
@@ -161,17 +174,12 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             config.mapper_file_size_batch_consume_queue,
             self._open_files,
         )
-        self.index: IndexService | None = None
-        if config.message_index_enable:
-            slots, most = config.max_hash_slot_num, config.max_index_num
-            self.index = IndexService(
-                directory.index, slots, most, self._open_files, clock_ms=self._clock_ms
-            )
+        self.index = self._index_service() if config.message_index_enable else None
         self._arrival = MessageArrival()
         filled = (self.consume_queues, self.index, self._arrival)
         self._dispatchers = [part for part in filled if part is not None]
-        self._checkpoint = StoreCheckpoint(directory.checkpoint)
-        self._mark = StoreMark(directory)
+        self._checkpoint = StoreCheckpoint(directory.checkpoint, self._trace.note)
+        self._mark = StoreMark(directory, self._trace.note)
         self._deleted = DeletedTopics(directory)
         self._batch = self._new_batch()
         self.topics = TopicConfigTable(directory.config, clock=self._clock_ms)
@@ -200,6 +208,12 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             sync_every=self._flush_policy.warm_up_sync_size,
             lock_budget=config.lock_memory_bytes,
             on_error=self._service_failed,
+        )
+
+    def _index_service(self) -> IndexService:
+        slots, most = self.config.max_hash_slot_num, self.config.max_index_num
+        return IndexService(
+            self._directory.index, slots, most, self._open_files, clock_ms=self._clock_ms
         )
 
     def _recover(self, progress: Callable[[RecoveryProgress], None] | None) -> RecoveryReport:
@@ -250,6 +264,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             on_error=self._service_failed,
         )
         self._reput.offset = self.recovery_report.end_offset
+        self._note_recovery()
         if self._flush_policy.waits_for_disk:
             self._flusher.on_flushed = self._reput.wakeup
         self._flush_queues = self._queue_flush_service()
@@ -271,13 +286,7 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
         if self.log.queue.files or not self._is_slave:
             # the log of a slave begins where its master's does
             self._log_writer.attach()
-        self._retention = retention_of(
-            self,
-            self._clock_ms,
-            self._service_failed,
-            needed_from=lambda: min(self._reput.offset, self._log_writer.flushed_offset),
-            keep_from=self._oldest_parked,
-        )
+        self._retention = self._retention_service()
         if config.retention:
             self._services.append(self._retention)
         self._delayed = None
@@ -291,6 +300,16 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
             service.start()
         if self._reader.fast is not None:
             self._reader.fast.dispatched = self._reput
+
+    def _retention_service(self) -> RetentionService:
+        return retention_of(
+            self,
+            self._clock_ms,
+            self._service_failed,
+            self._trace.note,
+            needed_from=lambda: min(self._reput.offset, self._log_writer.flushed_offset),
+            keep_from=self._oldest_parked,
+        )
 
     def _queue_flush_service(self) -> FlushConsumeQueueService:
         config = self.config
@@ -321,48 +340,15 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
                 opened.close()
         if self._was_clean:
             self._directory.clear_running()
+        self._trace.let_go()
         self._directory.unlock()
 
-    # ---- what services report
-
-    def _progressed(self, offset: int) -> None:
-        """Make the next log file ready once a part of the current one is used."""
-        file_size, end = self.log.queue.file_size, self._tail.max_offset
-        self._stats.dispatch_lagged(end - offset)
-        if end % file_size > file_size // _PREPARE_AT:
-            behind = end - end % file_size + file_size
-            self._allocate.prepare(self.log.queue.path_of(behind), behind)
-
-    def _service_failed(self, error: BaseException) -> None:
-        self.flags.raise_flag(
-            RunningFlag.NOT_WRITEABLE,
-            f"a background service ended: {type(error).__name__}: {error}; close the store, mend "
-            "the cause and open it again",
-        )
-
-    def _dispatch_refused(self, error: OSError | None) -> None:
-        """Refuse puts while what is derived from them cannot be written; what was put stays."""
-        full, what = isinstance(error, DiskFullError), "consume queues or index"
-        reason = f"no room for {what}: {error}; puts resume when there is"
-        self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, full, reason)
-        reason = f"{what} cannot be written: {error}; tried again each second, 30 times in all"
-        broken = error is not None and not full
-        self.flags.set_flag(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, broken, reason)
-
-    def _room_again(self) -> bool:
-        if RunningFlag.LOGIC_DISK_FULL not in self.flags:
-            return False
-        self._see_new()
-        return RunningFlag.LOGIC_DISK_FULL not in self.flags
-
-    def _flags_changed(self, flags: RunningFlags) -> None:
-        appends = flags.writeable and not (self._closed or self._forked)
-        self._tail.writable = appends and not self._is_slave
-        self._tail.follows = appends and self._is_slave
+    # ---- in the middle of something else
 
     def after_fork_in_child(self) -> None:
         """Make this handle, which the parent owns, refuse everything in a forked child."""
         self._forked = True
+        self._trace.let_go()
         self._end_fast_reads()
         self._tail.writable = self._tail.follows = False
         self._directory.unlock()
@@ -585,7 +571,10 @@ class DefaultMessageStore(WirePuts, Leasing, Replication, TopicDeletion, LiveSet
                     part.close()
             if clean:
                 self._directory.clear_running()
+            left = "the next opening recovers" if self._directory.was_aborted else "in order"
+            self._trace.note("close", words=left)
         finally:
+            self._trace.let_go()
             self._directory.unlock()
 
     def __del__(self) -> None:

@@ -26,6 +26,7 @@ from rmqcore.files.log_walker import (
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_trace import TraceRow, read_trace
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
@@ -403,6 +404,13 @@ class ReadOnlyMessageStore(MessageReads):
             raise StoreClosedError(f"{self.path}: the store has been closed")
 
     # ---- what the store says of itself
+
+    def trace(self) -> list[TraceRow]:
+        """The last 200 events of who has the store open for writing, or had it last, newest last.
+
+        Empty where there is no trace, as in a store that RocketMQ has written.
+        """
+        return read_trace(self._directory.trace)
 
     def why_not_writable(self) -> str:
         """Why puts are refused: always, here."""

@@ -9,6 +9,7 @@ from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.store_trace import Note
 from rmqcore.services.retention import (
     CleanCommitLogService,
     CleanConsumeQueueService,
@@ -33,6 +34,7 @@ def retention_of(
     store: RetainedStore,
     clock_ms: Callable[[], int],
     on_error: Callable[[BaseException], None],
+    note: Note,
     *,
     needed_from: Callable[[], int],
     keep_from: Callable[[], int | None],
@@ -43,6 +45,7 @@ def retention_of(
         store: whose files are deleted.
         clock_ms: Unix time in milliseconds.
         on_error: called with an exception that ended the service.
+        note: takes down which log files are deleted.
         needed_from: physical offset from which on the store reads, see `CommitLogFiles`.
         keep_from: physical offset that still has to be read, see `CleanCommitLogService`.
     """
@@ -52,7 +55,7 @@ def retention_of(
     return RetentionService(
         CleanCommitLogService(
             store.config,
-            CommitLogFiles(queue, needed_from),
+            CommitLogFiles(queue, needed_from, note),
             store.flags,
             clock=clock_ms,
             usage=lambda: disk_usage(queue.directory),

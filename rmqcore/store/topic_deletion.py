@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.store_dir import StoreDir
     from rmqcore.files.store_mark import StoreMark
+    from rmqcore.files.store_trace import StoreTrace
     from rmqcore.native.log._tail import LogTail
     from rmqcore.services.flush import LogFlusher
     from rmqcore.services.reput import ReputMessageService
@@ -37,6 +38,7 @@ class TopicDeletion:
     _mark: StoreMark
     _reput: ReputMessageService
     _tail: LogTail
+    _trace: StoreTrace
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -122,4 +124,5 @@ class TopicDeletion:
                 # its numbers begin anew, also when that could not be written down
                 self._mark.ends = {k: end for k, end in self._mark.ends.items() if k[0] != topic}
                 self.consume_queues.drop_topic(topic)
+                self._trace.note("topic", 1, f"{topic} was deleted")
         return True
