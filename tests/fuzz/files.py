@@ -17,6 +17,7 @@ from rmqcore.files.lease_journal import LeaseJournal, to_bytes
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
+from rmqcore.files.store_trace import EVENTS, ROWS_MAX, StoreTrace, read_trace
 from rmqcore.files.timer_check import TimerCheck
 from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import FrameReader, ReportReader
@@ -74,6 +75,17 @@ def read_marks(data):
     StoreMark(STORE).load()
     written(STORE.config / "deletedTopics.json", data)
     DeletedTopics(STORE).load()
+
+
+def read_trace_rows(data):
+    rows = read_trace(written(STORE.trace, data))
+    assert len(rows) <= ROWS_MAX
+    assert all(row.event in EVENTS and row.count >= 0 for row in rows)
+    trace = StoreTrace(STORE.trace, lambda: 1)
+    trace.open()
+    assert trace.rows() == rows
+    trace.note("open")
+    trace.let_go()
 
 
 def read_checkpoint(data):
@@ -169,6 +181,7 @@ FILE_DECODERS = (
     read_tables,
     read_sealed,
     read_marks,
+    read_trace_rows,
     read_checkpoint,
     read_leases,
     read_timer,

@@ -12,8 +12,10 @@ from traces import traces_of
 
 import rmqcore
 from rmqcore import CorruptStoreError, DiskFullError, PutMessageError
+from rmqcore.doctor.journal import stamps_of
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_trace import StoreTrace, read_trace
 
 pytestmark = pytest.mark.engine
@@ -326,3 +328,10 @@ def test_a_failing_test_shows_the_traces_of_its_stores(tmp_path):
         assert " open " in lines[0]
         assert any(" put " in line for line in lines) or name == "of another process"
     assert sections[f"trace of {closed.path}"].endswith("in order")
+
+
+def test_an_undo_does_not_ask_whether_the_trace_has_changed(store_path):
+    opened(store_path).close()
+    stamps = stamps_of(StoreDir(store_path))
+    assert "config/storeMark.json" in stamps
+    assert "config/storeTrace" not in stamps
