@@ -54,6 +54,8 @@ class StoreCheckpoint:
     def __init__(self, path: Path, note: Note = unnoted) -> None:
         self.path = path
         self._note = note
+        #: what the file is known to begin with
+        self._known = b""
         self._lock = ReentrantLock()
         self.physic_msg_timestamp_ms = 0
         self.logics_msg_timestamp_ms = 0
@@ -83,6 +85,7 @@ class StoreCheckpoint:
             self.master_flushed_offset,
             self.confirm_phy_offset,
         ) = values
+        self._known = data[: _FIELDS.size]
         return True
 
     def reset(self) -> None:
@@ -103,23 +106,22 @@ class StoreCheckpoint:
             try:
                 if os.fstat(fd).st_size < CHECKPOINT_SIZE:
                     os.ftruncate(fd, CHECKPOINT_SIZE)
-                os.pwrite(
-                    fd,
-                    _FIELDS.pack(
-                        self.physic_msg_timestamp_ms,
-                        self.logics_msg_timestamp_ms,
-                        self.index_msg_timestamp_ms,
-                        self.master_flushed_offset,
-                        self.confirm_phy_offset,
-                    ),
-                    0,
+                data = _FIELDS.pack(
+                    self.physic_msg_timestamp_ms,
+                    self.logics_msg_timestamp_ms,
+                    self.index_msg_timestamp_ms,
+                    self.master_flushed_offset,
+                    self.confirm_phy_offset,
                 )
+                os.pwrite(fd, data, 0)
                 os.fdatasync(fd)
             finally:
                 os.close(fd)
             if created:
                 sync_directory(self.path.parent)
-            self._note("checkpoint", words=f"the disk has all up to {self.min_timestamp_ms} ms")
+            if data != self._known:
+                self._known = data
+                self._note("checkpoint", words=f"the disk has all up to {self.min_timestamp_ms} ms")
 
     @property
     def min_timestamp_ms(self) -> int:

@@ -118,11 +118,11 @@ class DefaultMessageStore(
         self._closed = False
         self._trace = StoreTrace(self._directory.trace, clock_ms)
         try:
-            self._trace.open()
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()
             self._was_clean = not self._directory.was_aborted
+            # what is refused up to here has changed nothing
             self._note_opening()
             self._directory.mark_running()
             self.recovery_report = self._recover(progress)

@@ -93,6 +93,7 @@ class ServiceReports:
         return self._trace.rows()
 
     def _note_opening(self) -> None:
+        self._trace.open()
         left = "was closed in order" if self._was_clean else "was not closed"
         self._trace.note("open", os.getpid(), f"the store {left}")
 

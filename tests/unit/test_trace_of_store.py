@@ -11,7 +11,7 @@ import pytest
 from traces import traces_of
 
 import rmqcore
-from rmqcore import CorruptStoreError, DiskFullError, PutMessageError
+from rmqcore import ConfigError, CorruptStoreError, DiskFullError, PutMessageError
 from rmqcore.doctor.journal import stamps_of
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -335,3 +335,25 @@ def test_an_undo_does_not_ask_whether_the_trace_has_changed(store_path):
     stamps = stamps_of(StoreDir(store_path))
     assert "config/storeMark.json" in stamps
     assert "config/storeTrace" not in stamps
+
+
+def test_an_opening_that_the_settings_refuse_leaves_the_trace_as_it_is(store_path):
+    opened(store_path).close()
+    before = (store_path / "config/storeTrace").read_bytes()
+    with pytest.raises(ConfigError):
+        opened(store_path, mapped_file_size_commit_log=2 * FILE_SIZE)
+    assert (store_path / "config/storeTrace").read_bytes() == before
+
+
+def test_a_checkpoint_that_says_the_same_is_no_row(store_path):
+    with opened(store_path) as store:
+        # its first round would write the mark at any time
+        store._flush_queues.stop()
+        store.put("T", b"x")
+        store.flush()
+        before = store.trace()
+        store._checkpoint.flush()
+        assert store.trace() == before
+        store._checkpoint.master_flushed_offset = 1
+        store._checkpoint.flush()
+        assert [row.event for row in store.trace()[len(before) :]] == ["checkpoint"]

@@ -15,6 +15,7 @@ from rmqcore.doctor.selftest.children import Say, broken, run_child
 from rmqcore.doctor.selftest.files import read_files, write_files
 from rmqcore.doctor.selftest.report import Progress, Row
 from rmqcore.doctor.selftest.workload import open_for, put
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import MessageExt
 
 PROMISE = "every answer is right, or an error of the package names the place"
@@ -75,6 +76,8 @@ def damage(
 ) -> list[Row]:
     """Flip each byte of a small store, and cut each of its files at each length; one row each.
 
+    All but its trace, which nothing believes.
+
     Where a record has no checksum of its own, a flipped byte may change fields that RocketMQ's
     format protects by nothing; such a case is counted apart, and nothing but these may differ.
 
@@ -90,7 +93,10 @@ def damage(
     intact = store or scratch / "intact"
     if store is None:
         run_child(partial(_build, intact))
-    files = {name: data for name, data in read_files(intact).items() if data}
+    passed_over = StoreDir(intact).trace.relative_to(intact)
+    files = {
+        name: data for name, data in read_files(intact).items() if data and name != passed_over
+    }
     messages = len(_answers(intact, "r", _asked(intact))["messages",])
     rows = []
     for name, change in (("flipped bytes", _flipped), ("files cut short", _cut_short)):
