@@ -4,10 +4,10 @@ import errno
 import os
 
 import pytest
+from children import die, run_child
 from consume.conftest import TOPIC, bodies, places, put
 
 import rmqcore
-from crash.children import die, run_child
 from rmqcore import CorruptConfigFileError, DiskFullError
 from rmqcore.files.config_tables import ConsumerOffsetTable
 from rmqcore.store.consume.holders import is_gone, is_mine, new_holder

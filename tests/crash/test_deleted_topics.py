@@ -4,9 +4,9 @@ import shutil
 import struct
 
 import pytest
+from children import die, run_child
 
 import rmqcore
-from crash.children import die, run_child
 from crash.small_store import SETTINGS
 from rmqcore._codec import encode_record
 from rmqcore.doctor import verify

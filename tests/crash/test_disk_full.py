@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from children import run_child
 
 import rmqcore
-from crash.children import run_child
 from crash.small_store import SETTINGS, Sizes, check_against_log, numbers_in, put
 from rmqcore import DiskFullError, PutMessageStatus, StoreNotWritableError
 

@@ -5,9 +5,9 @@ import os
 import shutil
 
 import pytest
+from children import die, die_at, run_child
 
 import rmqcore
-from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, body_of, check_against_log, put
 from rmqcore.files.config_file import sealed
 from rmqcore.files.store_dir import StoreDir

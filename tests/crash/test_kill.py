@@ -3,9 +3,9 @@
 import signal
 
 import pytest
+from children import die, die_at, run_child
 
 import rmqcore
-from crash.children import die, die_at, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from rmqcore.recovery import recovery
 

@@ -10,9 +10,9 @@ import signal
 import types
 
 import pytest
+from children import die, run_child
 
 import rmqcore
-from crash.children import die, run_child
 from rmqcore.doctor import verify
 from rmqcore.files import mapped_file
 from rmqcore.files.mapped_file import MappedFile

@@ -3,11 +3,11 @@
 import shutil
 
 import pytest
+from children import die, run_child
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import rmqcore
-from crash.children import die, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 
 pytestmark = pytest.mark.process

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from children import die, run_child
 
 import rmqcore
-from crash.children import die, run_child
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from golden.check import digest_tree
 from rmqcore.errors import CorruptRecordError
