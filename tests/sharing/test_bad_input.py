@@ -3,10 +3,11 @@
 import os
 import random
 import resource
-import signal
 import socket
 
 import pytest
+from children import Forked
+from patience import TIMEOUT_S
 
 import rmqcore
 from rmqcore import DiskFullError, Message, RmqCoreError, StoreError
@@ -34,51 +35,46 @@ def store(store_path):
         yield opened
 
 
-def own_with_little_room(path, said):
-    """Own a store whose files cannot grow any more."""
-    with rmqcore.open_shared(path, **SMALL):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE // 2, FILE_SIZE // 2))
-        os.write(said, b"!")
-        signal.pause()
+def owner_with_little_room(path):
+    """A process that owns a store whose files cannot grow any more."""
+
+    def own(ready):
+        with rmqcore.open_shared(path, **SMALL):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE // 2, FILE_SIZE // 2))
+            ready()
+
+    return Forked(own)
 
 
 @pytest.mark.process
 def test_a_full_disk_is_the_same_error_in_a_client(store_path):
-    ready, said = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        own_with_little_room(store_path, said)
-    try:
-        assert os.read(ready, 1) == b"!"
-        with rmqcore.open_shared(store_path, **SMALL) as store:
-            acknowledged, refused = 0, None
-            while refused is None:
-                try:
-                    store.put("T", b"%d" % acknowledged + b"." * 500)
-                    acknowledged += 1
-                except DiskFullError as error:
-                    refused = error
-            assert acknowledged > 0
-            assert store.owner == pid
-            assert len(list(store.messages())) == acknowledged
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(ready)
-        os.close(said)
+    with (
+        owner_with_little_room(store_path) as owner,
+        rmqcore.open_shared(store_path, **SMALL) as store,
+    ):
+        acknowledged, refused = 0, None
+        while refused is None:
+            try:
+                store.put("T", b"%d" % acknowledged + b"." * 500)
+                acknowledged += 1
+            except DiskFullError as error:
+                refused = error
+        assert acknowledged > 0
+        assert store.owner == owner.pid
+        assert len(list(store.messages())) == acknowledged
 
 
 def channel_to(store):
     """A connection with the owner of a store, without a handle around it."""
     place = MeetingPlace(store.path)
-    return Channel(place.connect(5), place, 5)
+    return Channel(place.connect(TIMEOUT_S), place, TIMEOUT_S)
 
 
 def test_strange_bytes_end_their_own_connection_only(store):
     chance = random.Random(5)
     for size in (1, 7, 100, 5000):
-        with MeetingPlace(store.path).connect(5) as connected:
-            connected.settimeout(5)
+        with MeetingPlace(store.path).connect(TIMEOUT_S) as connected:
+            connected.settimeout(TIMEOUT_S)
             connected.sendall(b"\x7f" + chance.randbytes(size))
             connected.shutdown(socket.SHUT_WR)
             while connected.recv(4096):

@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
+import threading
 from contextlib import contextmanager
 
 import pytest
-from sharing.children import Forked
-from sharing.test_shared_leases import child, leased, told
+from children import in_child
+from patience import until, until_async
+from sharing.processes import TIMEOUT_MS, leased, owner_of, program, told, while_asked
 
 import rmqcore
 from rmqcore import Consumer, DiskFullError
 from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing import owner as owner_module
+from rmqcore.store.sharing.channel import Channel
+from rmqcore.store.sharing.owner import StoreServer
 
 pytestmark = pytest.mark.process
+
+#: at as many moments of a put
+INTERRUPTS = 1000
 
 
 def bodies(messages):
@@ -28,58 +36,59 @@ def consumer(store):
     return Consumer(store, "g", {"T": "*"}, lease_ms=600_000)
 
 
-def in_a_child(call):
-    """What a call gives in a forked child, which ends with it."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(write, repr(call()).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    os.waitpid(pid, 0)
-    try:
-        return os.read(read, 1000).decode()
-    finally:
-        os.close(read)
-
-
 @contextmanager
-def handle(path, role):
-    """A handle of this process, as owner or as client, of a store with two messages."""
+def handle(path, role, **settings):
+    """A handle of this process, as owner or as client."""
     if role == "owner":
-        with rmqcore.open_shared(path) as store:
+        with rmqcore.open_shared(path, **settings) as store:
             yield store
         return
-    owner = Forked(path)
-    try:
-        with rmqcore.open_shared(path) as store:
-            yield store
-    finally:
-        owner.kill()
+    with owner_of(path), rmqcore.open_shared(path, **settings) as store:
+        yield store
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """`looks(count)`: let the owner, this process, look so often for the end of others."""
+    monkeypatch.setattr(owner_module, "_LOOK_S", 0.001)
+    release_ended, looked = DefaultMessageStore.release_ended, []
+
+    def counted(store, known):
+        looked.append(release_ended(store, known))
+        return looked[-1]
+
+    def look(count):
+        wanted = len(looked) + count
+        until(lambda: len(looked) >= wanted, f"{count} looks for the end of other processes")
+
+    monkeypatch.setattr(DefaultMessageStore, "release_ended", counted)
+    return look
+
+
+def alarm(thread):
+    """Send a thread of this process a signal."""
+    signal.pthread_kill(thread, signal.SIGALRM)
 
 
 def test_what_an_owner_held_comes_again_though_nobody_has_asked_for_its_end(store_path):
-    with child(store_path) as owner, rmqcore.open_shared(store_path) as store:
+    with program("lease", store_path) as owner, rmqcore.open_shared(store_path) as store:
         store.put("T", b"0")
         assert told(owner, 1) == "['0']"
         os.kill(owner.pid, signal.SIGKILL)
-        assert bodies(leased(store, timeout_ms=30_000)) == [b"0"]
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
 def test_a_client_that_does_nothing_after_a_take_over_is_freed_when_it_ends(store_path):
-    owner = Forked(store_path)
-    with rmqcore.open_shared(store_path) as store, child(store_path) as process:
+    owner = owner_of(store_path)
+    with rmqcore.open_shared(store_path) as store, program("lease", store_path) as process:
         store.put("T", b"0")
         assert told(process, 1) == "['0']"
-        process.send_signal(signal.SIGSTOP)
+        process.signal(signal.SIGSTOP)
         owner.kill()
         assert leased(store) == []
         assert store.owner == os.getpid()
         process.kill()
-        process.wait()
-        assert bodies(leased(store, timeout_ms=30_000)) == [b"0"]
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
 @pytest.mark.parametrize("role", ["owner", "client"])
@@ -89,22 +98,28 @@ def test_a_forked_consumer_holds_apart_from_its_parents(store_path, role):
             store.put("T", b"%d" % number)
         with consumer(store) as mine:
             assert bodies(mine.receive()) == [b"0"]
-            assert in_a_child(lambda: bodies(mine.receive())) == "[b'1']"
+            assert in_child(lambda: bodies(mine.receive())) == [b"1"]
             # what the child had comes again, what the parent has does not
-            again = leased(store, timeout_ms=30_000)
+            again = leased(store, timeout_ms=TIMEOUT_MS)
             assert bodies(again) == [b"1"]
-            in_a_child(mine.close)
+            in_child(mine.close)
             assert leased(store, timeout_ms=50) == []
 
 
 def test_what_a_signal_handler_leases_is_kept_behind_its_call(store_path):
     with handle(store_path, "client") as store, consumer(store) as mine:
         store.put("T", b"0")
-        got = []
+        got, thread = [], threading.get_ident()
+
+        def lease_and_end_the_wait():
+            alarm(thread)
+            until(lambda: got, "what the signal handler leases")
+            store.put("other", b"x")
+
         before = signal.signal(signal.SIGALRM, lambda *_: got.extend(mine.receive(timeout_ms=0)))
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            assert not store.wait("other", 0, 0, timeout_ms=400)
+            with while_asked(store, lease_and_end_the_wait):
+                assert store.wait("other", 0, 0)
         finally:
             signal.signal(signal.SIGALRM, before)
         assert bodies(got) == [b"0"]
@@ -126,20 +141,20 @@ def interrupt(*_):
 
 def test_an_interrupted_wait_for_a_message_takes_none(store_path):
     with handle(store_path, "client") as store, consumer(store) as mine:
-        before = signal.signal(signal.SIGALRM, interrupt)
+        before, thread = signal.signal(signal.SIGALRM, interrupt), threading.get_ident()
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(KeyboardInterrupt):
+            with while_asked(store, lambda: alarm(thread)), pytest.raises(KeyboardInterrupt):
                 mine.receive()
         finally:
             signal.signal(signal.SIGALRM, before)
         store.put("T", b"0")
-        time.sleep(0.1)
-        (message,) = mine.receive(timeout_ms=30_000)
+        # whoever still waits for it has taken it when the owner says this
+        assert [(each.ready, each.leased) for each in mine.lag()] == [(1, 0)]
+        (message,) = mine.receive(timeout_ms=TIMEOUT_MS)
         assert (message.body, message.reconsume_times) == (b"0", 0)
 
 
-def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng):
+def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng, monkeypatch):
     armed, interrupts = False, 0
 
     def interrupt_once(*_):
@@ -148,16 +163,16 @@ def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng):
             armed = False
             raise KeyboardInterrupt
 
-    with handle(store_path, "client") as store:
+    # an answer that nobody reads would be found by half of the time-out
+    with handle(store_path, "client", owner_timeout_ms=4 * TIMEOUT_MS) as store:
         before = signal.signal(signal.SIGALRM, interrupt_once)
         try:
-            deadline = time.monotonic() + 3
-            while time.monotonic() < deadline:
+            while interrupts < INTERRUPTS:
                 try:
                     armed = True
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(20e-6, 600e-6))
                     # one that a finalizer has swallowed is sent again
-                    while armed and time.monotonic() < deadline:
+                    while armed:
                         store.put("T", b"0")
                     armed = False
                 except KeyboardInterrupt:
@@ -167,55 +182,61 @@ def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng):
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-        assert interrupts > 20
-        began = time.monotonic()
+        asked, ask = [], Channel.ask_whether_there
+        monkeypatch.setattr(
+            Channel, "ask_whether_there", lambda *args: asked.append(1) or ask(*args)
+        )
         store.put("T", b"1")
-        assert time.monotonic() - began < 5
+        assert not asked
 
 
-def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path):
+def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path, monkeypatch):
+    # its owner has time for many looks for the end of who has no connection
+    monkeypatch.setattr(owner_module, "_LOOK_S", 0.001)
     with handle(store_path, "client") as store, consumer(store) as mine:
         store.put("T", b"0")
         assert bodies(mine.receive()) == [b"0"]
         lost = store.settled()
         # as an interrupt in the middle of a frame does
         lost._lose()
-        assert leased(store, timeout_ms=1500) == []
+        assert leased(store, timeout_ms=150) == []
         assert store.settled() is not lost
 
 
-def test_a_client_that_is_stopped_keeps_what_it_holds_and_ends_with_its_process(store_path):
-    with rmqcore.open_shared(store_path) as store, child(store_path) as process:
+def test_a_client_that_is_stopped_keeps_what_it_holds_and_ends_with_its_process(store_path, looks):
+    with rmqcore.open_shared(store_path) as store, program("lease", store_path) as process:
         store.put("T", b"0")
         assert told(process, 1) == "['0']"
+        process.signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
         for connection in list(store._server._server.connections):
             # which it cannot notice
-            process.send_signal(signal.SIGSTOP)
             store._server._loop.call_soon_threadsafe(connection.close)
-        assert leased(store, timeout_ms=1500) == []
+        looks(5)
+        assert leased(store) == []
         process.kill()
-        process.wait()
-        assert bodies(leased(store, timeout_ms=30_000)) == [b"0"]
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
-def test_what_a_client_held_comes_again_at_once_when_its_handle_is_closed(store_path):
+def test_what_a_client_held_comes_again_at_once_when_its_handle_is_closed(
+    store_path, monkeypatch, when_asleep
+):
+    looked = []
     with rmqcore.open_shared(store_path) as store:
-        took_s = []
-        # what else the machine does may hold some of them up
-        while min(took_s, default=1) >= 0.9 and len(took_s) < 10:
-            store.put("T", b"%d" % len(took_s))
+        until(lambda: store._server._looking, "the look with which an owner begins")
+        monkeypatch.setattr(StoreServer, "_look", lambda _: looked.append(True))
+        for number in range(5):
+            store.put("T", b"%d" % number)
             second = rmqcore.open_shared(store_path)
-            assert bodies(consumer(second).receive()) == [b"%d" % len(took_s)]
-            began = time.monotonic()
-            second.close()
-            again = leased(store, timeout_ms=30_000)
-            took_s.append(time.monotonic() - began)
-            assert bodies(again) == [b"%d" % (len(took_s) - 1)]
-        assert min(took_s) < 0.9
+            assert bodies(consumer(second).receive()) == [b"%d" % number]
+            when_asleep(second.close)
+            # who waits is woken by the end of the handle, for which nobody has to look
+            assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"%d" % number]
+    assert not looked
 
 
 def test_what_a_dead_client_held_comes_again_when_the_full_disk_has_room(store_path, monkeypatch):
-    with rmqcore.open_shared(store_path) as store, child(store_path) as process:
+    with rmqcore.open_shared(store_path) as store, program("lease", store_path) as process:
         store.put("T", b"0")
         assert told(process, 1) == "['0']"
         append, failed = LeaseJournal.append, []
@@ -228,28 +249,27 @@ def test_what_a_dead_client_held_comes_again_when_the_full_disk_has_room(store_p
 
         monkeypatch.setattr(LeaseJournal, "append", full_once)
         process.kill()
-        process.wait()
-        eventually = time.monotonic() + 30
-        while not failed and time.monotonic() < eventually:
-            time.sleep(0.01)
-        assert bodies(leased(store, timeout_ms=30_000)) == [b"0"]
+        until(lambda: failed, "the journal that takes nothing")
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
 def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(store_path):
     async def cancel_when_answered(store):
-        settings = {"holder": new_holder(), "lease_ms": 600_000, "timeout_ms": 5000}
+        settings = {"holder": new_holder(), "lease_ms": 600_000, "timeout_ms": TIMEOUT_MS}
         waiting = asyncio.ensure_future(store.lease_async("g", {"T": "*"}, **settings))
-        await asyncio.sleep(0.05)
+        (waiter,) = await until_async(
+            lambda: list(store.settled()._waiting.values()), "a call that waits for messages"
+        )
         # the loop is kept busy, so that the answer is there and not taken when the end comes
         store.put("T", b"0")
-        time.sleep(0.1)
+        until(lambda: waiter.answer, "the answer")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
     with handle(store_path, "client") as store:
         asyncio.run(cancel_when_answered(store))
-        (message,) = leased(store, timeout_ms=30_000)
+        (message,) = leased(store, timeout_ms=TIMEOUT_MS)
         assert (message.body, message.reconsume_times) == (b"0", 0)
         # nothing is kept of the calls that have ended
         assert store.settled()._waiting == {}

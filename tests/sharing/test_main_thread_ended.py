@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from children import Program
 
 import rmqcore
 from rmqcore.store.sharing.daemon_threads import DaemonThreads
@@ -25,21 +23,15 @@ threading.Thread(target=work).start()
 
 
 def test_it_answers_what_it_works_on_in_threads(store_path):
-    command = [sys.executable, "-c", OWNER, str(store_path)]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **streams) as owner:
-        try:
-            assert owner.stdout.readline() == "ready\n"
-            with rmqcore.open_shared(store_path) as store:
-                assert store.owner == owner.pid
-                store.kv_put("table", b"key", b"value")
-                assert store.flush() > 0
-                assert len(list(store.messages())) == 1
-                assert store.put_messages([rmqcore.Message("T", b"0")], durability="disk").ok
-            owner.stdin.close()
-            assert owner.wait() == 0
-        finally:
-            owner.kill()
+    with Program("-c", OWNER, store_path) as owner:
+        assert owner.line() == "ready"
+        with rmqcore.open_shared(store_path) as store:
+            assert store.owner == owner.pid
+            store.kv_put("table", b"key", b"value")
+            assert store.flush() > 0
+            assert len(list(store.messages())) == 1
+            assert store.put_messages([rmqcore.Message("T", b"0")], durability="disk").ok
+        assert owner.end() == 0
 
 
 def test_threads_do_all_before_they_end():

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-import signal
-from contextlib import contextmanager
 
 import pytest
+from children import die
+from sharing.processes import owner_of
 
 import rmqcore
 from rmqcore import Message, OwnerLostError
@@ -38,10 +38,6 @@ PUTS = {
 }
 
 
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def die_when_stored():
     """Make this process, the owner, die in place of answering a put."""
     answer_of = owner_module.answer_of
@@ -59,27 +55,9 @@ def die_when_asked():
     StoreServer._put = die
 
 
-@contextmanager
 def dying_owner(path, prepare, **settings):
     """A forked process that owns a store and dies when it gets a put."""
-    ready, said = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            prepare()
-            with rmqcore.open_shared(path, **SETTINGS, **settings):
-                os.write(said, b"!")
-                signal.pause()
-        finally:
-            os._exit(99)
-    os.close(said)
-    try:
-        assert os.read(ready, 1) == b"!"
-        yield pid
-    finally:
-        os.close(ready)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    return owner_of(path, prepare, **SETTINGS, **settings)
 
 
 @pytest.mark.parametrize("prepare", [die_when_stored, die_when_asked])
@@ -90,10 +68,10 @@ def test_a_put_in_flight_is_stored_once(store_path, prepare, name, index):
     put, count = PUTS[name]
     settings = {"message_index_enable": index}
     with (
-        dying_owner(store_path, prepare, **settings) as pid,
+        dying_owner(store_path, prepare, **settings) as owner,
         rmqcore.open_shared(store_path, **SETTINGS, **settings) as store,
     ):
-        assert store.owner == pid
+        assert store.owner == owner.pid
         receipt = put(store)
         assert store.owner == os.getpid()
         found = list(store.messages())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from contextlib import contextmanager
 
 import pytest
-from sharing.test_put_again import SETTINGS, die, dying_owner
+from children import die
+from sharing.processes import TIMEOUT_MS, leased, program, told
+from sharing.test_put_again import SETTINGS, dying_owner
 
 import rmqcore
 from rmqcore import ReceivedMessage, Sql
@@ -17,45 +16,9 @@ from rmqcore.store.sharing import owner as owner_module
 
 pytestmark = pytest.mark.process
 
-#: leases as it is told, a line each, until it is killed or its input ends
-CHILD = """
-import sys, rmqcore
-from rmqcore.store.consume.holders import new_holder
-store = rmqcore.open_shared(sys.argv[1])
-holder = new_holder()
-print(store.owner, flush=True)
-for line in sys.stdin:
-    got = store.lease("g", {"T": "*"}, holder=holder, max_messages=int(line), lease_ms=600_000)
-    print([bytes(each.body).decode() for each in got], flush=True)
-store.close()
-"""
-
-
-@contextmanager
-def child(path):
-    command = [sys.executable, "-c", CHILD, str(path)]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **streams) as process:
-        try:
-            process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
-
-
-def told(process, count):
-    process.stdin.write(f"{count}\n")
-    process.stdin.flush()
-    return process.stdout.readline().strip()
-
-
-def leased(store, **settings):
-    settings = {"holder": new_holder(), "lease_ms": 600_000, "timeout_ms": 0} | settings
-    return store.lease("g", {"T": "*"}, **settings)
-
 
 def test_a_client_leases_settles_and_counts(store_path):
-    with child(store_path), rmqcore.open_shared(store_path) as store:
+    with program("lease", store_path), rmqcore.open_shared(store_path) as store:
         for number in range(4):
             store.put("T", b"%d" % number, tags="odd" if number % 2 else "even")
         first, second = leased(store, max_messages=2)
@@ -77,46 +40,42 @@ def test_what_a_killed_client_held_comes_again_at_once(store_path):
     with rmqcore.open_shared(store_path) as store:
         for number in range(3):
             store.put("T", b"%d" % number)
-        with child(store_path) as process:
+        with program("lease", store_path) as process:
             assert told(process, 2) == "['0', '1']"
             assert [each.body for each in leased(store)] == [b"2"]
             process.kill()
-            (first,) = leased(store, max_messages=1, timeout_ms=30_000)
+            (first,) = leased(store, max_messages=1, timeout_ms=TIMEOUT_MS)
             assert (first.body, first.reconsume_times) == (b"0", 1)
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_a_client_keeps_what_it_held_when_the_owner_ends(store_path, how):
-    with child(store_path) as owner, rmqcore.open_shared(store_path) as store:
+    with program("lease", store_path) as owner, rmqcore.open_shared(store_path) as store:
         for number in range(4):
             store.put("T", b"%d" % number)
         held = leased(store, max_messages=2)
         assert told(owner, 1) == "['2']"
         if how == "killed":
             owner.kill()
-            owner.wait()
         else:
-            owner.stdin.close()
-            assert owner.wait() == 0
+            assert owner.end() == 0
         assert [each.body for each in leased(store)] == [b"2", b"3"]
         assert store.acknowledge("g", [each.place for each in held]) == 2
 
 
 def test_a_client_that_outlived_an_owner_is_freed_by_the_next(store_path):
     with (
-        child(store_path) as owner,
-        child(store_path) as process,
+        program("lease", store_path) as owner,
+        program("lease", store_path) as process,
         rmqcore.open_shared(store_path) as store,
     ):
         store.put("T", b"0")
         assert told(process, 1) == "['0']"
         owner.kill()
-        owner.wait()
         assert leased(store) == []
         assert told(process, 1) == "[]"
         process.kill()
-        process.wait()
-        assert [each.body for each in leased(store, timeout_ms=30_000)] == [b"0"]
+        assert [each.body for each in leased(store, timeout_ms=TIMEOUT_MS)] == [b"0"]
 
 
 def die_when_leased():
@@ -139,7 +98,7 @@ def test_what_an_owner_leased_and_did_not_hand_out_is_handed_out_by_the_next(sto
         store.lease("g", {"T": "*"}, holder=new_holder(), max_messages=1)
     with (
         dying_owner(store_path, die_when_leased),
-        child(store_path),
+        program("lease", store_path),
         rmqcore.open_shared(store_path) as store,
     ):
         settings = {"holder": new_holder(), "lease_ms": 600_000, "max_reconsume_times": 1}
