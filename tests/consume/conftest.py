@@ -1,6 +1,7 @@
 """A store whose time the test sets, and a group on it."""
 
 import pytest
+from asleep import when_asleep  # noqa: F401 - a fixture
 
 import rmqcore
 from rmqcore.store.message_store import DefaultMessageStore

@@ -6,17 +6,16 @@ there were.
 """
 
 import json
-import os
-import pickle
 import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from functools import partial
 from pathlib import Path
+
+from children import die, run_child
 
 import rmqcore
 from rmqcore.doctor.selftest import _system_calls
@@ -284,44 +283,17 @@ class Death:
         self.left -= 1
         self.fatal = self.left == 0
         if self.fatal and self.moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         return -(size // 2) if self.fatal and call == "write" and self.moment == "in" else 0
 
     def after(self, call, fd, at, size, result):
         if self.fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
 
 def forked(run, life_s=None):
-    """Run a function in a child, with one that tells something; what it told, and if it was killed.
-
-    Args:
-        run: gets the function that tells.
-        life_s: seconds after the first word after which the child is killed.
-    """
-    out, into = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(out)
-        try:
-            run(lambda what: os.write(into, pickle.dumps(what)))
-        except BaseException:  # noqa: BLE001 - told, and the child ends
-            os.write(into, pickle.dumps(("broken", traceback.format_exc())))
-        os._exit(0)
-    os.close(into)
-    told = []
-    with os.fdopen(out, "rb") as pipe:
-        while True:
-            try:
-                told.append(pickle.load(pipe))
-            except (EOFError, pickle.UnpicklingError):
-                break
-            if life_s is not None and len(told) == 1:
-                time.sleep(life_s)
-                os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if told and told[-1][0] == "broken":
-        raise Broken(told[-1][1])
+    """As `run_child`; what it told, and if it was killed."""
+    code, told = run_child(run, life_s)
     if code not in (0, -signal.SIGKILL):
         raise Broken(f"it ended with {code}")
     return told, code != 0

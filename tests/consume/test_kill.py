@@ -1,10 +1,7 @@
 """Consumers that are killed with -9: all comes, and again only what was not acknowledged."""
 
-import signal
-import subprocess
-import sys
-
 import pytest
+from children import Program
 
 import rmqcore
 
@@ -37,26 +34,18 @@ def test_what_was_acknowledged_does_not_come_again(store_path, rounds, rng):
     acknowledged, unsure, put = set(), set(), 0
     for _ in range(rounds):
         last = rng.randrange(3, 90)
-        child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(store_path), str(put)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stdout.readline() == "put\n"
-        put += 50
         in_hand = None
-        for number, line in enumerate(child.stdout):
-            if not line.endswith("\n"):
-                break
-            word, body = line.split()
-            assert body not in acknowledged
-            if word == "ack":
-                acknowledged.add(body)
-            in_hand = body if word == "got" else None
-            if number == last:
-                child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        with Program("-c", PROGRAM, store_path, put) as child:
+            assert child.line() == "put"
+            put += 50
+            for number, line in enumerate(child.lines()):
+                word, body = line.split()
+                assert body not in acknowledged
+                if word == "ack":
+                    acknowledged.add(body)
+                in_hand = body if word == "got" else None
+                if number == last:
+                    child.kill()
         # killed behind the acknowledgement, before it was told
         unsure |= {in_hand} - {None}
     with rmqcore.open_store(store_path) as store:

@@ -109,7 +109,7 @@ def test_with_delayed_delivery_it_comes_through_the_retry_topic(opened, clock):
     assert store.give_back("g", [message.place]) == 1
     assert store.consumer_offsets.get("T", "g", 0) == 1
     clock.pass_ms(10_000)
-    (again,) = store.lease("g", {"T": "a"}, timeout_ms=5000)
+    (again,) = store.lease("g", {"T": "a"}, timeout_ms=60_000)
     assert again.stored.topic == "%RETRY%g"
     assert again.topic == "T"
     assert again.body == b"x"

@@ -1,14 +1,16 @@
 """Waiting for messages: woken by arrival, by time, by closing; in threads and coroutines."""
 
 import asyncio
-import threading
+import math
 import time
 
 import pytest
 from consume.conftest import TOPIC, bodies, places, put
+from patience import until_async
 
 import rmqcore
 from rmqcore import Consumer, StoreClosedError
+from rmqcore.store.consume.arrivals import Sleeper
 
 pytestmark = pytest.mark.engine
 
@@ -19,12 +21,6 @@ def store(store_path):
         yield store
 
 
-def later(work, seconds=0.05):
-    timer = threading.Timer(seconds, work)
-    timer.start()
-    return timer
-
-
 def test_a_message_that_is_there_is_not_waited_for(store):
     put(store, 2)
     assert store.wait("T", 0, 0)
@@ -32,91 +28,110 @@ def test_a_message_that_is_there_is_not_waited_for(store):
     assert not store.wait("T", 0, 2, timeout_ms=0)
 
 
-def test_a_wait_ends_with_its_time(store):
+@pytest.fixture
+def slept(monkeypatch):
+    """For how long, in seconds, threads were to sleep that wait for messages."""
+    seconds, sleep = [], Sleeper.sleep
+    monkeypatch.setattr(Sleeper, "sleep", lambda self, s: seconds.append(s) or sleep(self, s))
+    return seconds
+
+
+def test_a_wait_ends_with_its_time(store, slept):
     began = time.monotonic()
     assert not store.wait("T", 0, 0, timeout_ms=60)
-    assert 0.05 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.05
+    assert max(slept) <= 0.06
 
 
-def test_a_wait_ends_with_the_message_and_no_sooner(store):
+def test_a_wait_ends_with_the_message_and_no_sooner(store, when_asleep):
     put(store, 1, queue_id=1)
-    timer = later(lambda: put(store, 3))
+    when_asleep(lambda: put(store, 3))
     assert store.wait("T", 0, 2)
     assert store.max_queue_offset("T", 0) == 3
-    timer.join()
 
 
-def test_a_wait_asks_nothing_while_nothing_comes(store, monkeypatch):
+def test_a_wait_asks_nothing_while_nothing_comes(store, monkeypatch, when_asleep, slept):
     asked = []
     most = store.max_queue_offset
     monkeypatch.setattr(store, "max_queue_offset", lambda *args: asked.append(1) or most(*args))
-    timer = later(lambda: put(store, 1), 0.3)
+    when_asleep(lambda: put(store, 1))
     assert store.wait("T", 0, 0)
-    timer.join()
     assert len(asked) <= 3
+    assert set(slept) == {math.inf}
 
 
-def test_closing_ends_waits(store):
-    timer = later(store.close)
+def test_closing_ends_waits(store, when_asleep):
+    when_asleep(store.close)
     with pytest.raises(StoreClosedError):
         store.wait("T", 0, 0)
-    timer.join()
     with pytest.raises(StoreClosedError):
         store.wait("T", 0, 0)
 
 
-def test_closing_ends_waits_for_leases(store):
-    timer = later(store.close)
+def test_closing_ends_waits_for_leases(store, when_asleep):
+    when_asleep(store.close)
     with pytest.raises(StoreClosedError):
         store.lease("g", TOPIC, timeout_ms=None)
-    timer.join()
 
 
-def test_a_lease_waits_for_a_topic_that_is_not_there_yet(store):
-    timer = later(lambda: put(store, 1, queue_id=5))
+def test_a_lease_waits_for_a_topic_that_is_not_there_yet(store, when_asleep):
+    when_asleep(lambda: put(store, 1, queue_id=5))
     assert bodies(store.lease("g", TOPIC, timeout_ms=None)) == [b"0"]
-    timer.join()
 
 
-def test_a_lease_waits_for_what_comes_again(store):
+def test_a_lease_waits_for_what_comes_again(store, slept):
     put(store, 1)
-    assert len(store.lease("g", TOPIC, lease_ms=100)) == 1
     began = time.monotonic()
+    assert len(store.lease("g", TOPIC, lease_ms=100)) == 1
     (again,) = store.lease("g", TOPIC, timeout_ms=None)
-    assert 0.05 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.05
+    # no longer than the lease, whose end is kept to 16 ms
+    assert max(slept, default=0) <= 0.12
     assert again.place.attempt == 1
-    timer = later(lambda: store.give_back("g", [again.place], delay_ms=0))
+
+
+def test_a_lease_waits_for_what_is_given_back_and_ends_when_its_holder_goes(store, when_asleep):
+    put(store, 1)
+    (found,) = store.lease("g", TOPIC)
+    when_asleep(lambda: store.give_back("g", [found.place], delay_ms=0))
     assert len(store.lease("g", TOPIC, timeout_ms=None)) == 1
-    timer.join()
-    timer = later(lambda: store.release_leases("h"))
+    when_asleep(lambda: store.release_leases("h"))
     assert store.lease("g", TOPIC, holder="h", timeout_ms=None) == []
-    timer.join()
 
 
-def test_coroutines_wait_without_blocking_the_loop(store):
+async def somebody_waits(store):
+    await until_async(lambda: store._arrivals._sleepers, "somebody who waits for a message")
+
+
+def test_coroutines_wait_without_blocking_the_loop(store, when_asleep):
     async def main():
-        ticks = 0
-
-        async def tick():
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0.01)
-
-        ticking = asyncio.create_task(tick())
-        assert not await store.wait_async("T", 0, 0, timeout_ms=100)
-        assert await store.lease_async("g", TOPIC, timeout_ms=100) == []
-        timer = later(lambda: put(store, 1))
-        assert await store.wait_async("T", 0, 0)
-        timer.join()
+        waiting = asyncio.create_task(store.wait_async("T", 0, 0))
+        await somebody_waits(store)
+        # the loop is free to let it come
+        put(store, 1)
+        assert await waiting
         assert bodies(await store.lease_async("g", TOPIC)) == [b"0"]
-        timer = later(lambda: put(store, 1))
+        waiting = asyncio.create_task(store.lease_async("g", TOPIC, timeout_ms=None))
+        await somebody_waits(store)
+        put(store, 1)
+        assert bodies(await waiting) == [b"0"]
+        when_asleep(lambda: put(store, 1))
+        assert await store.wait_async("T", 0, 2)
+        assert bodies(await store.lease_async("g", TOPIC)) == [b"0"]
+        when_asleep(lambda: put(store, 1))
         assert bodies(await store.lease_async("g", TOPIC, timeout_ms=None)) == [b"0"]
-        timer.join()
-        ticking.cancel()
-        return ticks
 
-    assert asyncio.run(main()) > 10
+    asyncio.run(main())
+
+
+def test_waits_of_coroutines_end_with_their_time(store):
+    async def main():
+        began = time.monotonic()
+        assert not await store.wait_async("T", 0, 0, timeout_ms=60)
+        assert await store.lease_async("g", TOPIC, timeout_ms=60) == []
+        return time.monotonic() - began
+
+    assert asyncio.run(main()) > 0.1
 
 
 def test_a_queue_is_followed(store):
@@ -135,12 +150,12 @@ def test_a_queue_is_followed(store):
     assert asyncio.run(main()) == [b"%d" % number for number in [*range(3, 40), 0, 1, 2]]
 
 
-def test_following_ends_with_the_store(store):
+def test_following_ends_with_the_store(store, when_asleep):
     put(store, 1)
 
     async def main():
         async for _ in store.follow("T", 0):
-            later(store.close)
+            when_asleep(store.close)
 
     with pytest.raises(StoreClosedError):
         asyncio.run(main())
@@ -149,20 +164,18 @@ def test_following_ends_with_the_store(store):
 # ---- the consumer
 
 
-def test_a_loop_over_a_consumer_ends_with_close(store):
+def test_a_loop_over_a_consumer_ends_with_close(store, when_asleep):
     put(store, 3)
     seen = []
     consumer = Consumer(store, "g", TOPIC)
-    timer = later(lambda: put(store, 1))
+    when_asleep(lambda: put(store, 1))
     for message in consumer:
         seen.append(message.body)
         assert consumer.ack(message) == 1
         if len(seen) == 4:
             break
-    timer.join()
-    timer = later(consumer.close)
+    when_asleep(consumer.close)
     assert list(consumer) == []
-    timer.join()
     assert seen == [b"0", b"1", b"2", b"0"]
     assert list(consumer) == []
     with pytest.raises(StoreClosedError):
@@ -174,13 +187,17 @@ def test_an_asynchronous_loop_over_a_consumer_ends_with_close(store):
 
     async def main():
         seen = []
+
+        async def close():
+            await somebody_waits(store)
+            consumer.close()
+
         async with Consumer(store, "g", TOPIC) as consumer:
-            loop = asyncio.get_running_loop()
+            closing = asyncio.create_task(close())
             async for message in consumer:
                 seen.append(message.body)
                 consumer.ack(message)
-                if len(seen) == 3:
-                    loop.call_later(0.05, consumer.close)
+        await closing
         return seen
 
     assert asyncio.run(main()) == [b"0", b"1", b"2"]
