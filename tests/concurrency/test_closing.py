@@ -3,22 +3,33 @@
 import gc
 import random
 import threading
-import time
 
 import pytest
+from patience import TIMEOUT_S, until
 
 import rmqcore
 from rmqcore import GetMessageStatus, StoreClosedError, StoreNotWritableError
 from rmqcore.services.retention import CleanReport
+from rmqcore.services.service import ServiceThread
 
 pytestmark = pytest.mark.engine
 
 SMALL = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 500, "max_index_num": 2000}
 
 
-@pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.fixture
+def stopped(monkeypatch):
+    """Whether each service that was stopped had ended by then; a round may take a minute."""
+    ended, stop = [], ServiceThread.stop
+    monkeypatch.setattr(
+        ServiceThread, "stop", lambda service, *_: ended.append(stop(service, TIMEOUT_S))
+    )
+    return ended
+
+
+@pytest.mark.parametrize(("how", "most"), [("ASYNC_FLUSH", 3000), ("SYNC_FLUSH", 100)])
 @pytest.mark.parametrize("round_number", range(6))
-def test_close_beside_puts_and_gets(store_path, rng, how, round_number):
+def test_close_beside_puts_and_gets(store_path, rng, stopped, how, most, round_number):
     store = rmqcore.open_store(store_path, flush_disk_type=how, **SMALL)
     acknowledged, problems = [], []
 
@@ -52,12 +63,13 @@ def test_close_beside_puts_and_gets(store_path, rng, how, round_number):
     threads.append(threading.Thread(target=get))
     for thread in threads:
         thread.start()
-    time.sleep(rng.uniform(0, 0.3))
-    began = time.monotonic()
+    wanted = rng.randrange(most)
+    until(lambda: problems or len(acknowledged) >= wanted, "as many puts")
     store.close()
-    assert time.monotonic() - began < 10
+    assert stopped
+    assert all(stopped)
     for thread in threads:
-        thread.join(10)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     assert problems == []
     with rmqcore.open_store(store_path) as again:
@@ -76,7 +88,7 @@ def test_two_threads_that_close(store_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(TIMEOUT_S)
     assert store.why_not_writable() == "the store has been closed"
     rmqcore.open_store(store_path).close()
 
@@ -144,22 +156,39 @@ def test_reads_beside_deletion_and_few_mappings(store_path, rng):
                 store.consume_queues.delete_before(store.log.min_offset)
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(TIMEOUT_S)
         assert problems == []
 
 
 def close_inside(store):
-    """Close as a signal handler does that interrupts this place; a service waits for it."""
+    """Close as a signal handler does that interrupts this place; services wait for it.
+
+    Each service is in the middle of a round, which ends when this place is left.
+    """
     other = threading.Thread(target=store.put, args=("T", b"meanwhile"))
     other.start()
-    other.join(10)
-    time.sleep(0.2)
-    began = time.monotonic()
+    other.join(TIMEOUT_S)
+    begun, running = set(), [service for service in store._services if service.running]
+    for service in running:
+
+        def run(service=service, run_once=service.run_once):
+            begun.add(service)
+            run_once()
+
+        service.run_once = run
+        service.wakeup()
+    until(lambda: begun == set(running), "a round of each service")
     store.close()
-    return time.monotonic() - began
 
 
-def test_a_close_inside_the_counters_waits_for_no_service(store_path):
+def check_clean(store_path, stopped):
+    assert stopped
+    assert all(stopped)
+    with rmqcore.open_store(store_path) as again:
+        assert again.recovery_report.clean_shutdown
+
+
+def test_a_close_inside_the_counters_waits_for_no_service(store_path, stopped):
     store = rmqcore.open_store(store_path, **SMALL)
     taken = []
 
@@ -170,26 +199,23 @@ def test_a_close_inside_the_counters_waits_for_no_service(store_path):
 
     store._stats._put_failed_count = Count()
     store._stats.put_failed()
-    assert taken[0] < 10
+    assert taken
     store.close()
-    with rmqcore.open_store(store_path) as again:
-        assert again.recovery_report.clean_shutdown
+    check_clean(store_path, stopped)
 
 
-def test_a_close_inside_retention_waits_for_no_service(store_path, monkeypatch):
+def test_a_close_inside_retention_waits_for_no_service(store_path, monkeypatch, stopped):
     store = rmqcore.open_store(store_path, retention=True, **SMALL)
     clean_log, taken = store._retention.clean_log, []
 
     def run_once(now_ms):
         if not taken:
-            taken.append(0.0)
-            store._retention.wakeup()
-            taken[0] = close_inside(store)
+            taken.append(True)
+            close_inside(store)
         return CleanReport(())
 
     monkeypatch.setattr(clean_log, "run_once", run_once)
     store._retention.run_once()
-    assert taken[0] < 10
+    assert taken
     store.close()
-    with rmqcore.open_store(store_path) as again:
-        assert again.recovery_report.clean_shutdown
+    check_clean(store_path, stopped)

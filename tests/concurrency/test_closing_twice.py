@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from patience import TIMEOUT_S
 
 from rmqcore import StoreLockedError, open_store
 from rmqcore.services.allocate import AllocateMappedFileService
@@ -15,24 +16,27 @@ pytestmark = pytest.mark.engine
 def test_a_second_close_leaves_the_next_handle_alone(tmp_path):
     first = open_store(tmp_path / "s")
     first.put("T", b"x")
-    go, inside, stop_callers = threading.Event(), threading.Event(), first._stop_callers
+    go, inside, beside = (threading.Event() for _ in range(3))
+    stop_callers = first._stop_callers
 
     def held():
         stop_callers()
         if threading.current_thread() is slow:
             inside.set()
-            go.wait(20)
+            go.wait(TIMEOUT_S)
+        else:
+            beside.set()
 
     first._stop_callers = held
     slow = threading.Thread(target=first.close)
     slow.start()
-    assert inside.wait(20)
+    assert inside.wait(TIMEOUT_S)
     second = threading.Thread(target=first.close)
     second.start()
-    second.join(0.2)
+    assert beside.wait(TIMEOUT_S)
     go.set()
-    slow.join(20)
-    second.join(20)
+    slow.join(TIMEOUT_S)
+    second.join(TIMEOUT_S)
     assert not slow.is_alive()
     assert not second.is_alive()
     with open_store(tmp_path / "s") as other:
@@ -56,7 +60,7 @@ def test_all_who_close_return_when_it_is_closed(tmp_path, callers):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(TIMEOUT_S)
     assert markers == [False] * callers
 
 

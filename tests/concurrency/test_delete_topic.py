@@ -1,9 +1,9 @@
 """A topic is deleted while messages are put to it."""
 
 import threading
-import time
 
 import pytest
+from patience import until
 
 import rmqcore
 from rmqcore.doctor import verify
@@ -25,10 +25,11 @@ def test_delete_topic_beside_puts(store_path, how):
     threads = [threading.Thread(target=put, args=(topic,)) for topic in ("T", "T", "U")]
     for thread in threads:
         thread.start()
-    for _ in range(5):
-        time.sleep(0.02)
-        assert store.delete_topic("T")
-    time.sleep(0.02)
+    for deleted in range(6):
+        wanted = len(acknowledged) + 10
+        until(lambda wanted=wanted: len(acknowledged) >= wanted, "ten more puts")
+        if deleted < 5:
+            assert store.delete_topic("T")
     stop.set()
     for thread in threads:
         thread.join()

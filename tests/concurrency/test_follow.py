@@ -1,19 +1,19 @@
 """Another process reads beside a writer at full speed: whole messages, each once, in order."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
+from children import Program
+from patience import TIMEOUT_S
 
 import rmqcore
 
 pytestmark = pytest.mark.process
 
-#: Writes as fast as it can for some seconds; bodies say what they must be.
+#: Writes as fast as it can until it is told to stop; bodies say what they must be.
 WRITER = """
-import sys, time, rmqcore
-path, how, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+import select, sys, rmqcore
+path, how = sys.argv[1:]
 settings = dict(mapped_file_size_commit_log=262144, mapped_file_size_consume_queue=20000,
     max_hash_slot_num=1000, max_index_num=4000)
 if how == "pool":
@@ -22,8 +22,8 @@ elif how == "sync":
     settings |= dict(flush_disk_type="SYNC_FLUSH")
 store = rmqcore.open_store(path, **settings)
 print("open", flush=True)
-number, end = 0, time.monotonic() + seconds
-while time.monotonic() < end:
+number = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
     if how == "batch":
         store.put_messages([rmqcore.Message("T", b"%08d" % (number + i) * (1 + (number + i) % 97))
             for i in range(8)])
@@ -38,13 +38,17 @@ store.close()
 
 @pytest.mark.parametrize("how", ["async", "sync", "batch", "pool"])
 def test_a_reader_beside_a_writer(store_path, how):
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(store_path), how, "1.0"], stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout.readline() == b"open\n"
+    # over several files, but where each put waits for the disk
+    wanted = 200 if how == "sync" else 5000
+    with Program("-c", WRITER, store_path, how) as writer:
+        assert writer.line() == "open"
         with rmqcore.open_store(store_path, mode="r") as store:
-            read, rounds = 0, 0
-            while writer.poll() is None:
+            read, rounds, stopped = 0, 0, False
+            # to the writer's end, and for ten rounds at least
+            while writer.process.poll() is None:
+                if not stopped and rounds >= 10 and read >= wanted:
+                    stopped = True
+                    writer.say("stop")
                 rounds += 1
                 result = store.get_message("T", 0, read, max_messages=500)
                 for message in result.messages:
@@ -55,12 +59,12 @@ def test_a_reader_beside_a_writer(store_path, how):
                     key = f"k{(read - 1) % 1000}"
                     for message in store.query_message("T", key).messages:
                         assert int(bytes(message.body[:8])) % 1000 == (read - 1) % 1000
-            total = int(writer.stdout.read())
+            assert stopped
+            total = int(writer.line())
             for message in store.messages("T", 0, start=read):
                 check(message, read)
                 read += 1
             assert read == total
-            assert rounds > 3
             assert sum(1 for _ in store.messages()) == total
 
 
@@ -140,26 +144,26 @@ def test_a_thread_sees_a_queue_as_it_was_while_another_looks_for_more(store_path
         def find_end_late(*args, **settings):
             if threading.current_thread() is first:
                 held.set()
-                assert go.wait(30)
+                assert go.wait(TIMEOUT_S)
             return find_end(*args, **settings)
 
         def get_message_late(*args):
             if threading.current_thread() is second:
                 seen.set()
-                assert held.wait(30)
+                assert held.wait(TIMEOUT_S)
             return get_message(*args)
 
         monkeypatch.setattr(reader, "_find_end", find_end_late)
         monkeypatch.setattr(reader._reader, "get_message", get_message_late)
         second.start()
-        assert seen.wait(30)
+        assert seen.wait(TIMEOUT_S)
         for _ in range(10):
             store.put("T", b"y", keys="k")
         assert store.max_queue_offset("T", 0) == 20
         first.start()
-        second.join(30)
+        second.join(TIMEOUT_S)
         go.set()
-        first.join(30)
+        first.join(TIMEOUT_S)
     assert counts == {"first": 20, "second": 10}
 
 
@@ -247,16 +251,16 @@ def test_a_read_whose_files_retention_removes_looks_again(store_path, monkeypatc
         assert read(reader) == read(store)
 
 
-#: Writes as fast as it can and keeps only the last files.
+#: Writes as fast as it can, keeps only the last files, and stops when it is told to.
 DELETER = """
-import sys, time, rmqcore
+import select, sys, time, rmqcore
 settings = dict(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
     max_hash_slot_num=100, max_index_num=400, retention_bytes=600_000,
     clean_resource_interval_ms=5, delete_commit_log_files_interval_ms=0)
 store = rmqcore.open_store(sys.argv[1], **settings)
 print("open", flush=True)
-number, end = 0, time.monotonic() + float(sys.argv[2])
-while time.monotonic() < end:
+number = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
     store.put("T", b"%08d" % number * (1 + number % 97), keys="k%d" % (number % 1000))
     number += 1
     if number % 100 == 0:
@@ -266,16 +270,18 @@ store.close()
 
 
 def test_a_reader_beside_retention(store_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", DELETER, str(store_path), "2.0"], stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout.readline() == b"open\n"
-        rounds = 0
-        while writer.poll() is None:
-            rounds += 1
+    with Program("-c", DELETER, store_path) as writer:
+        assert writer.line() == "open"
+        rounds, lows = 0, set()
+        # until files have gone beside so many readers, and to the writer's end
+        while writer.process.poll() is None:
+            if rounds == 10:
+                writer.say("stop")
+            rounds += len(lows) > 1
             with rmqcore.open_store(store_path, mode="r") as store:
                 for _ in range(10):
                     low = store.min_queue_offset("T", 0)
+                    lows.add(low)
                     for message in store.get_message("T", 0, low, max_messages=500).messages:
                         check(message, message.queue_offset)
                     for message in store.query_message("T", f"k{rounds % 1000}").messages:
@@ -284,4 +290,4 @@ def test_a_reader_beside_retention(store_path):
                     for message in store.messages(stop=store.min_phy_offset + 65536):
                         check(message, message.queue_offset)
                     store.message_at(store.min_phy_offset)
-        assert rounds > 1
+        assert rounds > 10

@@ -4,37 +4,37 @@ import subprocess
 import sys
 
 import pytest
+from patience import TIMEOUT_S
 
 import rmqcore
 
 pytestmark = pytest.mark.process
 
-SMALL = {"mapped_file_size_commit_log": 8192, "max_hash_slot_num": 50, "max_index_num": 200}
+#: how often it happens in one child: each put that waits for the disk takes its time
+TIMES = {"ASYNC_FLUSH": 600, "SYNC_FLUSH": 200}
 
 #: What each child begins with: a store whose log rolls every few dozen messages.
 OPENING = """
-import faulthandler, gc, os, random, signal, sys, time
+import faulthandler, gc, os, random, signal, sys
 import rmqcore
-faulthandler.dump_traceback_later(float(sys.argv[4]) + 30, exit=True)
-path, seed, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+faulthandler.dump_traceback_later(540, exit=True)
+path, seed, how, times = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 rng = random.Random(seed)
-store = rmqcore.open_store(path, flush_disk_type=how, sync_flush_timeout_ms=2000,
+store = rmqcore.open_store(path, flush_disk_type=how, sync_flush_timeout_ms=60_000,
     mapped_file_size_commit_log=8192, max_hash_slot_num=50, max_index_num=200)
 def acknowledge(body):
     os.write(1, body + b"\\n")
 """
 
-#: Ctrl-C at random moments, thousands of times.
+#: Ctrl-C at random moments, so many times.
 INTERRUPTED = """
 armed = False
 def interrupt(number, frame):
     if armed:
         raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
-left = float(sys.argv[4])
-end = time.monotonic() + left
 number = interrupted = 0
-while time.monotonic() < end:
+while interrupted < times:
     number += 1
     body = b"%d" % number
     try:
@@ -53,21 +53,19 @@ store.put("T", b"last", keys="last")
 acknowledge(b"last")
 assert store.query_message("T", "last").messages[0].body == b"last"
 assert store.why_not_writable() is None
-assert interrupted > 20, interrupted
 store.close()
 """
 
 #: Time limits that a signal handler sets to puts, reads and flushes, by errors of all kinds.
 LIMITED = """
 kinds = (TimeoutError, OSError, RuntimeError, rmqcore.StoreNotWritableError)
-armed, seen = False, set()
+armed, seen, limited = False, set(), 0
 def limit(number, frame):
     if armed:
         raise rng.choice(kinds)("too long")
 signal.signal(signal.SIGALRM, limit)
-end = time.monotonic() + float(sys.argv[4])
 number = 0
-while time.monotonic() < end:
+while limited < times or len(seen) < len(kinds):
     number += 1
     body = b"%d" % number
     receipt = None
@@ -83,11 +81,11 @@ while time.monotonic() < end:
         armed = False
         assert str(error) == "too long", repr(error)
         seen.add(type(error))
+        limited += 1
     if receipt is not None:
         acknowledge(body)
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert store.why_not_writable() is None
-assert len(seen) == len(kinds), seen
 store.put("T", b"last")
 acknowledge(b"last")
 store.close()
@@ -108,15 +106,13 @@ def handle(signum, frame):
     signal.setitimer(signal.ITIMER_REAL, rng.choice([2e-5, 1e-4, 1e-3]))
 signal.signal(signal.SIGALRM, handle)
 signal.setitimer(signal.ITIMER_REAL, 1e-4)
-end = time.monotonic() + float(sys.argv[4])
-while time.monotonic() < end:
+while inner < times:
     number += 1
     body = b"%d" % number
     assert store.put("T", body, keys="all").ok
     acknowledge(body)
 # a handler that is still due would set the timer again
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
-assert inner > 20, inner
 assert store.why_not_writable() is None
 store.close()
 """
@@ -137,26 +133,24 @@ class Last:
         except rmqcore.StoreNotWritableError as error:
             assert "again" in str(error), error
 gc.set_threshold(3, 2, 2)
-end = time.monotonic() + float(sys.argv[4])
-while time.monotonic() < end:
+while inner < times:
     Last()
     number += 1
     body = b"%d" % number
     assert store.put("T", body, keys=["all"], properties={"a": "b"}).ok
     acknowledge(body)
 gc.set_threshold(0)
-assert inner > 20, inner
 assert store.why_not_writable() is None
 store.close()
 """
 
 
-def run(script, path, seed, how, seconds, *more):
-    """Run one child; give back what it acknowledged."""
+def run(script, path, seed, how, times, *more):
+    """Run one child, in which as much happens as asked; give back what it acknowledged."""
     done = subprocess.run(
-        [sys.executable, "-c", OPENING + script, str(path), str(seed), how, str(seconds), *more],
+        [sys.executable, "-c", OPENING + script, str(path), str(seed), how, str(times), *more],
         capture_output=True,
-        timeout=60 + seconds,
+        timeout=10 * TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
@@ -183,7 +177,7 @@ def check(path, acknowledged):
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("script", [INTERRUPTED, LIMITED, HANDLING, FINALIZING])
 def test_puts_that_are_interrupted(store_path, seed, script, how):
-    check(store_path, run(script, store_path, seed, how, 2))
+    check(store_path, run(script, store_path, seed, how, TIMES[how]))
 
 
 @pytest.mark.storm
@@ -191,7 +185,7 @@ def test_puts_that_are_interrupted(store_path, seed, script, how):
 @pytest.mark.parametrize("script", [INTERRUPTED, HANDLING, FINALIZING])
 @pytest.mark.parametrize("round_number", range(5))
 def test_puts_that_are_interrupted_for_long(store_path, seed, script, how, round_number):
-    check(store_path, run(script, store_path, seed + round_number, how, 20))
+    check(store_path, run(script, store_path, seed + round_number, how, 50 * TIMES[how]))
 
 
 #: A handler that reads, flushes or closes, whatever the main thread is doing.
@@ -217,8 +211,7 @@ number = 0
 signal.signal(signal.SIGALRM, handle)
 if what != "close":
     signal.setitimer(signal.ITIMER_REAL, 1e-4)
-end = time.monotonic() + float(sys.argv[4])
-while time.monotonic() < end:
+while what == "close" or handled < times:
     body = b"%d" % number
     assert store.put("T", body, keys="all").ok
     acknowledge(body)
@@ -231,7 +224,6 @@ while time.monotonic() < end:
         store.consumer_offsets.commit("T", "G", 0, number)
         store.flush()
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
-assert handled > 20, handled
 assert store.why_not_writable() is None
 store.close()
 """
@@ -240,10 +232,10 @@ store.close()
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("what", ["read", "flush"])
 def test_a_handler_that_calls_the_store_ends(store_path, seed, what, how):
-    check(store_path, run(CALLING, store_path, seed, how, 2, what))
+    check(store_path, run(CALLING, store_path, seed, how, TIMES[how], what))
 
 
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_handler_that_closes_the_store_closes_it(store_path, seed, number, how):
-    check(store_path, run(CALLING, store_path, seed + number, how, 5, "close"))
+    check(store_path, run(CALLING, store_path, seed + number, how, 1, "close"))
