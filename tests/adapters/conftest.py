@@ -1,8 +1,25 @@
 """Which tests are collected: those of another program only where `make test-adapters` runs."""
 
 import os
+from functools import partial
+
+import pytest
+from asleep import when_asleep  # noqa: F401 - a fixture
+from consume.conftest import Clock
+
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing import shared_store
 
 #: they import what they adapt, and its suite
 collect_ignore_glob = (
     [] if "RMQCORE_SUITES" in os.environ else ["test_*_suite.py", "test_*_live.py"]
 )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of stores that this process opens and owns from now on, as the test sets it."""
+    clock = Clock()
+    store = partial(DefaultMessageStore, clock_ms=clock)
+    monkeypatch.setattr(shared_store, "DefaultMessageStore", store)
+    return clock

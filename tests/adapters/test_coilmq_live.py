@@ -5,17 +5,17 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from coilmq.util.frames import Frame, FrameBuffer
+from patience import TIMEOUT_S, until
 
 from rmqcore import MessageIllegalError, StoreLockedError, open_store
 from rmqcore.adapters.coilmq import RmqQueueStore, decode_frame, encode_frame
 from rmqcore.adapters.named_queues import DEAD_LETTERS
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.peers
 
 PAGE = Path(__file__).parents[2] / "docs/adapters/coilmq.md"
 
@@ -24,7 +24,7 @@ class Client:
     """A STOMP client of one connection."""
 
     def __init__(self, port):
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self._buffer = FrameBuffer()
         self.send("CONNECT", {"accept-version": "1.0"})
         assert self.receive().cmd == "CONNECTED"
@@ -32,7 +32,7 @@ class Client:
     def send(self, command, headers, body=b""):
         self._socket.sendall(Frame(command, headers, body).pack())
 
-    def receive(self, timeout=10):
+    def receive(self, timeout=TIMEOUT_S):
         self._socket.settimeout(timeout)
         while (frame := self._buffer.extract_frame()) is None:
             self._buffer.append(self._socket.recv(65536))
@@ -58,13 +58,14 @@ def server(tmp_path):
         with (tmp_path / "log").open("ab") as log:
             process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
         started.append(process)
-        for _ in range(400):
+
+        def answers():
             assert process.poll() is None, (tmp_path / "log").read_text("utf-8")
             with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    return process, port
-            time.sleep(0.05)
-        raise AssertionError((tmp_path / "log").read_text("utf-8"))
+                return tried.connect_ex(("127.0.0.1", port)) == 0
+
+        until(answers, f"a server, see {tmp_path / 'log'}")
+        return process, port
 
     yield start
     for process in started:

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from kombu import Connection
+from patience import TIMEOUT_S
 
 import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
 from rmqcore import DiskFullError
@@ -62,7 +63,7 @@ def test_kombu(disk):
         acknowledged = []
         with contextlib.suppress(DiskFullError):
             while len(acknowledged) < taken:
-                message = queue.get(timeout=5)
+                message = queue.get(timeout=TIMEOUT_S)
                 message.ack()
                 acknowledged.append(message.payload["number"])
         ballast.unlink()
@@ -72,7 +73,7 @@ def test_kombu(disk):
         queue = connection.SimpleQueue("mail")
         rest = []
         while len(acknowledged) + len(rest) < taken + 2:
-            message = queue.get(timeout=5)
+            message = queue.get(timeout=TIMEOUT_S)
             message.ack()
             rest.append(message.payload["number"])
         with pytest.raises(queue.Empty):

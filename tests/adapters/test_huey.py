@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from children import Program, in_child
+from patience import TIMEOUT_S
 
 from rmqcore import ConfigError, DiskFullError
 
@@ -21,7 +19,7 @@ constants = pytest.importorskip("huey.constants")
 
 #: a huey as a program has it, in a module of its own
 APP = """
-import os, sys, time
+import sys
 from rmqcore.adapters.huey import RmqHuey
 
 huey = RmqHuey("app", path=sys.argv[1], blocking=True, read_timeout=0.2, lease_ms=60_000)
@@ -29,7 +27,7 @@ huey = RmqHuey("app", path=sys.argv[1], blocking=True, read_timeout=0.2, lease_m
 @huey.task()
 def slow(number):
     print(number, flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -92,12 +90,12 @@ def test_times_with_and_without_a_zone_are_ordered(make):
     assert storage.read_schedule(at + timedelta(seconds=1)) == [b"cet"]
 
 
-def test_a_result_that_nobody_reads_expires(make):
+def test_a_result_that_nobody_reads_expires(make, clock):
     storage = make(result_ttl=0.2).storage
     storage.put_data("result", b"v", is_result=True)
     storage.put_data("revoked", b"v")
     assert storage.result_store_size() == 2
-    time.sleep(0.25)
+    clock.pass_ms(200)
     assert storage.result_items() == {"revoked": b"v"}
 
 
@@ -188,12 +186,12 @@ def test_what_is_due_is_enqueued_once_by_one_of_two_schedulers(make, lease_ms):
 
     other._registry = one._registry
     for number in range(3):
-        task.schedule((number,), delay=1)
+        task.schedule((number,), delay=3600)
         one.execute(one.dequeue())
     one.storage.add_to_schedule(b"no task", datetime(2000, 1, 1))  # noqa: DTZ001
     assert one.scheduled_count() == 4
     assert one.read_schedule() == []
-    at = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=2)
+    at = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=2)
     read = threading.Thread(target=lambda: [other.enqueue(t) for t in other.read_schedule(at)])
     read.start()
     for due in one.read_schedule(at):
@@ -205,38 +203,33 @@ def test_what_is_due_is_enqueued_once_by_one_of_two_schedulers(make, lease_ms):
     assert [bytes(m.body) for m in one.storage.store.messages("%DLQ%huey")] == [b"no task"]
 
 
-def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, monkeypatch):
-    monkeypatch.setattr(adapter, "_CLAIMED_FOR_MS", 200)
+def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, clock):
     storage = make(lease_ms=60_000).storage
     storage.add_to_schedule(b"x", datetime(2000, 1, 1))  # noqa: DTZ001
     now = datetime(2001, 1, 1)  # noqa: DTZ001
     assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
     assert storage.claim_schedule(now) == []
-    time.sleep(0.3)
+    clock.pass_ms(60_000)
     assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
 
 
 @pytest.mark.process
 def test_a_task_of_a_killed_process_is_executed_again(make, tmp_path):
     (tmp_path / "app.py").write_text(APP + "\nhuey.execute(huey.dequeue())\n")
-    huey = make(lease_ms=60_000, read_timeout=5, blocking=True)
+    huey = make(lease_ms=60_000, read_timeout=TIMEOUT_S, blocking=True)
 
     @huey.task()
     def slow(number):
         return number
 
     slow(1)
-    command = [sys.executable, str(tmp_path / "app.py"), str(tmp_path / "store")]
     # the name of the task is that of the program's module
     huey._registry._registry["__main__.slow"] = slow.task_class
     slow.task_class.__module__ = "__main__"
     slow(2)
     assert huey.dequeue().args == (1,)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout.readline() == "2\n"
-        finally:
-            child.kill()
+    with Program(tmp_path / "app.py", tmp_path / "store") as child:
+        assert child.line() == "2"
     assert huey.dequeue().args == (2,)
 
 
@@ -267,30 +260,21 @@ def test_a_directory_that_was_removed_is_begun_anew(make, tmp_path):
 def test_a_forked_child_uses_the_store_too(make):
     storage = make().storage
     storage.enqueue(b"a")
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            storage.enqueue(b"b")
-            status = storage.incr("c")
-        finally:
-            os._exit(status + 40)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 41
+
+    def use():
+        storage.enqueue(b"b")
+        return storage.incr("c")
+
+    assert in_child(use) == 1
     assert [storage.dequeue(), storage.dequeue()] == [b"a", b"b"]
     assert storage.incr("c") == 2
 
 
-def test_a_worker_that_waits_while_the_storage_is_closed_has_no_task(make):
+def test_a_worker_that_waits_while_the_storage_is_closed_has_no_task(make, when_asleep):
     storage = make(blocking=True, read_timeout=60).storage
     assert storage.store
-    got = []
-    worker = threading.Thread(target=lambda: got.append(storage.dequeue()))
-    worker.start()
-    time.sleep(0.1)
-    storage.close()
-    worker.join(30)
-    assert got == [None]
+    when_asleep(storage.close)
+    assert storage.dequeue() is None
 
 
 def test_a_retry_that_is_taken_at_once_does_not_end_for_the_first_try(make, monkeypatch):

@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from contextlib import contextmanager
 
 import pytest
+from children import Program, in_child
+from patience import TIMEOUT_S, until
 
 from rmqcore import DiskFullError, StoreError, open_store
 from rmqcore.adapters.names import topic_of
@@ -41,7 +41,7 @@ def connect(url):
         connection.close()
 
 
-def drained(connection, queue, *, prefetch=0, timeout=0.2, **settings):
+def drained(connection, queue, *, prefetch=0, timeout=0.01, **settings):
     """The messages that one consumer gets until there are no more."""
     got = []
     with kombu.Consumer(connection, [queue], on_message=got.append, **settings) as consumer:
@@ -58,7 +58,6 @@ def publish(connection, body, queue, **settings):
     kombu.Producer(connection).publish(body, exchange=queue.exchange, declare=[queue], **settings)
 
 
-@contextmanager
 def other_process(url, code):
     """Run code in another process, with `kombu`, `connection` and `url`; killed in the end."""
     head = (
@@ -66,12 +65,7 @@ def other_process(url, code):
         "url = sys.argv[1]\n"
         "connection = kombu.Connection(url)\n"
     )
-    command = [sys.executable, "-c", head + code, url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return Program("-c", head + code, url)
 
 
 def test_a_message_is_a_record_of_its_queues_topic(connect, url, tmp_path):
@@ -94,7 +88,7 @@ def test_what_one_process_binds_another_publishes_to(connect, url):
         "queue(connection.default_channel).declare()\n"
     )
     with other_process(url, code) as process:
-        assert process.wait() == 0
+        assert process.end() == 0
     connection = connect()
     producer = kombu.Producer(connection)
     producer.publish("goal", exchange="news", routing_key="news.sport.football")
@@ -116,20 +110,22 @@ def test_a_fanout_reaches_queues_of_all_connections_and_no_deleted_one(connect):
     assert not connect().default_channel._has_queue("q3")
 
 
-def test_an_unacknowledged_message_comes_again_after_the_visibility_timeout(connect):
+def test_an_unacknowledged_message_comes_again_after_the_visibility_timeout(connect, clock):
     queue = kombu.Queue("q")
     connection = connect(visibility_timeout=2)
     publish(connection, "x", queue)
     with connection.SimpleQueue("q") as simple:
-        first = simple.get(timeout=30)
+        first = simple.get(timeout=TIMEOUT_S)
         assert not first.delivery_info["redelivered"]
+        clock.now_ms += 1900
         with pytest.raises(simple.Empty):
-            simple.get(timeout=0.2)
-        again = simple.get(timeout=30)
+            simple.get_nowait()
+        clock.pass_ms(100)
+        again = simple.get_nowait()
         assert again.payload == "x"
         assert again.delivery_info["redelivered"]
         again.ack()
-        time.sleep(2.2)
+        clock.pass_ms(2200)
         with pytest.raises(simple.Empty):
             simple.get_nowait()
 
@@ -155,13 +151,7 @@ def test_a_forked_child_that_closes_a_connection_leaves_what_its_parent_holds(co
     queue(connection.default_channel).declare()
     publish(connection, "x", queue)
     message = queue(connection.default_channel).get()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            connection.release()
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
+    in_child(connection.release)
     assert queue(connect().default_channel).get() is None
     message.ack()
 
@@ -175,7 +165,7 @@ def test_a_program_that_ends_gives_back_what_it_held_and_dumps_nothing(connect, 
     program = (
         "import sys, kombu, rmqcore.adapters.kombu\n"
         "connection = kombu.Connection(sys.argv[1])\n"
-        "held = connection.SimpleQueue('q').get(timeout=10)\n"
+        "held = connection.SimpleQueue('q').get(timeout=60)\n"
     )
     command = [sys.executable, "-c", program, url]
     ended = subprocess.run(
@@ -192,23 +182,26 @@ def test_a_killed_consumer_loses_nothing(connect, url):
     for number in range(10):
         publish(connection, number, queue)
     code = (
-        "import time\n"
         "queue = kombu.Queue('q')(connection.default_channel)\n"
         "held = [queue.get(no_ack=False) for _ in range(5)]\n"
         "held[0].ack()\n"
         "print('held', flush=True)\n"
-        "time.sleep(60)\n"
+        "sys.stdin.read()\n"
     )
     with other_process(url, code) as process:
-        assert process.stdout.readline() == "held\n"
-    got, deadline = [], time.monotonic() + 10
-    while len(got) < 9 and time.monotonic() < deadline:
-        got += drained(connection, queue)
+        assert process.line() == "held"
+    got = []
+
+    def all_came():
+        got.extend(drained(connection, queue))
+        return len(got) >= 9
+
+    until(all_came, "what the killed one held")
     assert sorted(m.payload for m in got) == list(range(1, 10))
     assert [m.payload for m in got if m.delivery_info["redelivered"]] == [1, 2, 3, 4]
 
 
-def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect):
+def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect, monkeypatch):
     queue = kombu.Queue("q")
     connection = connect(polling_interval=8.0)
     for number in range(5):
@@ -216,31 +209,39 @@ def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect):
     got = []
     with kombu.Consumer(connection, [queue], on_message=got.append) as consumer:
         consumer.qos(prefetch_count=2)
-        connection.drain_events(timeout=1)
+        connection.drain_events(timeout=TIMEOUT_S)
         assert len(got) == 2
         with pytest.raises(TimeoutError):
             connection.drain_events(timeout=0.1)
-        threading.Timer(0.2, got[0].ack).start()
-        began = time.monotonic()
-        connection.drain_events(timeout=10)
-        assert time.monotonic() - began < 5
+        opened, woken = connection.transport._window_opened, []
+        wait = opened.wait
+
+        def acknowledged_meanwhile(_):
+            other = threading.Thread(target=got[0].ack)
+            other.start()
+            woken.append(wait(TIMEOUT_S))
+            other.join()
+
+        monkeypatch.setattr(opened, "wait", acknowledged_meanwhile)
+        connection.drain_events(timeout=2 * TIMEOUT_S)
+        # by the acknowledgement, not by looking again after a time
+        assert woken == [True]
         assert [m.payload for m in got] == [0, 1, 2]
 
 
-def test_a_wait_ends_when_a_message_comes(connect):
+def test_a_wait_ends_when_a_message_comes(connect, when_asleep):
     queue = kombu.Queue("q")
     connection, producer = connect(polling_interval=8.0), connect()
     queue(producer.default_channel).declare()
     got = []
     with kombu.Consumer(connection, [queue], on_message=got.append):
-        threading.Timer(0.2, publish, (producer, "x", queue)).start()
-        began = time.monotonic()
-        connection.drain_events(timeout=10)
-        assert time.monotonic() - began < 5
+        when_asleep(lambda: publish(producer, "x", queue))
+        connection.drain_events(timeout=TIMEOUT_S)
     assert [m.payload for m in got] == ["x"]
 
 
-def test_a_queue_and_a_message_have_their_time_to_live(connect):
+def test_a_queue_and_a_message_have_their_time_to_live(connect, clock, monkeypatch):
+    monkeypatch.setattr(transport, "wall_clock_ms", clock)
     connection = connect()
     short = kombu.Queue("short", message_ttl=0.1)
     plain = kombu.Queue("plain")
@@ -248,7 +249,7 @@ def test_a_queue_and_a_message_have_their_time_to_live(connect):
     publish(connection, "b", plain, expiration=0.1)
     publish(connection, "c", plain)
     publish(connect(), "d", kombu.Queue("plain"), expiration=60)
-    time.sleep(0.2)
+    clock.pass_ms(100)
     assert drained(connection, short) == []
     assert [m.payload for m in drained(connection, plain)] == ["c", "d"]
 
@@ -268,7 +269,7 @@ def test_purge_and_size(connect):
     assert [m.payload for m in drained(connection, queue)] == [3]
 
 
-def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect):
+def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect, clock):
     exchange = kombu.Exchange("all", type="fanout")
     connection = connect()
     channel = connection.default_channel
@@ -276,7 +277,12 @@ def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect):
     kombu.Queue("kept", exchange, expires=0.5)(channel).declare()
     kept = kombu.Queue("kept", exchange, expires=0.5, no_declare=True)
     kombu.Producer(connection).publish("x", exchange=exchange, routing_key="")
-    assert [m.payload for m in drained(connection, kept, timeout=1)] == ["x"]
+    got = []
+    for _ in range(4):
+        clock.pass_ms(300)
+        # a consumer tells that it is there a few times within the half second
+        got += drained(connection, kept, timeout=0.2)
+    assert [m.payload for m in got] == ["x"]
     assert [queue for _, _, queue in channel.get_table("all")] == ["kept"]
     kombu.Queue("new", exchange, expires=0.5)(channel).declare()
     topics = {topic for topic, _ in channel.store.queues()}
@@ -285,12 +291,12 @@ def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect):
 
 
 def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
-    connect, monkeypatch
+    connect, clock, monkeypatch
 ):
     exchange = kombu.Exchange("e")
     here, there = connect(), connect()
     kombu.Queue("q", exchange, routing_key="q", expires=0.2)(here.default_channel).declare()
-    time.sleep(0.4)
+    clock.pass_ms(400)
     again = kombu.Queue("q", exchange, routing_key="q", expires=60)
 
     def declare_and_publish():
@@ -300,12 +306,17 @@ def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
     other = threading.Thread(target=declare_and_publish)
     delete_topic = here.default_channel.store.delete_topic
 
+    pauses, pause = threading.Semaphore(0), threading.Event()
+
     def slow(topic):
         other.start()
-        time.sleep(0.2)
+        # who declares it waits until it is deleted
+        for _ in range(3):
+            assert pauses.acquire(timeout=TIMEOUT_S)
         delete_topic(topic)
 
     with monkeypatch.context() as patch:
+        patch.setattr(transport, "sleep", lambda seconds: pauses.release() or pause.wait(seconds))
         patch.setattr(here.default_channel.store, "delete_topic", slow, raising=False)
         kombu.Queue("r", exchange, expires=60)(here.default_channel).declare()
     other.join()

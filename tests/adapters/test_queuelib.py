@@ -4,7 +4,6 @@ import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from children import Program, in_child
 
 from rmqcore import (
     ConfigError,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.engine
 
 KINDS = pytest.mark.parametrize("make", [FifoQueue, LifoQueue])
 
-#: pushes and pops by a seed, writes a byte after each that is done, until somebody kills it
+#: pushes and pops by a seed, writes a line after each that is done, until somebody kills it
 WORKER = """
     import os, random, sys
     from rmqcore.adapters import queuelib
@@ -44,7 +44,7 @@ WORKER = """
             number += 1
         else:
             queue.pop()
-        os.write(1, b".")
+        os.write(1, b".\n")
 """
 
 
@@ -96,23 +96,15 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(make, tmp_path, seed):
     for turn in range(2):
         path = tmp_path / str(turn)
         worker_seed = chosen.getrandbits(32)
-        command = [
-            sys.executable,
-            "-c",
-            textwrap.dedent(WORKER),
-            make.__name__,
-            path,
-            str(worker_seed),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
-            done = len(os.read(worker.stdout.fileno(), 1))
-            wanted = chosen.randrange(1, 5000)
-            while done < wanted:
-                done += len(os.read(worker.stdout.fileno(), wanted))
-            worker.send_signal(signal.SIGKILL)
-            done += len(worker.stdout.read())
+        done, wanted = 0, chosen.randrange(1, 5000)
+        command = ("-c", textwrap.dedent(WORKER), make.__name__, path, worker_seed)
+        with Program(*command) as worker:
+            for _ in worker.lines():
+                done += 1
+                if done == wanted:
+                    worker.kill()
         queue = make(path)
-        # the last operation was done, or not, before its byte could be written
+        # the last operation was done, or not, before its line could be written
         assert len(queue) in {len(model_of(make, worker_seed, n)) for n in (done, done + 1)}
         assert drained(queue) in [model_of(make, worker_seed, n) for n in (done, done + 1)]
         queue.close()
@@ -291,16 +283,13 @@ def test_a_child_that_was_forked_does_not_touch_the_queue(tmp_path):
     for number in range(3):
         queue.push(b"%d" % number)
     assert queue.peek() == b"0"
-    child = os.fork()
-    if not child:
-        try:
+
+    def pop():
+        with pytest.raises(StoreForkedError):
             queue.pop()
-        except StoreForkedError:
-            queue.close()
-            os._exit(7)
-        finally:
-            os._exit(8)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        queue.close()
+
+    in_child(pop)
     assert drained(queue) == [b"0", b"1", b"2"]
     queue.close()
 

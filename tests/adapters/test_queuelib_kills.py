@@ -1,15 +1,14 @@
 """Queues killed before a write of a workload, and again while they are opened after that."""
 
 import os
-import pickle
 import random
 import shutil
 import sys
 import threading
-import traceback
 from collections import Counter, deque
 
 import pytest
+from children import run_child
 
 from rmqcore.adapters import named_queues
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
@@ -95,28 +94,10 @@ def kill_before(number):
 
 
 def forked(run):
-    """Run a function in a child, with one that tells something; what it told, and how it ended."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        ended = 1
-        try:
-            run(lambda what: os.write(writer, pickle.dumps(what)))
-            ended = 0
-        except BaseException:  # noqa: BLE001
-            traceback.print_exc()
-        os._exit(ended)
-    os.close(writer)
-    told = []
-    with os.fdopen(reader, "rb") as file:
-        while True:
-            try:
-                told.append(pickle.load(file))
-            except EOFError:
-                break
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert ended in (0, KILLED)
-    return told, ended == KILLED
+    """As `run_child`; what it told, and whether it was killed."""
+    code, told = run_child(run)
+    assert code in (0, KILLED)
+    return told, code == KILLED
 
 
 def operations(chosen, count):

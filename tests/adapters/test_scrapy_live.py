@@ -1,5 +1,6 @@
 """A Scrapy crawl, the spider of the page as it is printed, killed again and again and resumed."""
 
+import math
 import random
 import re
 import subprocess
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from patience import TIMEOUT_S, until
 
 from rmqcore import open_store
 from rmqcore.adapters.named_queues import DEAD_LETTERS
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.peers
 
 PAGE = Path(__file__).parents[2] / "docs/adapters/scrapy.md"
 COUNT = 400
@@ -26,10 +28,16 @@ class Site(BaseHTTPRequestHandler):
     """Pages that link to two others each, and to one that is linked to already."""
 
     asked: ClassVar[list[int]] = []
+    #: who asks for more than so many gets no answer before the crawl is killed
+    most: ClassVar[float] = math.inf
+    killed: ClassVar[threading.Event] = threading.Event()
 
     def do_GET(self):
         number = int(self.path.strip("/") or 0)
         time.sleep(DELAY_S)
+        if len(self.asked) >= self.most:
+            self.killed.wait()
+            return
         self.asked.append(number)
         linked = [n for n in (2 * number + 1, 2 * number + 2, number // 3) if n < COUNT]
         body = "".join(f'<a href="/{n}">{n}</a>' for n in linked).encode()
@@ -45,11 +53,12 @@ class Site(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site():
-    Site.asked = []
+    Site.asked, Site.most, Site.killed = [], math.inf, threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server.server_port
+    Site.killed.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -75,21 +84,20 @@ def test_every_request_runs_whatever_is_killed(tmp_path, site, seed, priorities)
     (tmp_path / "spider.py").write_text(printed_spider(site), "utf-8")
     queue_class = f"SCHEDULER_PRIORITY_QUEUE=scrapy.pqueues.{priorities}"
     settings = ("-s", queue_class, "-s", "RETRY_TIMES=20")
-    kills = 0
-    while True:
-        before = len(Site.asked)
+    kills = 5
+    for _ in range(kills):
+        Site.most = len(Site.asked) + chosen.randrange(1, 75)
         process = crawl(tmp_path, *settings)
-        wanted = before + chosen.randrange(1, 110) if kills < 5 else 10**9
-        while process.poll() is None and len(Site.asked) < wanted:
-            time.sleep(chosen.random() / 50)
-        if process.poll() is not None:
-            break
+        until(lambda: len(Site.asked) >= Site.most, "enough requests")
         process.kill()
         process.wait()
-        kills += 1
+        Site.killed.set()
+        Site.killed = threading.Event()
+    Site.most = math.inf
+    process = crawl(tmp_path, *settings)
+    process.wait(10 * TIMEOUT_S)
     log = (tmp_path / "log").read_text("utf-8", "replace")
     assert process.returncode == 0, log[-3000:]
-    assert kills >= 3
     # that a busy machine refuses a connection is not what is tested here
     assert "Gave up retrying" not in log
     # what waits in memory is lost with the process
@@ -107,14 +115,13 @@ def test_a_request_that_cannot_be_read_is_a_dead_letter(tmp_path, site):
     spider += "\n    def page(self, response):\n        yield from self.parse(response)\n"
     (tmp_path / "spider.py").write_text(spider, "utf-8")
     process = crawl(tmp_path)
-    while len(Site.asked) < 30:
-        time.sleep(0.01)
+    until(lambda: len(Site.asked) >= 30, "thirty requests")
     process.kill()
     process.wait()
     # the same without the method that waiting requests name
     renamed = spider.replace("page(", "other(").replace("self.page", "self.other")
     (tmp_path / "spider.py").write_text(renamed, "utf-8")
-    assert crawl(tmp_path).wait(60) == 0
+    assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
     with open_store(tmp_path / "job/requests.queue/rmqcore", mode="r") as store:
         letters = list(store.messages(DEAD_LETTERS))
     assert letters
@@ -145,13 +152,13 @@ def test_a_queue_that_refuses_ends_the_crawl_and_the_next_run_makes_the_rest(
     monkeypatch.setitem(globals(), "COUNT", 60)
     spider = printed_spider(site)
     (tmp_path / "spider.py").write_text(spider + REFUSING.format(30), "utf-8")
-    assert crawl(tmp_path).wait(60) == 0
+    assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
     log = (tmp_path / "log").read_text("utf-8")
     assert "the crawl ends, run it again" in log
     assert "Spider closed (queue_refused)" in log
     assert len(set(Site.asked)) < 60
     (tmp_path / "spider.py").write_text(spider, "utf-8")
-    assert crawl(tmp_path).wait(60) == 0
+    assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
     assert set(Site.asked) == set(range(60))
     assert not (tmp_path / "job/requests.queue/rmqcore").exists()
 
@@ -160,7 +167,7 @@ def test_a_store_that_cannot_be_opened_is_no_reason_to_crawl_in_memory(tmp_path,
     foreign = tmp_path / "job/requests.queue/rmqcore/foreign"
     foreign.mkdir(parents=True)
     (tmp_path / "spider.py").write_text(printed_spider(site), "utf-8")
-    crawl(tmp_path).wait(60)
+    crawl(tmp_path).wait(10 * TIMEOUT_S)
     assert "the directory of such a queue, or none yet" in (tmp_path / "log").read_text("utf-8")
     assert not Site.asked
     assert foreign.exists()

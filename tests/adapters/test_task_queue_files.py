@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from huey.storage import FileStorage, SqliteStorage
 from kombu import Connection
+from patience import until
 from typer.testing import CliRunner
 
 import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
@@ -50,8 +51,7 @@ def test_kombu(tmp_path, old):
     before = wall_clock_ms()
     assert "4 messages" in imported("--from", "kombu", store, source)
     assert "twice" in imported("--from", "kombu", store, source, fails=True)
-    while wall_clock_ms() < before + 100:
-        pass
+    until(lambda: wall_clock_ms() > before + 100, "the end of what lives a millisecond")
     with Connection(f"rmqcore://{store}") as connection:
         queue = connection.SimpleQueue(f"mail.{old.__name__}")
         got = []

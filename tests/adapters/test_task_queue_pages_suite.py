@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S
 
 pytestmark = pytest.mark.peers
 PAGES = Path(__file__).parents[2] / "docs" / "adapters"
@@ -31,7 +32,7 @@ def run(commands, folder):
         start_new_session=True,
     )
     try:
-        return process.communicate(timeout=90)[0]
+        return process.communicate(timeout=10 * TIMEOUT_S)[0]
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
