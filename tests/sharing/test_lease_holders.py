@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from children import in_child
-from patience import until, until_async
+from patience import TIMEOUT_S, until, until_async
 from sharing.processes import TIMEOUT_MS, leased, owner_of, program, told, while_asked
 
 import rmqcore
@@ -148,8 +148,11 @@ def test_an_interrupted_wait_for_a_message_takes_none(store_path):
         finally:
             signal.signal(signal.SIGALRM, before)
         store.put("T", b"0")
-        # whoever still waits for it has taken it when the owner says this
-        assert [(each.ready, each.leased) for each in mine.lag()] == [(1, 0)]
+        # nobody has it who does not wait any more
+        until(
+            lambda: [(each.ready, each.leased) for each in mine.lag()] == [(1, 0)],
+            "a message that is free",
+        )
         (message,) = mine.receive(timeout_ms=TIMEOUT_MS)
         assert (message.body, message.reconsume_times) == (b"0", 0)
 
@@ -273,3 +276,21 @@ def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(s
         assert (message.body, message.reconsume_times) == (b"0", 0)
         # nothing is kept of the calls that have ended
         assert store.settled()._waiting == {}
+
+
+def test_a_call_that_is_cancelled_before_the_owner_has_read_it_takes_no_message(store_path):
+    async def cancel(client):
+        waiting = asyncio.ensure_future(client.lease_async("g", {"T": "*"}, timeout_ms=None))
+        await until_async(lambda: client.settled()._waiting, "a call that waits for messages")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    go_on = threading.Event()
+    with rmqcore.open_shared(store_path) as store, rmqcore.open_shared(store_path) as client:
+        # the owner reads the call and its end in one
+        store._server._loop.call_soon_threadsafe(go_on.wait, TIMEOUT_S)
+        asyncio.run(cancel(client))
+        go_on.set()
+        client.put("T", b"0")
+        assert [(each.ready, each.leased) for each in client.lag("g", ["T"])] == [(1, 0)]

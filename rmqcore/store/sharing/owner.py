@@ -192,7 +192,7 @@ class StoreServer:
 
     def _cancel(self, connection: Connection, request: RemotingCommand) -> None:
         task = self._waits.get((connection, request.number("opaque")))
-        if task is not None:
+        if task is not None and not task.done():
             task.cancel()
         elif self._store is not None and "call" in request.ext_fields:
             self._store.take_back_lease(request.text("call"), request.text("holder"))
@@ -323,16 +323,15 @@ class StoreServer:
             receipt = await coroutine_of(store, method)(*args, **settings)
         return receipt
 
-    async def _answer_waiting(
+    def _answer_waiting(
         self, working: Coroutine[Any, Any, Any], connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    ) -> Awaitable[RemotingCommand]:
         """As `_answer_later`, of what may wait for as long as it takes."""
+        # known at once: its end may have been read together with it
         key = connection, request.opaque
         self._waits[key] = task = self._loop.create_task(working)
-        try:
-            return await _answer_later(task)
-        finally:
-            del self._waits[key]
+        task.add_done_callback(lambda _: self._waits.pop(key, None))
+        return _answer_later(task)
 
 
 async def _answer_later(working: Awaitable[Any]) -> RemotingCommand:
