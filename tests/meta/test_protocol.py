@@ -8,7 +8,7 @@ import rmqcore
 from rmqcore import DefaultMessageStore, MessageStore
 from rmqcore.store.sharing.shared_store import SharedMessageStore
 
-pytestmark = pytest.mark.logic
+pytestmark = pytest.mark.engine
 
 PROMISED = [
     name
