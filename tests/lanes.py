@@ -6,6 +6,7 @@ its own. `tests/README.md` says which lane a test belongs to.
 
 import asyncio
 import ipaddress
+import multiprocessing.process
 import sys
 import threading
 import time
@@ -84,7 +85,9 @@ class Guard:
         self._thread = None
         self._broken = []
         sys.addaudithook(self._audit)
-        threading.Thread.start = self._watched_start(threading.Thread.start)
+        threading.Thread.start = self._watched_start(threading.Thread.start, "thread", {"logic"})
+        process = multiprocessing.process.BaseProcess
+        process.start = self._watched_start(process.start, "process", _FORBIDDEN)
         time.sleep = self._watched_sleep(time.sleep)
         asyncio.sleep = self._watched_sleep(asyncio.sleep)
 
@@ -108,11 +111,11 @@ class Guard:
             return
         self._fail(what)
 
-    def _watched_start(self, start):
-        def watched(thread):
-            if self._lane == "logic" and threading.get_ident() == self._thread:
-                self._fail("starts a thread")
-            return start(thread)
+    def _watched_start(self, start, what, lanes):
+        def watched(started):
+            if self._lane in lanes and threading.get_ident() == self._thread:
+                self._fail(f"starts a {what}")
+            return start(started)
 
         return watched
 
@@ -121,7 +124,8 @@ class Guard:
             if self._lane in _FORBIDDEN and seconds > 0:
                 caller = Path(sys._getframe(1).f_code.co_filename)
                 written_here = caller.is_relative_to(TESTS) and caller.stem != "patience"
-                if written_here or self._lane == "logic":
+                its_own = self._lane == "logic" and threading.get_ident() == self._thread
+                if written_here or its_own:
                     self._fail("sleeps")
             return sleep(seconds, *more, **named)
 
