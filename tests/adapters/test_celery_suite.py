@@ -86,13 +86,20 @@ def test_results_chords_and_times(program, tmp_path):
         assert time.monotonic() - began > 1.8
 
 
-def asked(program, *names):
-    """What asks workers, and waits for the answer of each."""
-    return program.app.control.inspect(list(names), timeout=TIMEOUT_S, limit=len(names))
+def answers(program, question, *names):
+    """What some workers, or all, answer: until all of them have in time."""
+    to = list(names) or None
+
+    def answered():
+        inspect = program.app.control.inspect(to, timeout=3, limit=to and len(to))
+        found = getattr(inspect, question)() or {}
+        return len(found) >= len(names) and found
+
+    return until(answered, f"an answer of workers to {question}")
 
 
 def is_scheduled(program, *names):
-    return sum(len(tasks) for tasks in asked(program, *names).scheduled().values()) == 1
+    return sum(len(tasks) for tasks in answers(program, "scheduled", *names).values()) == 1
 
 
 def test_workers_are_inspected_and_controlled(program, tmp_path):
@@ -100,15 +107,16 @@ def test_workers_are_inspected_and_controlled(program, tmp_path):
     with worker(tmp_path, "one") as one, worker(tmp_path, "two"):
         both = "one@here", "two@here"
         everybody = {name: {"ok": "pong"} for name in both}
-        assert control.inspect(timeout=TIMEOUT_S, limit=2).ping() == everybody
-        assert "celery_program.add" in asked(program, "one@here").registered()["one@here"]
-        assert set(control.inspect(timeout=TIMEOUT_S, limit=2).stats()) == set(both)
+        until(lambda: answers(program, "ping") == everybody, "a pong of both workers")
+        registered = answers(program, "registered", "one@here")
+        assert "celery_program.add" in registered["one@here"]
+        assert set(answers(program, "stats", *both)) == set(both)
         program.add.apply_async((1, 1), countdown=600)
         until(lambda: is_scheduled(program, *both), "a worker that has the task")
         control.rate_limit("celery_program.add", "5/m", reply=True)
         control.broadcast("shutdown", destination=["one@here"])
         assert one.process.wait(TIMEOUT_S) == 0
-        assert control.inspect(timeout=TIMEOUT_S, limit=1).ping() == {"two@here": {"ok": "pong"}}
+        assert answers(program, "ping") == {"two@here": {"ok": "pong"}}
 
 
 def test_a_task_of_a_killed_worker_goes_to_another(program, tmp_path):
