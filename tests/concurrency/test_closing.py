@@ -160,24 +160,36 @@ def test_reads_beside_deletion_and_few_mappings(store_path, rng):
         assert problems == []
 
 
-def close_inside(store):
-    """Close as a signal handler does that interrupts this place; services wait for it.
+@pytest.fixture
+def await_rounds(monkeypatch):
+    """`await_rounds(store)`: until each service is in the middle of a round, or has begun one."""
+    begun, inside, one_round = set(), set(), ServiceThread.one_round
 
-    Each service is in the middle of a round, which ends when this place is left.
-    """
+    def watched(service):
+        begun.add(service)
+        inside.add(service)
+        try:
+            return one_round(service)
+        finally:
+            inside.discard(service)
+
+    def await_all(store):
+        begun.clear()
+        running = {service for service in store._services if service.running}
+        for service in running:
+            service.wakeup()
+        until(lambda: running <= begun | inside, "a round of each service")
+
+    monkeypatch.setattr(ServiceThread, "one_round", watched)
+    return await_all
+
+
+def close_inside(store, await_rounds):
+    """Close as a signal handler does that interrupts this place; services wait for it."""
     other = threading.Thread(target=store.put, args=("T", b"meanwhile"))
     other.start()
     other.join(TIMEOUT_S)
-    begun, running = set(), [service for service in store._services if service.running]
-    for service in running:
-
-        def run(service=service, run_once=service.run_once):
-            begun.add(service)
-            run_once()
-
-        service.run_once = run
-        service.wakeup()
-    until(lambda: begun == set(running), "a round of each service")
+    await_rounds(store)
     store.close()
 
 
@@ -188,13 +200,13 @@ def check_clean(store_path, stopped):
         assert again.recovery_report.clean_shutdown
 
 
-def test_a_close_inside_the_counters_waits_for_no_service(store_path, stopped):
+def test_a_close_inside_the_counters_waits_for_no_service(store_path, stopped, await_rounds):
     store = rmqcore.open_store(store_path, **SMALL)
     taken = []
 
     class Count(int):
         def __add__(self, more):
-            taken.append(close_inside(store))
+            taken.append(close_inside(store, await_rounds))
             return int(self) + more
 
     store._stats._put_failed_count = Count()
@@ -204,14 +216,16 @@ def test_a_close_inside_the_counters_waits_for_no_service(store_path, stopped):
     check_clean(store_path, stopped)
 
 
-def test_a_close_inside_retention_waits_for_no_service(store_path, monkeypatch, stopped):
+def test_a_close_inside_retention_waits_for_no_service(
+    store_path, monkeypatch, stopped, await_rounds
+):
     store = rmqcore.open_store(store_path, retention=True, **SMALL)
     clean_log, taken = store._retention.clean_log, []
 
     def run_once(now_ms):
         if not taken:
             taken.append(True)
-            close_inside(store)
+            close_inside(store, await_rounds)
         return CleanReport(())
 
     monkeypatch.setattr(clean_log, "run_once", run_once)
