@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from contextlib import suppress
 
 from patience import TIMEOUT_S, give_up
@@ -59,7 +60,7 @@ def run_child(work, life_s=None):
         (exit code, negative for a signal, 1 for an exception; a list of what the child told).
     """
     out, into = os.pipe()
-    child = os.fork()
+    child = _fork()
     if child == 0:
         os.close(out)
         _end_after(lambda: work(lambda told: os.write(into, pickle.dumps(told))))
@@ -98,7 +99,7 @@ class Forked:
     def __init__(self, work):
         ready, said = os.pipe()
         told, self._tell = os.pipe()
-        self.pid = os.fork()
+        self.pid = _fork()
         if self.pid == 0:
             os.close(ready)
             os.close(self._tell)
@@ -193,6 +194,13 @@ class Program:
         self.kill()
         self.process.stdin.close()
         self.process.stdout.close()
+
+
+def _fork():
+    with warnings.catch_warnings():
+        # a process with threads may: what the child calls takes no lock of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _end_after(work):
