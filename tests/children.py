@@ -198,7 +198,7 @@ class Program:
 
 def _fork():
     with warnings.catch_warnings():
-        # a process with threads may: what the child calls takes no lock of theirs
+        # that this process has threads is known
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
