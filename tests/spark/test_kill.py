@@ -18,16 +18,20 @@ pytestmark = pytest.mark.peers
 
 pytest.importorskip("pyspark")
 
-COUNT = 40_000
+#: puts until there is a file, so that there is always another batch; says how many
 PRODUCER = """
-import sys, time
+import itertools, sys, time
+from pathlib import Path
 from rmqcore import open_store
 with open_store(sys.argv[1], mapped_file_size_commit_log=1 << 20) as store:
-    for number in range(int(sys.argv[2])):
+    for number in itertools.count():
+        if number % 50 == 0:
+            if Path(sys.argv[2]).exists():
+                break
+            time.sleep(0.1)
         store.put("T", b"%d" % number, queue_id=number % 4,
                   properties={"UNIQ_KEY": f"{number:032X}"})
-        if number % 50 == 0:
-            time.sleep(0.02)
+print(number)
 """
 DRIVER = """
 import sys
@@ -66,7 +70,7 @@ def victim(driver, kind):
     """The process to kill: the driver, its JVM, or a worker."""
     found = below(driver.pid)
     java = [pid for pid, line in found.items() if "java" in line.split(" ")[0]]
-    workers = [pid for pid, line in found.items() if "daemon" in line or "worker" in line]
+    workers = [pid for pid, line in found.items() if "pyspark.daemon" in line and pid not in java]
     return {"driver": [driver.pid], "jvm": java, "worker": workers}[kind]
 
 
@@ -102,7 +106,10 @@ def test_every_row_once_whatever_is_killed(spark, tmp_path, rng, sink):
     store, out, checkpoint = tmp_path / "store", tmp_path / "out", tmp_path / "checkpoint"
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
     env["PYTHONPATH"] = str(Path(rmqcore.__file__).parents[1])
-    producer = subprocess.Popen([sys.executable, "-c", PRODUCER, store, str(COUNT)], env=env)
+    enough = tmp_path / "enough"
+    producer = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, store, enough], env=env, stdout=subprocess.PIPE
+    )
     until((store / "commitlog").is_dir, "the producer has made the store")
     command = [sys.executable, "-c", DRIVER, store, out, checkpoint, sink]
     try:
@@ -114,7 +121,8 @@ def test_every_row_once_whatever_is_killed(spark, tmp_path, rng, sink):
                 for _ in range(2):
                     wait_for_batch(checkpoint)
                 if kind is None:
-                    producer.wait(timeout=TIMEOUT_S)
+                    enough.touch()
+                    count = int(producer.communicate(timeout=TIMEOUT_S)[0])
                     let_catch_up(store, checkpoint)
                 else:
                     time.sleep(rng.random())
@@ -131,7 +139,7 @@ def test_every_row_once_whatever_is_killed(spark, tmp_path, rng, sink):
         producer.wait()
     reader = spark.read.format("rmq") if sink == "rmq" else spark.read.format("parquet")
     keys = [row[0] for row in reader.load(str(out)).select("unique_key").collect()]
-    assert sorted(int(key, 16) for key in keys) == list(range(COUNT))
+    assert sorted(int(key, 16) for key in keys) == list(range(count))
 
 
 def end_of(store):
