@@ -170,11 +170,12 @@ class LanePlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self):
-        """Fail a test that swallowed the guard's own failure."""
-        answer = yield
-        if self.guard._broken:
-            pytest.fail(self.guard._broken[0])
-        return answer
+        """Fail a test that swallowed the guard's own failure, or failed otherwise behind it."""
+        try:
+            return (yield)
+        finally:
+            if self.guard._broken:
+                pytest.fail(self.guard._broken[0])
 
 
 def has_seed(item):

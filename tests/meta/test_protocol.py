@@ -34,6 +34,7 @@ def test_the_store_has_what_the_protocol_promises(kind, name):
     assert inspect.iscoroutinefunction(given) == inspect.iscoroutinefunction(promised)
 
 
+@pytest.mark.engine
 def test_an_open_store_is_a_message_store(store_path):
     with rmqcore.open_store(store_path) as store:
         assert isinstance(store, MessageStore)
