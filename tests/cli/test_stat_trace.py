@@ -4,8 +4,8 @@ import errno
 import os
 
 import pytest
+from children import die, run_child
 
-from crash.children import die, run_child
 from rmqcore import open_store
 
 pytestmark = pytest.mark.engine

@@ -153,7 +153,7 @@ HARM = [
     rot_first_unit,
     lose_marks,
     rebuild,
-    rebuild_in_parts,
+    pytest.param(rebuild_in_parts, marks=pytest.mark.process),
 ]
 
 

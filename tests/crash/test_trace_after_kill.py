@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from children import die, run_child
 
 import rmqcore
-from crash.children import die, run_child
 from rmqcore.files.store_trace import StoreTrace, read_trace
 
 pytestmark = pytest.mark.process
@@ -23,11 +23,11 @@ def events(path):
 def put_and_die(path):
     """Put three messages, flush them, and be killed."""
 
-    def work(acknowledge):
+    def work(tell):
         store = rmqcore.open_store(path)
         for _ in range(3):
             store.put("T", b"x")
-        acknowledge(store.flush())
+        tell(store.flush())
         die()
 
     code, (flushed,) = run_child(work)
@@ -60,7 +60,7 @@ def test_the_next_process_goes_on_behind_them(store_path):
 
 @pytest.mark.parametrize("count", [1, 2, 200, 333])
 def test_each_row_is_there_as_soon_as_it_is_noted(tmp_path, count):
-    def work(acknowledge):
+    def work(tell):
         trace = StoreTrace(tmp_path / "storeTrace", lambda: 1)
         trace.open()
         for number in range(count):
@@ -77,23 +77,23 @@ def test_a_forked_child_writes_nothing_into_its_parents_trace(store_path):
     with rmqcore.open_store(store_path, flush_interval_consume_queue_ms=3_600_000) as store:
         store.flush()
 
-        def work(acknowledge):
+        def work(tell):
             store._trace.note("flag", words="of the child")
-            acknowledge(store.trace()[-1].words == "of the child")
+            tell(store.trace()[-1].words == "of the child")
 
-        assert run_child(work) == (0, [1])
+        assert run_child(work) == (0, [True])
         assert "of the child" not in [row.words for row in store.trace()]
 
 
 FAILING = """
 import os
 import pytest, rmqcore
-from crash.children import die, run_child
+from children import die, run_child
 
 pytestmark = pytest.mark.process
 
 def test_it(tmp_path):
-    def work(acknowledge):
+    def work(tell):
         rmqcore.open_store(tmp_path / "killed").put("T", b"x")
         die()
 

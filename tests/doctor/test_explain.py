@@ -180,6 +180,7 @@ def test_diff_says_what_only_one_has_in_front(store, tmp_path):
     assert (report.compared, report.only_a) == (0, [report.a_bounds])
 
 
+@pytest.mark.process
 def test_diff_by_two_processes_says_the_same_and_how_far_it_is(store, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["rmqcore.doctor.diff"], "_SPLIT_SIZE", 1000)
     other = tmp_path / "other"
