@@ -27,8 +27,6 @@ LANES = {
     "tsan": "means something only under the thread sanitizer",
     "debug": "means something only with the native assertions",
 }
-#: What `make test` runs.
-GATE = ("logic", "engine", "process")
 #: The marker of tests with a seed: a storm runs them again with fresh ones.
 SEEDED = "seeded"
 

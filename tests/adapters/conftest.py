@@ -1,4 +1,4 @@
-"""Which tests are collected: those of another program only where `make test-adapters` runs."""
+"""Which tests are collected: those of another program only where `make peers` runs."""
 
 import os
 from functools import partial

@@ -1,4 +1,4 @@
-"""The suites of what is adapted: modules of the sources that `make test-adapters` fetches."""
+"""The suites of what is adapted: modules of the sources that `make peers` fetches."""
 
 import importlib.util
 import os

@@ -1,6 +1,6 @@
 """A hundred power cuts of a broker on a disk of its own, while clients send and consume.
 
-Slow, and needs root; `make test-sizes` runs it.
+Needs root; a storm runs it.
 """
 
 import asyncio
