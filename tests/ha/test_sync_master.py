@@ -68,7 +68,8 @@ async def put(store, **more):
 
 async def follows(service):
     await until_async(
-        lambda: any(one.ack_offset == 0 for one in service.connections), "a slave follows"
+        lambda: any(one.ack_offset == one.next_offset == 0 for one in service.connections),
+        "a slave follows, and the master has begun with its first byte",
     )
 
 
