@@ -1,7 +1,7 @@
 """Ten thousand topics, a thousand connections, much traffic, kills: time and memory in figures.
 
-`make storm ARGS=tests/broker/test_sizes.py` runs them. RMQCORE_SIZES_MIB says how much traffic there
-is; its default is 1024 MiB.
+`make storm ARGS=tests/broker/test_sizes.py` runs them. RMQCORE_SIZES_MIB says how much traffic
+there is; its default is 1024 MiB.
 """
 
 import asyncio
