@@ -185,7 +185,9 @@ class Program:
     def end(self):
         """Close its input, upon which it is to end; returns its exit code."""
         self.process.stdin.close()
-        return self.process.wait(TIMEOUT_S)
+        code = self.process.wait(TIMEOUT_S)
+        self.process.stdout.close()
+        return code
 
     def __enter__(self):
         return self
