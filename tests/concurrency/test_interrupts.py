@@ -185,7 +185,7 @@ def test_puts_that_are_interrupted(store_path, seed, script, how):
 @pytest.mark.parametrize("script", [INTERRUPTED, HANDLING, FINALIZING])
 @pytest.mark.parametrize("round_number", range(5))
 def test_puts_that_are_interrupted_for_long(store_path, seed, script, how, round_number):
-    check(store_path, run(script, store_path, seed + round_number, how, 50 * TIMES[how]))
+    check(store_path, run(script, store_path, seed + round_number, how, 100 * TIMES[how]))
 
 
 #: A handler that reads, flushes or closes, whatever the main thread is doing.
