@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rmqcore._codec import decode_message_id, encode_message_id
 from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
@@ -36,6 +37,22 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 EXPIRES_MS: Final = "EXPIRES_MS"
 #: what a copy has of the message itself, wherever it is put
 _KEPT: Final = ("flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times")
+#: properties that tell of a message's way, and nothing that anybody needs to handle it: a copy
+#: for which a record has no room goes without them, the first of them first
+_SPARE: Final = (
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TRANSACTION_CHECK_TIMES",
+    "ORIGIN_GROUP",
+    "1ST_POP_TIME",
+    "ORIGIN_MESSAGE_ID",
+    "WAIT",
+    "TRACE_ON",
+    "MSG_REGION",
+    "CLUSTER",
+)
+#: the store may add its checksum, of 19 bytes
+_ROOM: Final = PROPERTIES_SIZE_MAX - 19
 
 
 class Sql(str):
@@ -59,24 +76,60 @@ def copy_to(
     queue_id: int,
     message: Message | MessageExt,
     properties: Mapping[str, str] | None,
+    *,
+    spare: Sequence[str] = (),
     **settings: Any,
 ) -> Message:
     """What is put to have the same message in another place; the message is left as it is.
 
     The copy has the message's body and flags, the time and the host of its birth, and its tries.
-    Of how it was stored it has nothing.
+    Of how it was stored it has nothing. Properties that only tell of the message's way are left
+    out where a record has no room for them, so that a message can be copied however full its
+    properties are. Of a stored message's properties, what is no text comes as ``?``.
 
     Args:
         topic: where it is put.
         queue_id: queue of that topic.
         message: what was put, or what a read gave.
         properties: all that the copy gets; a stored message has its tags and keys among them.
+        spare: names of further properties that the copy can do without.
         settings: further arguments of `Message`, or others in place of what is kept.
     """
     kept = {name: getattr(message, name) for name in _KEPT}
+    if properties is not None:
+        if isinstance(message, MessageExt):
+            properties = _as_text(properties)
+        beside = {name: settings.get(name) for name in ("tags", "keys")}
+        properties = _fitting(properties, (*_SPARE, *spare), _size(beside))
     return Message(
         topic, message.body, queue_id=queue_id, properties=properties, **(kept | settings)
     )
+
+
+def _as_text(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties of a record as they can be put: bytes that were none of a text take one each."""
+    found = {name: value.replace("\x01", "?") for name, value in properties.items()}
+    if _size(found) > _ROOM:
+        return {k.replace("\ufffd", "?"): v.replace("\ufffd", "?") for k, v in found.items()}
+    return found
+
+
+def _fitting(properties: Mapping[str, str], spare: Sequence[str], beside: int) -> dict[str, str]:
+    """Properties without those to spare that do not fit beside so many bytes of others."""
+    fitting = dict(properties)
+    size = beside + _size(fitting)
+    for name in spare:
+        if size <= _ROOM:
+            break
+        if name in fitting:
+            size -= _size({name: fitting.pop(name)})
+    return fitting
+
+
+def _size(properties: Mapping[str, object]) -> int:
+    """Bytes that properties take in a record, or a few more; what is none is refused by the put."""
+    texts = [f"{name} {value} " for name, value in properties.items() if value]
+    return len("".join(texts).encode("utf-8", "replace"))
 
 
 class ReceivedMessage:

@@ -37,7 +37,7 @@ from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
 from rmqcore.message import GetMessageResult, MessageExt, copy_to
 from rmqcore.remoting import (
@@ -506,8 +506,12 @@ class PopMessages:
 
 def _as_of(
     topic: str, stored: MessageExt, checkpoint: Checkpoint, flag: int, broker_name: str
-) -> bytes:
-    """A message that comes again as one of its topic, with its receipt among the properties."""
+) -> Buffer:
+    """A message that comes again as one of its topic, with its receipt among the properties.
+
+    One without room for a receipt comes as it is stored; clients know by its retry topic how to
+    make the receipt, as for a broker of RocketMQ's with ``popResponseReturnActualRetryTopic``.
+    """
     receipt = Receipt(
         checkpoint.start_offset,
         checkpoint.pop_time_ms,
@@ -520,12 +524,15 @@ def _as_of(
     )
     properties = {**stored.properties, "POP_CK": str(receipt)}
     message = copy_to(topic, stored.queue_id, stored, properties, store_host=stored.store_host)
-    return encode_record(
-        message,
-        queue_offset=stored.queue_offset,
-        phy_offset=stored.phy_offset,
-        store_timestamp_ms=stored.store_timestamp_ms,
-    )
+    try:
+        return encode_record(
+            message,
+            queue_offset=stored.queue_offset,
+            phy_offset=stored.phy_offset,
+            store_timestamp_ms=stored.store_timestamp_ms,
+        )
+    except MessageIllegalError:
+        return stored.record
 
 
 def _answer_later(

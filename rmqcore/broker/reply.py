@@ -16,6 +16,7 @@ from rmqcore.broker.clients import Producers
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
+from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -92,6 +93,9 @@ class ReplyMessages:
         if asking is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = wall_clock_ms()
+        pushed = f"{text.rstrip(_END)}{_END}PUSH_REPLY_TIME\x01{now_ms}{_END}"
+        if len(pushed.encode("utf-8", "replace")) > PROPERTIES_SIZE_MAX:
+            pushed = text
         fields = {
             "bornHost": connection.remote_address,
             "storeHost": self._config().address,
@@ -104,7 +108,7 @@ class ReplyMessages:
             "sysFlag": str(wanted.sys_flag),
             "bornTimestamp": str(wanted.born_timestamp_ms),
             "flag": str(wanted.flag),
-            "properties": f"{text.rstrip(_END)}{_END}PUSH_REPLY_TIME\x01{now_ms}{_END}",
+            "properties": pushed,
             "reconsumeTimes": str(wanted.reconsume_times),
             "unitMode": "false",
         }

@@ -465,7 +465,14 @@ class SendMessages:
             most = request.number("maxReconsumeTimes", most)
         level = request.number("delayLevel")
         message = self._again(stored, group_name, retry_queues, level, most)
-        receipt = await self._put_async(message)
+        try:
+            receipt = await self._store.put_message_async(message)
+        except MessageIllegalError:
+            # no room for a retry's properties, which a dead letter can do without
+            message = self._again(stored, group_name, retry_queues, -1, most)
+            receipt = await self._put_async(message)
+        except StoreError as error:
+            raise _refusal(error) from error
         if not receipt.ok:
             return failure(ResponseCode.SYSTEM_ERROR, receipt.status.name)
         self._arrived(message.topic, message.queue_id)

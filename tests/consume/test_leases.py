@@ -120,6 +120,22 @@ def test_with_delayed_delivery_it_comes_through_the_retry_topic(opened, clock):
     assert [each.ready + each.leased for each in store.lag("g", ["T"])] == [0, 0]
 
 
+@pytest.mark.parametrize(("size", "topic"), [(30_000, "%RETRY%g"), (32_767, "%DLQ%g")])
+def test_without_room_for_another_try_it_is_a_dead_letter(opened, clock, size, topic):
+    store = opened(deliver_delayed=True)
+    full = "x" * (size - len("p\x01\x02"))
+    store.put("T", b"x", properties={"p": full})
+    (message,) = store.lease("g", TOPIC)
+    assert store.give_back("g", [message.place]) == 1
+    clock.pass_ms(10_000)
+    assert bodies(store.lease("g", TOPIC, timeout_ms=60_000 if "RETRY" in topic else 0)) == (
+        [b"x"] if "RETRY" in topic else []
+    )
+    (copy,) = store.messages(topic)
+    assert (copy.body, copy.properties["p"]) == (b"x", full)
+    assert store.consumer_offsets.get("T", "g", 0) == 1
+
+
 def test_after_too_many_tries_it_is_a_dead_letter(store, clock):
     put(store, 1)
     for times in range(3):

@@ -295,7 +295,7 @@ class Leases:
         """Let messages come again later; see `MessageStore.give_back`."""
         if delay_ms is not None:
             whole_number("delay_ms", delay_ms, 0, LEASE_MS_MAX)
-        moves: list[tuple[LeaseQueue, Lease, Message]] = []
+        moves: list[tuple[LeaseQueue, Lease, Item, Message]] = []
         with self._alone.within():
             self._alone.check()
             self._check_open()
@@ -316,10 +316,14 @@ class Leases:
                     # nobody else gets it while it is put elsewhere
                     holder = queue.holder(lease.queue_offset)
                     self._table.set(queue, lease.queue_offset, now_ms + _MOVING_MS, holder)
-                    moves.append((queue, lease, message))
+                    moves.append((queue, lease, item, message))
             self._table.compact()
-        for queue, lease, message in moves:
-            self._move(queue, lease, message)
+        for queue, lease, item, message in moves:
+            try:
+                self._move(queue, lease, message)
+            except MessageIllegalError:
+                # no room for a retry's properties, which a dead letter can do without
+                self._move(queue, lease, self._dead_letter(group, item, lease))
         self._arrivals.wake(lease.topic for _, lease in held)
         return len(held)
 
@@ -357,7 +361,8 @@ class Leases:
                 "DAMAGED": item.reason[:_REASON_MAX],
                 "DAMAGED_AT": f"{lease.topic}/{lease.queue_id}@{lease.queue_offset}",
             }
-            return Message(topic, item.body, properties=properties)
+            body_max = self._store.config.max_message_size
+            return Message(topic, item.body[:body_max], properties=properties)
         return sent_again(
             item,
             topic,

@@ -1,5 +1,8 @@
 """Messages that a consumer could not handle, as they are stored once more.
 
+A record whose properties leave no room for those of a retry, which names the topic and says where
+the message waits, becomes a dead letter: that can do without them.
+
 Source: RocketMQ broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
 """
 
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqcore.message import Message, MessageExt, copy_to
+from rmqcore.message import DEAD_LETTER_PREFIX, Message, MessageExt, copy_to
 
 _FIRST_LEVEL: Final = 3
 
@@ -35,6 +38,9 @@ def sent_again(
         delay_level: when it comes; 0 is at once.
         reconsume_times: how often it was handed out by then.
         wait: whether the put waits for the disk where the store does.
+
+    A put of what is to be tried again raises MessageIllegalError when its properties have no room
+    for a retry's; a dead letter always has.
     """
     properties = dict(stored.properties)
     properties.setdefault("RETRY_TOPIC", stored.topic)
@@ -46,6 +52,7 @@ def sent_again(
         queue_id,
         stored,
         properties,
+        spare=("RETRY_TOPIC", "DELAY") if topic.startswith(DEAD_LETTER_PREFIX) else (),
         reconsume_times=reconsume_times,
         wait_store_msg_ok=wait,
     )
