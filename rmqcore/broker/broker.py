@@ -62,6 +62,10 @@ logger = logging.getLogger(__name__)
 _CONFIG_FOLDER: Final = "config"
 #: RocketMQ serves on a second port, so far below the first
 _FAST_PORT_BELOW: Final = 2
+_PAUSE_S: Final = 1.0
+
+#: what goes on in the background until it is cancelled
+Work = Callable[[], Coroutine[None, None, None]]
 
 
 class Requests(Protocol):
@@ -235,7 +239,7 @@ class Broker:
 
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
-        self._tasks = [loop.create_task(work) for work in self._work(managers)]
+        self._tasks = [loop.create_task(_kept_up(work)) for work in self._work(managers)]
         await self._registration.start()
 
     def _load(self, managers: Managers) -> None:
@@ -361,11 +365,11 @@ class Broker:
             ),
         )
 
-    def _work(self, of: Managers) -> list[Coroutine[None, None, None]]:
+    def _work(self, of: Managers) -> list[Work]:
         """What goes on in the background."""
-        work = [self._scan(of), self._save(of)]
+        work: list[Work] = [partial(self._scan, of), partial(self._save, of)]
         if not self.config.is_slave:
-            work += [of.transactions.run(), of.timer.run(), of.pop_acks.run()]
+            work += [of.transactions.run, of.timer.run, of.pop_acks.run]
         return work
 
     def _follows(self) -> bool:
@@ -504,6 +508,16 @@ def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
     """What of a ``broker.conf`` is the store's."""
     mine = ("store_host", "deliver_delayed", "retention", "profile")
     return {name: value for name, value in properties.items() if name not in mine}
+
+
+async def _kept_up(work: Work) -> None:
+    """Begin what has no end again when something has ended it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            logger.exception("%s has ended, and begins again", work)
+            await asyncio.sleep(_PAUSE_S)
 
 
 def _close(store: DefaultMessageStore, managers: Managers | None) -> None:

@@ -13,6 +13,7 @@ from rmqcore.broker.clients import Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.hold import PullHold
 from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.passed_over import PassedOver
 from rmqcore.broker.pop_acks import PopAcks
 from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import PopHold
@@ -56,6 +57,7 @@ class Managers:
     locks: QueueLocks = field(default_factory=QueueLocks)
     hold: PullHold = field(default_factory=PullHold)
     traffic: Traffic = field(default_factory=Traffic)
+    passed_over: PassedOver = field(default_factory=PassedOver)
     pop_hold: PopHold = field(default_factory=PopHold)
     ha_status: Callable[[], Mapping[str, Any]] = dict
     checkpoints: Checkpoints = field(init=False)
@@ -71,10 +73,12 @@ class Managers:
         self.rates = Rates(self.traffic, self.config().broker_cluster_name)
         self.offsets = Offsets(self.store, self.topics, self.groups)
         self.transactions = Transactions(
-            self.store, self.config, self.topics, self.producers, self.arrived
+            self.store, self.config, self.topics, self.producers, self.arrived, self.passed_over
         )
-        self.timer = TimerMessages(self.store, self.config, self.folder, self._timer_arrived)
-        self.checkpoints = Checkpoints(self.store, self.config)
+        self.timer = TimerMessages(
+            self.store, self.config, self.folder, self._timer_arrived, self.passed_over
+        )
+        self.checkpoints = Checkpoints(self.store, self.config, self.passed_over)
         self.store.consumer_offsets.ahead = self._flush_checkpoints
         self.pop_order = PopOrder(self.folder)
         self.pop_acks = PopAcks(
@@ -86,6 +90,7 @@ class Managers:
             self.pop_order,
             self.pop_hold,
             self.arrived,
+            self.passed_over,
         )
 
     @classmethod

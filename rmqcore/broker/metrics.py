@@ -98,6 +98,15 @@ class Metrics:
         for key, count in list(traffic.dead.items()):
             dead.add_metric(node + key, count)
         yield dead
+        passed_over = self._counter(
+            "rocketmq_records_passed_over",
+            "records that a service could not handle and has gone on behind",
+            ("service",),
+        )
+        skipped = managers.store.delay_skipped_count()
+        for service, count in (managers.passed_over.counts | {"delay": skipped}).items():
+            passed_over.add_metric((*node, service), count)
+        yield passed_over
 
     def _numbers(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
         store, stats = managers.store, managers.store.stats()

@@ -550,6 +550,9 @@ def _answer_later(
     except StoreError as error:
         logger.warning("a request that waits cannot be answered: %s", error)
         answer = _empty(ResponseCode.SYSTEM_ERROR, "the store does not take it now")
+    except Exception:
+        logger.exception("a request that waits cannot be answered")
+        answer = _empty(ResponseCode.SYSTEM_ERROR, "the request failed; the log says why")
     if answer is not None:
         connection.answer(request, answer)
 

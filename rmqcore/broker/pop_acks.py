@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rmqcore.broker.offsets import Offsets
+from rmqcore.broker.passed_over import REVIVE, PassedOver
 from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import ANY_QUEUE, PopHold
 from rmqcore.broker.pop_order import OrderKey, PopOrder
@@ -29,7 +30,7 @@ from rmqcore.broker.pop_request import invisible_time_of
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
@@ -71,6 +72,7 @@ class PopAcks:
         config: the broker's settings at this moment.
         topics, offsets, checkpoints, order, hold: the broker's.
         arrived: called after each put with (topic, queue id), on the event loop.
+        passed_over: counts messages that cannot come again.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class PopAcks:
         order: PopOrder,
         hold: PopHold,
         arrived: Callable[[str, int], None],
+        passed_over: PassedOver,
     ) -> None:
         self._store = store
         self._config = config
@@ -92,6 +95,7 @@ class PopAcks:
         self._order = order
         self._hold = hold
         self._arrived = arrived
+        self._passed_over = passed_over
         self._sooner = asyncio.Event()
 
     def register(self, server: RemotingServer) -> None:
@@ -245,26 +249,20 @@ class PopAcks:
             if checkpoint is None:
                 return False
             for offset in list(checkpoint.open_offsets):
-                self._revive(checkpoint, offset)
+                with self._passed_over.guard(REVIVE, f"offset {offset} of {checkpoint.topic}"):
+                    self._revive(checkpoint, offset)
                 self._checkpoints.acknowledge(checkpoint.key, [offset])
         return True
 
     def _revive(self, checkpoint: Checkpoint, offset: int) -> None:
-        """Put one message into the retry topic; one that is gone is logged and passed over."""
-        try:
-            found = self._store.get_message(
-                checkpoint.topic, checkpoint.queue_id, offset, max_messages=1
-            ).messages
-            if not found or found[0].queue_offset != offset:
-                logger.error("offset %d of %s is gone, and not revived", offset, checkpoint.topic)
-                return
-            message = self._again(found[0], checkpoint)
-            receipt = self._store.put_message(message)
-        except (MessageIllegalError, CorruptStoreError, RequestRefusedError) as error:
-            logger.error(  # noqa: TRY400 - the text says it all
-                "offset %d of %s cannot be revived: %s", offset, checkpoint.topic, error
-            )
-            return
+        """Put one message into the retry topic."""
+        found = self._store.get_message(
+            checkpoint.topic, checkpoint.queue_id, offset, max_messages=1
+        ).messages
+        if not found or found[0].queue_offset != offset:
+            raise MessageIllegalError("it is gone from the log")
+        message = self._again(found[0], checkpoint)
+        receipt = self._store.put_message(message)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
         self._arrived(message.topic, message.queue_id)

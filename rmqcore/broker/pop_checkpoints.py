@@ -11,10 +11,10 @@ Differs: there the records pass the timer first, and are looked at when they are
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from rmqcore.broker.passed_over import REVIVE, PassedOver
 from rmqcore.broker.pop_receipts import (
     REVIVE_QUEUES,
     Checkpoint,
@@ -27,8 +27,6 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
-
-logger = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _CHECKPOINT: Final = "ck"
@@ -44,9 +42,13 @@ class Checkpoints:
     Args:
         store: where their records are.
         config: the broker's settings at this moment.
+        passed_over: counts records that are neither a checkpoint nor an acknowledgement.
     """
 
-    def __init__(self, store: MessageStore, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self, store: MessageStore, config: Callable[[], BrokerConfig], passed_over: PassedOver
+    ) -> None:
+        self._passed_over = passed_over
         self._store = store
         self._config = config
         self.topic: Final = f"rmq_sys_REVIVE_LOG_{config().broker_cluster_name}"
@@ -75,17 +77,19 @@ class Checkpoints:
         if not 0 <= queue_id < REVIVE_QUEUES:
             return
         least = self._store.min_queue_offset(self.topic, queue_id)
-        offset = max(least, self._read_offsets[queue_id])
-        while records := self._store.get_message(
-            self.topic, queue_id, offset, max_messages=_BATCH
-        ).messages:
+        offset, before = max(least, self._read_offsets[queue_id]), -1
+        while offset > before:
+            before = offset
+            records, offset = self._passed_over.read(
+                REVIVE, self._store, self.topic, queue_id, offset, _BATCH
+            )
             for record in records:
                 self._take(record, queue_id)
-                offset = record.queue_offset + 1
         self._read_offsets[queue_id] = offset
 
     def _take(self, record: MessageExt, queue_id: int) -> None:
-        try:
+        place = f"offset {record.queue_offset} of revive queue {queue_id}"
+        with self._passed_over.guard(REVIVE, place):
             if record.tags == _CHECKPOINT:
                 found = Checkpoint.from_java(bytes(record.body), queue_id, record.queue_offset)
                 if found.key not in self._open:
@@ -93,8 +97,6 @@ class Checkpoints:
             elif record.tags in _ACKS:
                 key, offsets = read_ack(bytes(record.body))
                 self._close(key, offsets)
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("revive queue %d: a record is passed over: %s", queue_id, error)
 
     def _remember(self, checkpoint: Checkpoint, due_ms: int) -> None:
         self._open[checkpoint.key] = checkpoint

@@ -215,6 +215,7 @@ def _fields(body: bytes) -> dict[str, Any]:
     fields = parse_java_json(body.decode())
     if not isinstance(fields, dict) or not {"t", "c"} <= fields.keys():
         raise ValueError("no object with a topic and a group")
+    f"{fields['t']} {fields['c']}".encode()  # what is no text can be named in no record
     return fields
 
 

@@ -268,6 +268,9 @@ class PullMessages:
             except StoreError as error:
                 logger.warning("a pull that waits cannot be answered: %s", error)
                 answer = failure(ResponseCode.SYSTEM_ERROR, "the queue cannot be read now")
+            except Exception:
+                logger.exception("a pull that waits cannot be answered")
+                answer = failure(ResponseCode.SYSTEM_ERROR, "the pull failed; the log says why")
             if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
                 wait(pull)
             elif arrived and _looked_at_all(answer):

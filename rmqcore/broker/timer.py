@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqcore.broker.bodies import java_body
+from rmqcore.broker.passed_over import TIMER, PassedOver
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer_metrics import TimerMetrics
+from rmqcore.broker.topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.files.consume_queue import UNIT
+from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
-from rmqcore.message import GetMessageResult, Message, MessageExt, copy_to
+from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -56,6 +58,8 @@ _DELIVERED_AT_ONCE: Final = 256
 _PAUSE_S: Final = 0.5
 _ONE: Final[GetBounds] = {"max_messages": 1, "max_bytes": 0, "tags": None, "max_scanned": 1}
 _BLOCK: Final = 1024
+#: a message that is delivered here would come out without end, or stand for what nobody has sent
+_NO_PLACES: Final = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
 
 class _Waiting(NamedTuple):
@@ -76,6 +80,7 @@ class TimerMessages:
         config: the broker's settings at this moment.
         folder: the store's ``config`` folder.
         arrived: called after each delivery with (topic, queue id), on the event loop.
+        passed_over: counts records that cannot be delivered.
     """
 
     def __init__(
@@ -84,11 +89,13 @@ class TimerMessages:
         config: Callable[[], BrokerConfig],
         folder: Path,
         arrived: Callable[[str, int], None],
+        passed_over: PassedOver,
     ) -> None:
         self._store = store
         self._config = config
         self._check = TimerCheck(folder)
         self._arrived = arrived
+        self._passed_over = passed_over
         self._new = asyncio.Event()
         self._heap: list[_Waiting] = []
         self._metrics = TimerMetrics()
@@ -118,6 +125,8 @@ class TimerMessages:
         properties = dict(message.properties or {})
         if _SLOT in properties or not any(name in properties for name in _REQUESTS):
             return message
+        if message.topic in _NO_PLACES:
+            raise _illegal(f"nothing comes to {message.topic} by itself")
         config = self._config()
         if not config.timer_wheel_enable:
             remark = "accurate timer message is not enabled, timerWheelEnable is false"
@@ -282,28 +291,17 @@ class TimerMessages:
 
     def _read(self, done: TimerProgress | None) -> bool:
         """Take in records that have come, but for those that are delivered; whether there were."""
-        result = self._get(self._read_offset, _READ_AT_ONCE)
-        try:
-            records = result.messages
-        except CorruptStoreError:
-            result = self._get(self._read_offset, 1)
-            try:
-                records = result.messages
-            except CorruptStoreError as error:
-                logger.error("a timer message is damaged and lost: %s", error)  # noqa: TRY400
-                self._read_offset += 1
-                return True
+        offset = self._read_offset
+        records, self._read_offset = self._passed_over.read(
+            TIMER, self._store, TIMER_TOPIC, 0, offset, _READ_AT_ONCE
+        )
         for record in records:
-            due_ms, offset = _due(record), record.queue_offset
-            known = done is not None and offset < done.read_offset
-            if done is None or not known or (due_ms, offset) >= (done.due_ms, done.due_offset):
-                self._remember(record, due_ms)
-        # at the queue's end this stays where it is; behind gaps it goes on
-        self._read_offset = max(self._read_offset, result.next_queue_offset)
-        return bool(records)
-
-    def _get(self, offset: int, count: int) -> GetMessageResult:
-        return self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=count)
+            with self._passed_over.guard(TIMER, f"message {record.queue_offset}"):
+                due_ms, place = _due(record), record.queue_offset
+                known = done is not None and place < done.read_offset
+                if done is None or not known or (due_ms, place) >= (done.due_ms, done.due_offset):
+                    self._remember(record, due_ms)
+        return self._read_offset > offset
 
     def _remember(self, record: MessageExt, due_ms: int) -> None:
         offset, properties = record.queue_offset, record.properties
@@ -322,12 +320,11 @@ class TimerMessages:
             del self._pending[offset // _BLOCK]
 
     def _deliver(self, offset: int, now_ms: int) -> None:
-        """Put one message where it belongs; one that can never be put is dropped and logged."""
-        try:
+        """Put one message where it belongs; one that can never be put is passed over."""
+        with self._passed_over.guard(TIMER, f"message {offset}"):
             record = self._record(offset)
             if record is None:
-                logger.error("timer message %d is gone from the log", offset)
-                return
+                raise MessageIllegalError("it is gone from the log")
             if _RECALLS in record.properties:
                 self._recalled[record.properties[_RECALLS]] = now_ms
                 return
@@ -335,15 +332,12 @@ class TimerMessages:
                 return
             message = _delivered(record, now_ms)
             receipt = self._store.put_message(message)
-        except (MessageIllegalError, CorruptStoreError) as error:
-            logger.error("timer message %d cannot be delivered: %s", offset, error)  # noqa: TRY400
-            return
-        if not receipt.ok:
-            raise StoreError(f"not stored: {receipt.status.name}")
-        self._arrived(message.topic, message.queue_id)
+            if not receipt.ok:
+                raise StoreError(f"not stored: {receipt.status.name}")
+            self._arrived(message.topic, message.queue_id)
 
     def _record(self, offset: int) -> MessageExt | None:
-        found = self._get(offset, 1).messages
+        found = self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=1).messages
         return found[0] if found and found[0].queue_offset == offset else None
 
     # ---- progress
@@ -438,7 +432,8 @@ def _delivered(record: MessageExt, now_ms: int) -> Message:
     """
     properties = dict(record.properties)
     topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
-    if not topic or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
+    known = queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10
+    if not topic or topic in _NO_PLACES or not known:
         raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
     properties["TIMER_ENQUEUE_MS"] = str(record.store_timestamp_ms // _SECOND_MS * _SECOND_MS)
     properties["TIMER_DEQUEUE_MS"] = str(now_ms)

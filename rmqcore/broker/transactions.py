@@ -19,6 +19,7 @@ from typing import Final
 
 from rmqcore._codec import encode_record
 from rmqcore.broker.clients import Producers
+from rmqcore.broker.passed_over import TRANSACTION, PassedOver
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
 from rmqcore.clock import wall_clock_ms
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 _BATCH: Final = 128
 _HOUR_MS: Final = 3_600_000
-#: seconds of more digits are no time
+#: what has more digits is no number of seconds, and no offset
 _DIGITS_MAX: Final = 18
 
 
@@ -63,6 +64,7 @@ class Transactions:
         config: the broker's settings at this moment.
         topics, producers: the broker's.
         arrived: called after each put with (topic, queue id), on the event loop.
+        passed_over: counts half messages that cannot be asked for.
     """
 
     def __init__(
@@ -72,22 +74,21 @@ class Transactions:
         topics: Topics,
         producers: Producers,
         arrived: Callable[[str, int], None],
+        passed_over: PassedOver,
     ) -> None:
         self._store = store
         self._config = config
         self._topics = topics
         self._producers = producers
         self._arrived = arrived
+        self._passed_over = passed_over
         self._checks: dict[int, int] = {}
         #: half offsets that are decided: a second answer changes nothing
         self._ended: set[int] = set()
 
     def load(self) -> None:
         """Read which half messages are decided, so that none of them is ended twice."""
-        try:
-            self._ended = self._decided().decided
-        except CorruptStoreError:
-            logger.exception("which transactions are ended cannot be read")
+        self._ended = self._decided().decided
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -138,14 +139,18 @@ class Transactions:
         if half.queue_offset in self._ended:
             return success()
         self._ended.add(half.queue_offset)
+        noted = False
         try:
             if decision == SysFlag.TRANSACTION_COMMIT:
                 await self._commit(half)
             await self._note(half.queue_offset)
+            noted = True
         except (MessageIllegalError, StoreError) as error:
-            self._ended.discard(half.queue_offset)
             logger.warning("a transaction cannot be ended: %s", error)
             return failure(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now")
+        finally:
+            if not noted:
+                self._ended.discard(half.queue_offset)
         self._checks.pop(half.queue_offset, None)
         return success()
 
@@ -188,7 +193,7 @@ class Transactions:
             await asyncio.sleep(self._config().transaction_check_interval / 1000)
             try:
                 await self.check()
-            except (StoreError, MessageIllegalError, CorruptStoreError):
+            except (StoreError, OSError):
                 logger.exception("undecided transactions cannot be looked through")
 
     async def check(self) -> int:
@@ -202,8 +207,8 @@ class Transactions:
         first = self._offset(HALF_TOPIC)
         offset, least, asked = first, -1, 0
         while True:
-            halves = await asyncio.to_thread(self._read, HALF_TOPIC, offset)
-            if not halves:
+            halves, following = await asyncio.to_thread(self._read, HALF_TOPIC, offset)
+            if following == offset:
                 break
             for half in halves:
                 offset = half.queue_offset + 1
@@ -211,11 +216,12 @@ class Transactions:
                     continue
                 if half.store_timestamp_ms >= began_ms:
                     break
-                resolved, was_asked = await self._ask(half, began_ms)
+                resolved, was_asked = await self._ask_or_give_up(half, began_ms)
                 asked += was_asked
                 if not resolved and least < 0:
                     least = half.queue_offset
             else:
+                offset = following
                 continue
             offset -= 1
             break
@@ -225,17 +231,20 @@ class Transactions:
     def _decided(self) -> _Round:
         """Every note from where the last round has stopped."""
         known, offset = _Round(), self._offset(OP_HALF_TOPIC)
-        while notes := self._read(OP_HALF_TOPIC, offset):
+        before = -1
+        while offset > before:
+            before = offset
+            notes, offset = self._read(OP_HALF_TOPIC, offset)
             for note in notes:
-                text = note.body.decode("ascii", "replace")
-                named = [int(part) for part in text.split(",") if part.strip().isdigit()]
+                parts = note.body.decode("ascii", "replace").split(",")
+                named = [number for part in parts if (number := _whole(part.strip())) is not None]
                 known.decided.update(named)
                 known.notes.append((note.queue_offset, named))
-                offset = note.queue_offset + 1
         return known
 
-    def _read(self, topic: str, offset: int) -> list[MessageExt]:
-        return self._store.get_message(topic, 0, offset, max_messages=_BATCH).messages
+    def _read(self, topic: str, offset: int) -> tuple[list[MessageExt], int]:
+        """Messages of one of the two queues, and where it goes on."""
+        return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, _BATCH)
 
     def _offset(self, topic: str) -> int:
         stored = self._store.consumer_offsets.get(topic, GROUP, 0)
@@ -253,6 +262,17 @@ class Transactions:
                 break
             note_offset = offset + 1
         offsets.commit(OP_HALF_TOPIC, GROUP, 0, note_offset)
+
+    async def _ask_or_give_up(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
+        """As `_ask`; what cannot be asked for is kept for an operator, or else passed over."""
+        guard = self._passed_over.guard(TRANSACTION, f"half message {half.queue_offset}")
+        with guard:
+            return await self._ask(half, now_ms)
+        with guard:
+            await self._give_up(half)
+            return True, False
+        await self._note(half.queue_offset)
+        return True, False
 
     async def _ask(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
         """Ask for one half message, if it is time; (it needs no more asking, it was asked for)."""
@@ -347,13 +367,17 @@ class Transactions:
 
 def _immunity_ms(half: MessageExt, config: BrokerConfig) -> int:
     """For how long after its birth a message is not asked for."""
-    text = half.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
+    seconds = _whole(half.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", ""))
+    return config.transaction_time_out if seconds is None else seconds * 1000
+
+
+def _whole(text: str) -> int | None:
+    """A number that a record says; None when it is none."""
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
-        return int(text) * 1000
-    return config.transaction_time_out
+        return int(text)
+    return None
 
 
 def _real_place(half: MessageExt) -> tuple[str, int]:
     properties = half.properties
-    queue_id = properties.get("REAL_QID", "0")
-    return properties.get("REAL_TOPIC", ""), int(queue_id) if queue_id.isdigit() else 0
+    return properties.get("REAL_TOPIC", ""), _whole(properties.get("REAL_QID", "")) or 0

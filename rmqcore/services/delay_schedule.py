@@ -214,6 +214,8 @@ class ScheduleMessageService:
         self._levels_ms = tuple(levels_ms)
         self._flush_interval_ms = flush_interval_ms
         self._persisted_at_ms: int | None = None
+        #: parked messages since the start that are gone from the log, or could not be put
+        self.skipped_count = 0
         levels = {queue_id + 1 for queue_id in parked_queue_ids}
         self._levels = sorted(levels.union(range(1, len(self._levels_ms) + 1)))
 
@@ -313,9 +315,14 @@ class ScheduleMessageService:
                 try:
                     held_up = self._deliver(phy_offset)
                     delivered += held_up is None
-                except MessageIllegalError as error:
-                    _log.warning("parked message at %d skipped: %s", phy_offset, error)
+                except (StoreError, OSError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - of one message, for which none waits
+                    text = "parked message at %d skipped: %s"
+                    trace = None if isinstance(error, MessageIllegalError) else error
+                    _log.warning(text, phy_offset, error, exc_info=trace)
                     skipped += 1
+                    self.skipped_count += 1
                     held_up = None
                 if held_up is not None:
                     return DeliveryReport(delivered, skipped, now_ms, held_up)

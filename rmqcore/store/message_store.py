@@ -431,6 +431,10 @@ class DefaultMessageStore(
         """By delay level, the next queue offset that is delivered; empty when none is."""
         return {} if self._delayed is None else self._delayed.schedule.offsets()
 
+    def delay_skipped_count(self) -> int:
+        """How many parked messages could not be delivered since the store was opened."""
+        return 0 if self._delayed is None else self._delayed.schedule.skipped_count
+
     def stats(self) -> dict[str, str]:
         """Counters and rates under RocketMQ's runtime-info names."""
         info = self._stats.runtime_info()

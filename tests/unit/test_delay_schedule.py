@@ -336,6 +336,7 @@ class TestObstacles:
             MessageIllegalError("never"),
             PutMessageStatus.MESSAGE_ILLEGAL,
             PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+            OverflowError("whatever it is"),
         ],
     )
     def test_a_message_that_can_never_be_put_does_not_block_its_level(
@@ -344,8 +345,10 @@ class TestObstacles:
         for body in (b"bad", b"good"):
             store.park(body)
         store.refuse = lambda message: refusal if message.body == b"bad" else None
-        report = start(store, tmp_path).run_once(NOW + 1000)
+        service = start(store, tmp_path)
+        report = service.run_once(NOW + 1000)
         assert (report.delivered_count, report.skipped_count) == (1, 1)
+        assert service.skipped_count == 1
         assert store.bodies() == [b"good"]
 
 
