@@ -19,6 +19,7 @@ from rmqcore.broker.pop_checkpoints import Checkpoints
 from rmqcore.broker.pop_hold import ANY_QUEUE, PopHold
 from rmqcore.broker.pop_order import OrderKey, PopOrder
 from rmqcore.broker.pop_receipts import (
+    COUNT_MAX,
     NORMAL,
     ORDERED,
     Checkpoint,
@@ -60,6 +61,8 @@ _LONG_NAMES: Final = {
     "it": "invisibleTime",
     "b": "bitSet",
 }
+#: bytes of a batch's bits; a pop looks at 800 messages of a queue
+_BITS_MAX: Final = 8192
 #: properties that speak of a stay in the broker that is over
 _DROPPED: Final = ("DELAY", "POP_CK")
 
@@ -121,7 +124,10 @@ class PopAcks:
     def _acknowledge_in_order(
         self, key: OrderKey, offset: int, pop_time_ms: int
     ) -> RemotingCommand:
-        """Move the group's offset on; the queue's next messages go when it is their turn."""
+        """Move the group's offset on; the queue's next messages go when it is their turn.
+
+        Source: AckMessageProcessor, ackOrderly.
+        """
         topic, group, queue_id = key
         if offset < (self._store.consumer_offsets.get(topic, group, queue_id) or 0):
             return success()
@@ -131,8 +137,8 @@ class PopAcks:
             remark = f"offset {offset} of queue {queue_id} was not handed out"
             return failure(ResponseCode.MESSAGE_ILLEGAL, remark)
         if following is not None and (group, topic, queue_id) not in self._offsets.resets:
-            self._offsets.commit(group, topic, queue_id, following)
             most = self._store.max_queue_offset(topic, queue_id)
+            self._offsets.commit(group, topic, queue_id, min(following, most))
             if following < most and self._order.due_ms(key, None, most) <= wall_clock_ms():
                 for waits_for in (ANY_QUEUE, queue_id):
                     self._hold.wake_one((topic, group, waits_for))
@@ -164,14 +170,26 @@ class PopAcks:
         entries = objects_in(body, "acks")
         if not entries:
             return failure(ResponseCode.NO_MESSAGE, "no acks are named")
+        answer = success()
         for entry in entries:
             fields = {_LONG_NAMES.get(name, name): value for name, value in entry.items()}
             try:
-                key, offsets = _many(fields)
-            except (ValueError, TypeError, KeyError):
+                key, offsets, revive_queue = _many(fields)
+            except (ValueError, TypeError, KeyError, OverflowError):
                 continue
-            self._close(key, offsets)
-        return success()
+            if revive_queue != ORDERED:
+                self._close(key, offsets)
+                continue
+            topic, group, queue_id, _, pop_time_ms = key
+            least = self._store.min_queue_offset(topic, queue_id)
+            most = self._store.max_queue_offset(topic, queue_id)
+            for offset in offsets:
+                if least <= offset <= most:
+                    order_key = (topic, group, queue_id)
+                    done = self._acknowledge_in_order(order_key, offset, pop_time_ms)
+                    if done.code != ResponseCode.SUCCESS:
+                        answer = done
+        return answer
 
     # ---- request 200053: another time to come again
 
@@ -287,11 +305,11 @@ class PopAcks:
         )
 
 
-def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int]]:
-    """One entry of a batch of acknowledgements: its checkpoint and its offsets.
+def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int], int]:
+    """One entry of a batch of acknowledgements: its checkpoint, its offsets, its revive queue.
 
     Raises:
-        ValueError, TypeError, KeyError: it is none.
+        ValueError, TypeError, KeyError, OverflowError: it is none.
     """
     group, topic = str(fields["consumerGroup"]), str(fields["topic"])
     if str(fields.get("retry", NORMAL)) != str(NORMAL):
@@ -299,7 +317,12 @@ def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int]]:
     start = int(fields["startOffset"])
     key = (topic, group, int(fields["queueId"]), start, int(fields["popTime"]))
     try:
-        bits = int.from_bytes(base64.b64decode(fields["bitSet"], validate=True)[:64], "little")
+        bits = base64.b64decode(fields["bitSet"], validate=True)[:_BITS_MAX]
     except binascii.Error as error:
         raise ValueError("no base64") from error
-    return key, [start + n for n in range(bits.bit_length()) if bits >> n & 1]
+    named = [
+        8 * at + bit for at, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1
+    ]
+    if len(named) > COUNT_MAX:
+        raise ValueError(f"{len(named)} messages, and a pop hands out {COUNT_MAX} at most")
+    return key, [start + distance for distance in named], int(fields.get("reviveQueueId", 0))

@@ -163,18 +163,17 @@ class PopOrder:
         """Note that a message is done with.
 
         Returns:
-            where the group goes on in the queue; None when the receipt is of an earlier batch.
+            where the group goes on in the queue; None when the receipt is of an earlier batch, or
+            nothing is known of what was handed out: it may have been another topic of that name.
 
         Raises:
             KeyError: the message was not handed out.
         """
         batch = self._batches.get(key)
-        if batch is None:
-            return offset + 1
+        if batch is None or pop_time_ms != batch.pop_time_ms:
+            return None
         if offset not in batch.offsets:
             raise KeyError(offset)
-        if pop_time_ms != batch.pop_time_ms:
-            return None
         acked = batch.acked | 1 << batch.offsets.index(offset)
         batch = replace(batch, acked=acked, used_ms=self._clock_ms())
         self._batches[key] = batch

@@ -62,16 +62,16 @@ class Receipt:
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        """Read ``extraInfo``.
+        """Read ``extraInfo``; RocketMQ's proxy adds the message's place in the log behind it.
 
         Raises:
             RequestRefusedError: it is none; answers with code 1.
         """
         words = text.split(" ")
-        if len(words) != _FIELDS:
+        if len(words) < _FIELDS:
             raise _no_receipt()
         start, popped, invisible, revive_queue, flag = map(_number, words[:5])
-        queue_id, offset = map(_number, words[6:])
+        queue_id, offset = map(_number, words[6:_FIELDS])
         return cls(start, popped, invisible, revive_queue, flag, words[5], queue_id, offset)
 
     def __str__(self) -> str:

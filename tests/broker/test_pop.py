@@ -77,6 +77,20 @@ async def acknowledge(peer, message, receipt, **more):
     return await peer.ask(RequestCode.ACK_MESSAGE, {**naming(message, receipt), **more})
 
 
+async def acknowledge_batch(peer, answer, offsets, **more):
+    """Acknowledge messages of what a pop of queue 0 has handed out, in one request."""
+    bits = sum(1 << offset for offset in offsets)
+    fields = answer.ext_fields
+    entry = {
+        **{"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": int(fields["reviveQid"])},
+        **{"pt": int(fields["popTime"]), "it": int(fields["invisibleTime"])},
+        "b": base64.b64encode(bits.to_bytes(bits.bit_length() // 8 + 1, "little")).decode(),
+        **more,
+    }
+    body = {"brokerName": "broker-a", "acks": [{"c": "CG"}, entry]}
+    return await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=format_java_json(body).encode())
+
+
 async def send_many(peer, count, queues=4):
     for number in range(count):
         sent = await peer.send("T", b"%d" % number, queue_id=number % queues)
@@ -245,25 +259,27 @@ def test_a_batch_of_acknowledgements_names_offsets_by_bits(with_broker, clock):
     async def scenario(broker, peer):
         await send_many(peer, 5, queues=1)
         answer = await pop(peer, queue_id=0, invisible_ms=2000)
-        entry = {
-            "c": "CG",
-            "t": "T",
-            "r": "0",
-            "so": 0,
-            "q": 0,
-            "rq": int(answer.ext_fields["reviveQid"]),
-            "pt": int(answer.ext_fields["popTime"]),
-            "it": 2000,
-            "b": base64.b64encode(bytes([0b10111])).decode(),
-        }
-        body = {"brokerName": "broker-a", "acks": [{"c": "CG"}, entry]}
-        done = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=format_java_json(body).encode())
+        done = await acknowledge_batch(peer, answer, [0, 1, 2, 4])
         assert done.code == ResponseCode.SUCCESS
         clock.go_on(2000, broker)
         ((message, _),) = await pop_until(peer, 1)
         assert message.body == b"3"
         none = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=b'{"acks":[]}')
         assert none.code == ResponseCode.NO_MESSAGE
+
+    with_broker(scenario)
+
+
+def test_a_batch_of_acknowledgements_reaches_as_far_as_a_pop_looks(with_broker, clock):
+    async def scenario(broker, peer):
+        await peer.send("T", b"first")
+        others = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(700)]
+        broker.store.put_messages([*others, Message("T", b"last", properties={"TAGS": "b"})])
+        answer = await pop(peer, queue_id=0, exp="b", expType="TAG", invisible_ms=2000)
+        ((message, _),) = handed_out(answer)
+        done = await acknowledge_batch(peer, answer, [message.queue_offset])
+        assert done.code == ResponseCode.SUCCESS
+        assert len(broker.managers.checkpoints) == 0
 
     with_broker(scenario)
 
@@ -488,5 +504,26 @@ def test_an_acknowledgement_is_checked(with_broker):
 def test_a_receipt_is_read_as_it_is_written():
     text = "1 1795315955368 20000 2 0 broker-a 0 2"
     assert str(Receipt.parse(text)) == text
+    assert Receipt.parse(text + " 4711") == Receipt.parse(text)
     with pytest.raises(RequestRefusedError):
-        Receipt.parse(text + " 1")
+        Receipt.parse(text.removesuffix(" 2"))
+
+
+def test_receipts_are_those_of_rocketmqs_proxy_too(with_broker, clock):
+    async def scenario(broker, peer):
+        await send_many(peer, 2, queues=1)
+        first, second = (
+            (message, f"{receipt} {message.phy_offset}")
+            for message, receipt in handed_out(await pop(peer, invisible_ms=2000))
+        )
+        assert (await acknowledge(peer, *first)).code == ResponseCode.SUCCESS
+        fields = {**naming(*second), "invisibleTime": 10_000}
+        changed = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        assert (changed.code, changed.ext_fields["invisibleTime"]) == (0, "10000")
+        clock.go_on(2000, broker)
+        assert not comes_again(broker)
+        clock.go_on(8000, broker)
+        ((message, _),) = await pop_until(peer, 1)
+        assert message.body == second[0].body
+
+    with_broker(scenario)

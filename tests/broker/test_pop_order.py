@@ -1,14 +1,23 @@
 """POP in order: a queue stands still until what was handed out is done with, or its time over."""
 
 import asyncio
+import base64
 import json
 
 import pytest
 from broker.conftest import LONG_MS, held
-from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
+from broker.test_pop import (
+    acknowledge,
+    acknowledge_batch,
+    handed_out,
+    naming,
+    pop,
+    send_many,
+)
 
 from rmqcore.broker.pop_order import PopOrder
 from rmqcore.errors import CorruptConfigFileError
+from rmqcore.java.json import FormattedJson
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -103,6 +112,45 @@ def test_an_attempt_that_comes_a_second_time_gets_the_same(with_broker):
             assert answer.ext_fields["orderCountInfo"] == "0 0 0"
             assert offsets(answer) == [0, 1]
         assert (await pop_in_order(peer, attemptId="b")).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)
+
+
+def test_a_batch_of_acknowledgements_lets_a_queue_go_on(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 5, queues=1)
+        answer = await pop_in_order(peer, count=4)
+        committed = broker.store.consumer_offsets
+        assert (await acknowledge_batch(peer, answer, [0, 1, 3])).code == 0
+        assert committed.get(*KEY) == 2
+        assert (await pop_in_order(peer)).code == ResponseCode.POLLING_TIMEOUT
+        wrong = await acknowledge_batch(peer, answer, [2, 4])
+        assert wrong.code == ResponseCode.MESSAGE_ILLEGAL
+        assert committed.get(*KEY) == 4
+        last = await pop_in_order(peer)
+        assert offsets(last) == [4]
+        # of a batch of before; of no pop; and of more than a pop hands out
+        assert (await acknowledge_batch(peer, answer, [4])).code == 0
+        for more in (
+            {"pt": FormattedJson("1e999")},
+            {"b": base64.b64encode(bytes([255] * 5)).decode()},
+        ):
+            assert (await acknowledge_batch(peer, last, [4], **more)).code == 0
+        assert committed.get(*KEY) == 4
+        assert (await acknowledge_batch(peer, last, [4])).code == 0
+        assert committed.get(*KEY) == 5
+
+    with_broker(scenario)
+
+
+def test_receipts_are_those_of_rocketmqs_proxy_too(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 2, queues=1)
+        ((message, receipt),) = handed_out(await pop_in_order(peer, count=1))
+        proxied = f"{receipt} {message.phy_offset}"
+        assert (await change(peer, message, proxied, 5000)).code == 0
+        assert (await acknowledge(peer, message, proxied)).code == 0
+        assert offsets(await pop_in_order(peer)) == [1]
 
     with_broker(scenario)
 
