@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from rmqcore.broker.bodies import QueueKey, java_body, queue_key
@@ -43,11 +44,11 @@ class AdminTopics:
         consumers: Consumers,
         rates: Rates,
         tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
-        forget: Callable[[str], Sequence[str]],
+        deleting: Callable[[str], AbstractAsyncContextManager[Sequence[str]]],
     ) -> None:
         self._rates = rates
         self._tell = tell
-        self._forget = forget
+        self._deleting = deleting
         self._store = store
         self._config = config
         self._topics = topics
@@ -129,8 +130,9 @@ class AdminTopics:
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         try:
-            for each in (*self._forget(name), name):
-                await asyncio.to_thread(self._store.delete_topic, each)
+            async with self._deleting(name) as along:
+                for each in (*along, name):
+                    await asyncio.to_thread(self._store.delete_topic, each)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         self._topics.removed()

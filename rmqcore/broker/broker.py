@@ -327,7 +327,7 @@ class Broker:
                 of.consumers,
                 of.rates,
                 self._tell_topics,
-                of.forget_topic,
+                of.deleting,
             ),
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),

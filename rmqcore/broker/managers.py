@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,14 +163,18 @@ class Managers:
         except StoreError as error:
             raise OSError(errno.EIO, str(error)) from error
 
-    def forget_topic(self, topic: str) -> list[str]:
-        """Forget what is known of a topic's messages, before it is deleted.
+    @asynccontextmanager
+    async def deleting(self, topic: str) -> AsyncIterator[list[str]]:
+        """Forget what is known of a topic's messages; the context in which it is deleted.
+
+        No pop hands any of them out meanwhile: a receipt must not name a message of the topic that
+        has the name next.
 
         Returns:
             the topics that go with it: those of its messages that POP hands out again.
 
         Raises:
-            StoreError: it cannot be stored.
+            StoreError, OSError: it cannot be stored.
         """
         pairs = self.store.consumer_offsets.pairs()
         others, retries = set[str](), set[str]()
@@ -177,11 +183,17 @@ class Managers:
             if again != name:
                 (retries if name == topic else others).add(again)
         along = [name for name in retries - others if self.topics.get(name) is not None]
-        for name in (topic, *along):
-            self.offsets.forget_topic(name)
-            self.pop_order.forget_topic(name)
-            self.checkpoints.forget_topic(name)
-        return along
+        names = {topic, *along}
+        self.topics.leaving |= names
+        try:
+            for name in names:
+                self.offsets.forget_topic(name)
+                self.pop_order.forget_topic(name)
+                self.checkpoints.forget_topic(name)
+            await asyncio.to_thread(self.pop_order.persist)
+            yield along
+        finally:
+            self.topics.leaving -= names
 
     def release(self) -> None:
         """Answer all requests that wait for messages: the broker is about to stop."""

@@ -248,8 +248,9 @@ class PopMessages:
                 the disk is read.
         """
         self._turn += 1
+        again = retry_topic_of(wanted.group, wanted.topic)
         found = _Popped(
-            wall_clock_ms(),
+            self._checkpoints.pop_time_ms(wanted.topic, again),
             ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
             max(1, wanted.count),
             self._config().max_transfer_bytes_on_message_in_memory,
@@ -303,6 +304,8 @@ class PopMessages:
         self, wanted: PopRequest, found: _Popped, topic: str, queue_id: int, flag: int
     ) -> None:
         """Hand out what a queue has; the group's offset moves on with it."""
+        if topic in self._topics.leaving:
+            return
         if wanted.ordered and self._due_ms(wanted, queue_id) > found.pop_time_ms:
             return
         start = self._position(wanted, topic, queue_id, flag)

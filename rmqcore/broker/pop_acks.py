@@ -179,17 +179,24 @@ class PopAcks:
                 continue
             if revive_queue != ORDERED:
                 self._close(key, offsets)
-                continue
-            topic, group, queue_id, _, pop_time_ms = key
-            least = self._store.min_queue_offset(topic, queue_id)
-            most = self._store.max_queue_offset(topic, queue_id)
-            for offset in offsets:
-                if least <= offset <= most:
-                    order_key = (topic, group, queue_id)
-                    done = self._acknowledge_in_order(order_key, offset, pop_time_ms)
-                    if done.code != ResponseCode.SUCCESS:
-                        answer = done
+            elif (refused := self._acknowledge_all_in_order(key, offsets)) is not None:
+                answer = refused
         return answer
+
+    def _acknowledge_all_in_order(
+        self, key: CheckpointKey, offsets: list[int]
+    ) -> RemotingCommand | None:
+        """Be done with messages of an ordered pop; the last refusal, None without one."""
+        topic, group, queue_id, _, pop_time_ms = key
+        least = self._store.min_queue_offset(topic, queue_id)
+        most = self._store.max_queue_offset(topic, queue_id)
+        done = [
+            self._acknowledge_in_order((topic, group, queue_id), offset, pop_time_ms)
+            for offset in offsets
+            if least <= offset <= most
+        ]
+        refused = [answer for answer in done if answer.code != ResponseCode.SUCCESS]
+        return refused[-1] if refused else None
 
     # ---- request 200053: another time to come again
 

@@ -54,6 +54,8 @@ class Checkpoints:
         self.topic: Final = f"rmq_sys_REVIVE_LOG_{config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
         self._heap: list[tuple[int, CheckpointKey]] = []
+        #: when topics were forgotten, Unix time: a pop of one that has the name again is later
+        self._forgotten_ms: dict[str, int] = {}
         #: by revive queue, the places of open checkpoints, in order
         self._places: list[dict[int, None]] = [{} for _ in range(REVIVE_QUEUES)]
         self._read_offsets = [0] * REVIVE_QUEUES
@@ -156,8 +158,14 @@ class Checkpoints:
         Raises:
             StoreError: it cannot be stored.
         """
+        self._forgotten_ms[topic] = wall_clock_ms()
         for key in [key for key in self._open if key[0] == topic]:
             self.acknowledge(key, list(self._open[key].open_offsets))
+
+    def pop_time_ms(self, *topics: str) -> int:
+        """The time of a pop of topics, Unix time: that of no pop of topics that had their names."""
+        forgotten = (self._forgotten_ms.get(topic, -1) for topic in topics)
+        return max(wall_clock_ms(), *(ms + 1 for ms in forgotten))
 
     def find(self, key: CheckpointKey) -> Checkpoint | None:
         """An open checkpoint, None when there is none."""

@@ -9,6 +9,7 @@ Source: RocketMQ broker/pop/orderly/QueueLevelConsumerManager.java.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,6 +116,8 @@ class PopOrder:
         self._file = ConfigFile(folder / _NAME, _batches_in)
         self._batches = self._file.load() or {}
         self._written: Mapping[OrderKey, Batch] = dict(self._batches)
+        #: held while the file is written
+        self._writing = threading.Lock()
 
     def due_ms(self, key: OrderKey, attempt_id: str | None, max_offset: int) -> int:
         """Until when a queue hands nothing out, Unix time; in the past when it may.
@@ -200,6 +203,10 @@ class PopOrder:
         Raises:
             OSError: it cannot be written.
         """
+        with self._writing:
+            return self._persist()
+
+    def _persist(self) -> bool:
         batches = self._batches.copy()
         oldest_ms = self._clock_ms() - _KEPT_MS
         kept = {key: batch for key, batch in batches.items() if batch.used_ms >= oldest_ms}

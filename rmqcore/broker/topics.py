@@ -65,6 +65,8 @@ class Topics:
         self.table = table
         self._config = config
         self._on_change = on_change
+        #: topics that are being deleted
+        self.leaving: set[str] = set()
         self.system_topics = frozenset(self._create_system_topics())
         #: an opening of the store takes a topic that is neither in it nor has queues for one that
         #: RocketMQ has deleted, and its messages with it

@@ -158,6 +158,72 @@ def test_a_topic_made_again_does_not_wait_for_an_order_of_before(with_broker):
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_a_late_acknowledgement_does_not_count_for_a_topic_made_again(with_broker, clock, order):
+    async def scenario(broker, peer):
+        fields = {"queue_id": 0, "order": order, "invisible_ms": 5000}
+        await send_many(peer, 3, queues=1)
+        late = handed_out(await pop(peer, **fields))
+        await delete(peer)
+        await send_many(peer, 3, queues=1)
+        assert await acknowledged(peer, late) == {0}
+        # the time of day stands still
+        found = handed_out(await pop(peer, **fields))
+        assert len(found) == 3
+        assert await acknowledged(peer, late) == {0}
+        change = {**naming(*late[0]), "invisibleTime": 60_000}
+        assert (await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)).code == 0
+        clock.go_on(6000, broker)
+
+        async def again():
+            return len(handed_out(await pop(peer, **fields))) == 3
+
+        await until_async(again, "what was not acknowledged comes again")
+
+    async def acknowledged(peer, found):
+        return {(await acknowledge(peer, *each)).code for each in found}
+
+    with_broker(scenario)
+
+
+def test_an_order_of_before_does_not_survive_a_kill_behind_a_deletion(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        ordered = {"order": "true", "queue_id": 0}
+        assert len(handed_out(await pop(peer, **ordered))) == 3
+        broker.managers.pop_order.persist()
+        await delete(peer)
+        kept = json.loads((tmp_path / "store/config/consumerOrderInfo.json").read_text())
+        assert kept["table"] == {}
+
+    with_broker(scenario)
+
+
+def test_nothing_is_handed_out_of_a_topic_that_is_being_deleted(with_broker, monkeypatch):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        begun, go_on = threading.Event(), threading.Event()
+        real = broker.store.delete_topic
+
+        def slowly(topic):
+            begun.set()
+            assert go_on.wait(TIMEOUT_S)
+            return real(topic)
+
+        monkeypatch.setattr(broker.store, "delete_topic", slowly)
+        deleting = asyncio.ensure_future(delete(peer))
+        await until_async(begun.is_set, "the deletion has begun")
+        for order in ("false", "true"):
+            assert bodies(await pop(peer, queue_id=0, order=order)) == []
+        go_on.set()
+        await deleting
+        assert len(broker.managers.checkpoints) == 0
+        await send_many(peer, 3, queues=1)
+        assert bodies(await pop(peer, queue_id=0)) == [b"0", b"1", b"2"]
+
+    with_broker(scenario)
+
+
 def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
     async def scenario(broker, peer):
         await send_many(peer, 1, queues=1)
