@@ -30,6 +30,7 @@ from rmqcore.broker.pop import PopMessages
 from rmqcore.broker.pull import PullMessages
 from rmqcore.broker.query import QueryMessages
 from rmqcore.broker.rates import SAMPLE_S
+from rmqcore.broker.recall import RecallMessages
 from rmqcore.broker.registration import Registration
 from rmqcore.broker.replication import Replication
 from rmqcore.broker.reply import ReplyMessages
@@ -309,6 +310,7 @@ class Broker:
         )
         return (
             send,
+            RecallMessages(store, config, of.topics, of.timer, of.arrived),
             ReplyMessages(config, of.topics, of.producers, send.send),
             *self._reads(of),
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),

@@ -141,7 +141,6 @@ class SendMessages:
         )
         server.direct += (direct.answer,)
         server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
-        server.register(RequestCode.RECALL_MESSAGE, self.recall)
 
     # ---- requests 10, 310, 320: a message, with long or short names of fields; a batch
 
@@ -440,12 +439,6 @@ class SendMessages:
     def _note_stored(self, topic: str, queue_id: int, receipt: PutMessageResult, kind: str) -> None:
         self._traffic.add_stored(topic, kind, receipt.message_count, receipt.store_size)
         self._arrived(topic, queue_id)
-
-    # ---- request 370: a timer message is to be taken back
-
-    def recall(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """370: take a timer message back; RocketMQ refuses that, too, unless configured."""
-        return failure(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
 
     # ---- request 36: a message that a consumer gives back
 

@@ -92,6 +92,12 @@ class BrokerConfig:
     timer_wheel_enable: bool = setting(True, "timerWheelEnable", dynamic=True)
     #: seconds that a time of delivery may be away.
     timer_max_delay_sec: int = setting(3 * 86_400, "timerMaxDelaySec", least=1, dynamic=True)
+    #: whether senders may take timer messages back.
+    recall_message_enable: bool = setting(False, "recallMessageEnable", dynamic=True)
+    #: whether they may also while ``broker_permission`` lets nobody write.
+    allow_recall_when_broker_not_writeable: bool = setting(
+        True, "allowRecallWhenBrokerNotWriteable", dynamic=True
+    )
     #: whether consumers may filter by SQL92 expressions.
     enable_property_filter: bool = setting(False, "enablePropertyFilter", dynamic=True)
     #: whether replies are stored, besides being passed on.

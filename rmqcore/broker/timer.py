@@ -11,7 +11,6 @@ Differs: a message is delivered at its millisecond, not with its second; there i
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import logging
 import sys
@@ -23,6 +22,7 @@ from typing import Final, NamedTuple
 
 from rmqcore.broker.bodies import java_body
 from rmqcore.broker.passed_over import TIMER, PassedOver
+from rmqcore.broker.recall_handle import RecallHandle
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer_metrics import TimerMetrics
 from rmqcore.broker.topics import HALF_TOPIC, OP_HALF_TOPIC
@@ -50,6 +50,8 @@ _SECOND_MS: Final = 1000
 _REQUESTS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _SLOT: Final = "TIMER_OUT_MS"
 _RECALLS: Final = "TIMER_DEL_UNIQKEY"
+#: for so long what a marker names is not delivered; both are of one second
+_RECALLED_MS: Final = 2000
 _NUMBER_MAX: Final = 19
 #: what the file of progress can hold
 _LATEST_MS: Final = 2**63 - 1
@@ -104,8 +106,8 @@ class TimerMessages:
         self._read_offset = 0
         #: the last message that was to be read from the disk before it is delivered
         self._fetched = -1
-        #: what a recall marker has named, until its second is over
-        self._recalled: dict[str, int] = {}
+        #: topic and unique key of what a marker has recalled, until its second is over
+        self._recalled: dict[tuple[str, str], int] = {}
         self._stored: TimerProgress | None = None
         self._loaded = False
         #: held while progress is written: a write that `run` has begun may outlast it
@@ -155,16 +157,8 @@ class TimerMessages:
         slot_ms = _number_in(properties.get(_SLOT, ""))
         if message.topic != TIMER_TOPIC or not known or slot_ms is None:
             return None
-        handle = " ".join(
-            (
-                "v1",
-                properties["REAL_TOPIC"],
-                self._config().broker_name,
-                str(slot_ms + 1),
-                properties["UNIQ_KEY"],
-            )
-        )
-        return base64.urlsafe_b64encode(handle.encode()).decode()
+        place = properties["REAL_TOPIC"], self._config().broker_name
+        return str(RecallHandle(*place, slot_ms + 1, properties["UNIQ_KEY"]))
 
     # ---- what it says of itself
 
@@ -285,7 +279,7 @@ class TimerMessages:
             self._forget(heapq.heappop(self._heap))
         else:
             return False
-        for key in [key for key, slot_ms in self._recalled.items() if slot_ms < now_ms - 2000]:
+        for key in [k for k, at_ms in self._recalled.items() if at_ms + _RECALLED_MS < now_ms]:
             del self._recalled[key]
         return not more
 
@@ -300,6 +294,9 @@ class TimerMessages:
                 due_ms, place = _due(record), record.queue_offset
                 known = done is not None and place < done.read_offset
                 if done is None or not known or (due_ms, place) >= (done.due_ms, done.due_offset):
+                    self._remember(record, due_ms)
+                elif _RECALLS in record.properties and due_ms + _RECALLED_MS >= done.due_ms:
+                    # what it has named may not have come yet
                     self._remember(record, due_ms)
         return self._read_offset > offset
 
@@ -325,10 +322,12 @@ class TimerMessages:
             record = self._record(offset)
             if record is None:
                 raise MessageIllegalError("it is gone from the log")
+            topic = record.properties.get("REAL_TOPIC", "")
             if _RECALLS in record.properties:
-                self._recalled[record.properties[_RECALLS]] = now_ms
+                name = record.properties[_RECALLS].removeprefix(f"{topic}+")
+                self._recalled[topic, name] = now_ms
                 return
-            if (record.unique_key or "") in self._recalled:
+            if (topic, record.unique_key or "") in self._recalled:
                 return
             message = _delivered(record, now_ms)
             receipt = self._store.put_message(message)
@@ -349,7 +348,7 @@ class TimerMessages:
 
     async def _persist(self) -> None:
         """Keep what is reached, after what was delivered is on the disk."""
-        if self._recalled or not self._changed():
+        if not self._changed():
             return
         progress = self._progress()
         await asyncio.to_thread(self._keep, progress)
@@ -380,7 +379,7 @@ class TimerMessages:
         """
         with self._keeping:
             late = self._heap and self._heap[0].due_ms <= wall_clock_ms()
-            if self._loaded and self._changed() and not late and not self._recalled:
+            if self._loaded and self._changed() and not late:
                 self._store_progress(self._progress())
 
 
@@ -414,8 +413,13 @@ def _number_in(text: str) -> int | None:
 
 
 def _due(record: MessageExt) -> int:
-    """When a record of the timer topic is due: to the millisecond within its second."""
+    """When a record of the timer topic is due: to the millisecond within its second.
+
+    A marker comes before all that it may name.
+    """
     slot_ms = _number_in(record.properties.get(_SLOT, "")) or 0
+    if _RECALLS in record.properties:
+        return min(slot_ms, _LATEST_MS)
     asked_ms = None
     if any(name in record.properties for name in _REQUESTS):
         asked_ms = asked_time(record.properties, record.store_timestamp_ms)
