@@ -76,7 +76,7 @@ class RecallMessages:
         self._check(handle, topic)
         properties = {
             "TAGS": _TAG,
-            "TIMER_DEL_UNIQKEY": f"{topic}+{handle.unique_key}",
+            "TIMER_DEL_UNIQKEY": handle.unique_key,
             "UNIQ_KEY": handle.unique_key,
             "TIMER_DELIVER_MS": str(handle.due_ms),
             "BORN_TIMESTAMP": str(wall_clock_ms()),
