@@ -97,7 +97,11 @@ cdef bint asks(const char* name, Py_ssize_t size) noexcept nogil:
             or (size > 6 and memcmp(name, b"TIMER_", 6) == 0)
             or (size > 6 and memcmp(name, b"INNER_", 6) == 0)
         )
-    return is_name(name, size, b"DELAY") or is_name(name, size, b"POP_CK")
+    return (
+        is_name(name, size, b"DELAY")
+        or is_name(name, size, b"POP_CK")
+        or is_name(name, size, b"_SYS_MSG_PRIORITY_")
+    )
 
 
 cdef Properties look_over(const char* at, Py_ssize_t size) noexcept nogil:

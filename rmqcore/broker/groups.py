@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from rmqcore.broker.pop_scan import PRIORITY_FACTOR, is_percentage
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.table_file import TableFile
 from rmqcore.broker.topics import QUEUES_MAX
@@ -43,6 +44,19 @@ _NUMBERS: Final = frozenset(
     }
 )
 _INT32_MAX: Final = 2**31 - 1
+#: what RocketMQ lets one set of a group
+_ATTRIBUTES: Final = frozenset(
+    {
+        PRIORITY_FACTOR,
+        "lite.bind.topic",
+        "lite.sub.client.max.event.cnt",
+        "lite.sub.client.quota",
+        "lite.sub.model",
+        "lite.sub.reset.offset.exclusive",
+        "lite.sub.reset.offset.unsubscribe",
+        "lite.sub.wildcard",
+    }
+)
 
 
 def _check_field(name: str, value: object) -> None:
@@ -61,6 +75,35 @@ def _check_field(name: str, value: object) -> None:
         return
     remark = f"{name}={str(value)[:40]}: expected {rule}"
     raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def _altered(former: object, changes: object) -> dict[str, str]:
+    """Attributes of a group after changes: ``+name`` sets one, ``-name`` removes it.
+
+    Raises:
+        RequestRefusedError: a change is none; answers with code 29.
+
+    Source: AttributeUtil, alterCurrentAttributes.
+    """
+    attributes = dict(former) if isinstance(former, Mapping) else {}
+    if not isinstance(changes, Mapping):
+        raise _no_attribute("attributes", changes, "an object")
+    for name, value in changes.items():
+        sign, key = name[:1], name[1:]
+        if key not in _ATTRIBUTES or sign not in ("+", "-"):
+            raise _no_attribute(name, value, "+ or - and a name of RocketMQ's")
+        if sign == "-":
+            attributes.pop(key, None)
+        elif key == PRIORITY_FACTOR and not (isinstance(value, str) and is_percentage(value)):
+            raise _no_attribute(name, value, "a number from 0 to 100")
+        else:
+            attributes[key] = str(value)
+    return attributes
+
+
+def _no_attribute(name: str, value: object, rule: str) -> RequestRefusedError:
+    remark = f"{name[:40]}={str(value)[:40]}: expected {rule}"
+    return RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 class Groups:
@@ -149,6 +192,8 @@ class Groups:
         fields = {name: value for name, value in fields.items() if value is not None}
         for name, value in fields.items():
             _check_field(name, value)
+        former = (self.table.get(group) or {}).get("attributes")
+        fields["attributes"] = _altered(former, fields.get("attributes", {}))
         if len(group) > GROUP_NAME_MAX:
             remark = f"group name of {len(group)} characters: at most {GROUP_NAME_MAX} fit"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +31,7 @@ from rmqcore.broker.pop_receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop_request import PopRequest
+from rmqcore.broker.pop_scan import QueueScan
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
@@ -58,7 +58,6 @@ logger = logging.getLogger(__name__)
 _LATE_MS: Final = 500
 #: stretches that one request reads from the disk, each after the last was taken by others
 _FETCHES_MOST: Final = 8
-_RETRY_FIRST_PERCENT: Final = 20
 _NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
 _FOUND: Final = "FOUND"
 
@@ -256,15 +255,15 @@ class PopMessages:
             self._config().max_transfer_bytes_on_message_in_memory,
             cold=cold,
         )
-        retried = not wanted.ordered
-        chance = random.randrange(100)  # noqa: S311 - spreads load
-        retry_first = retried and chance < _RETRY_FIRST_PERCENT
-        if retry_first:
-            self._take_retries(wanted, found)
-        for queue_id in self._queues(wanted):
+        topic, group = self._topics.expect(wanted.topic), self._groups.expect(wanted.group)
+        scan = QueueScan.of(topic, group, self._config(), ordered=wanted.ordered)
+        if scan.retries_first:
+            self._take_retries(wanted, found, scan)
+        one = [wanted.queue_id] if wanted.queue_id >= 0 else None
+        for queue_id in one or scan.queues(topic.read_queue_nums):
             self._take(wanted, found, wanted.topic, queue_id, NORMAL)
-        if retried and not retry_first:
-            self._take_retries(wanted, found)
+        if not (wanted.ordered or scan.retries_first):
+            self._take_retries(wanted, found, scan)
         if not found.starts:
             if found.unseen:
                 key = (wanted.topic, wanted.group, wanted.queue_id)
@@ -287,17 +286,15 @@ class PopMessages:
         return answer
 
     def _queues(self, wanted: PopRequest) -> list[int]:
-        """The queues that a request asks for, from any of them downwards."""
+        """The queues that a request asks for."""
         if wanted.queue_id >= 0:
             return [wanted.queue_id]
-        count = self._topics.expect(wanted.topic).read_queue_nums
-        first = random.randrange(max(1, count))  # noqa: S311 - spreads load
-        return [(first - n) % count for n in range(count)]
+        return list(range(self._topics.expect(wanted.topic).read_queue_nums))
 
-    def _take_retries(self, wanted: PopRequest, found: _Popped) -> None:
+    def _take_retries(self, wanted: PopRequest, found: _Popped, scan: QueueScan) -> None:
         topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
         if topic is not None and topic.topic_name != wanted.topic:
-            for queue_id in range(topic.read_queue_nums):
+            for queue_id in scan.queues(topic.read_queue_nums):
                 self._take(wanted, found, topic.topic_name, queue_id, RETRY)
 
     def _take(

@@ -11,6 +11,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from rmqcore.broker.offsets import Offsets
@@ -32,6 +33,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
@@ -294,22 +296,41 @@ class PopAcks:
 
     def _again(self, stored: MessageExt, checkpoint: Checkpoint) -> Message:
         """What is stored for a message that nobody acknowledged."""
-        group, name = checkpoint.group, retry_topic_of(checkpoint.group, checkpoint.topic)
-        if self._topics.get(name) is None:
-            self._topics.for_group(name)
-            self._store.consumer_offsets.commit(name, group, 0, 0)
+        group = checkpoint.group
+        topic = self._retry_topic(group, checkpoint.topic)
+        separate = self._config().use_separate_retry_queue
+        own = separate and stored.queue_id < topic.write_queue_nums
         properties = {k: v for k, v in stored.properties.items() if k not in _DROPPED}
         properties["ORIGIN_GROUP"] = group
         properties.setdefault("1ST_POP_TIME", str(checkpoint.pop_time_ms))
         return copy_to(
-            name,
-            0,
+            topic.topic_name,
+            stored.queue_id if own else 0,
             stored,
             properties,
             born_host=self._config().address,
             reconsume_times=stored.reconsume_times + (not checkpoint.suspended),
             wait_store_msg_ok=False,
         )
+
+    def _retry_topic(self, group: str, of: str) -> TopicConfig:
+        """Where the messages of a topic come again, with a queue, or one for each of the topic's.
+
+        Source: PopReviveService, createRetryTopicIfNeeded.
+        """
+        name, source = retry_topic_of(group, of), self._topics.get(of)
+        count = 1
+        if self._config().use_separate_retry_queue and source is not None:
+            count = max(1, source.write_queue_nums)
+        former = self._topics.get(name)
+        had = former.write_queue_nums if former is not None else 0
+        topic = self._topics.for_group(name, count)
+        if 0 < had < count:
+            topic = replace(topic, read_queue_nums=count, write_queue_nums=count)
+            self._topics.put(topic)
+        for queue_id in range(had, count):
+            self._store.consumer_offsets.commit(name, group, queue_id, 0)
+        return topic
 
 
 def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int], int]:

@@ -19,10 +19,11 @@ from rmqcore.broker._direct_sends import DirectSends
 from rmqcore.broker._send_request import SendRequest
 from rmqcore.broker.client_requests import QueueLocks
 from rmqcore.broker.groups import Groups
+from rmqcore.broker.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import HALF_TOPIC, Topics
-from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, TRANSACTION, Traffic
+from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, Traffic
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TOPIC_NAME_MAX, TopicConfig
 from rmqcore.files.timer_check import TIMER_TOPIC
@@ -175,6 +176,8 @@ class SendMessages:
         if wanted.batch or wanted.plain:
             return self._send_as_it_is(connection, request, wanted, topic, queue_id)
         message = self._message(connection, request, wanted, topic, queue_id)
+        if PRIORITY_PROPERTY in (message.properties or {}):
+            queue_id = message.queue_id
         if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
             message = self._half(message)
         elif self._timer is not None and not _asks_for_level(message):
@@ -348,6 +351,11 @@ class SendMessages:
         properties, name = decode_properties(text), wanted.topic
         properties.pop("POP_CK", None)
         properties.setdefault("UNIQ_KEY", secrets.token_hex(16).upper())
+        own_queue = queue_by_priority(properties, topic.write_queue_nums)
+        if own_queue is None:
+            properties.pop(PRIORITY_PROPERTY, None)
+        else:
+            queue_id = own_queue
         if name.startswith(RETRY_PREFIX) and self._is_dead(request, wanted):
             name, queue_id = DEAD_LETTER_PREFIX + name.removeprefix(RETRY_PREFIX), 0
             self._topics.for_group(name)
@@ -408,6 +416,8 @@ class SendMessages:
         kind = TRANSACTION if message.topic == HALF_TOPIC else NORMAL
         if message.topic == TIMER_TOPIC or (message.properties or {}).get("DELAY", "0") != "0":
             kind = DELAY
+        elif PRIORITY_PROPERTY in (message.properties or {}):
+            kind = PRIORITY
         answer = self._answer(receipt, message.topic, queue_id, _unique_key(message), kind)
         handle = self._timer.recall_handle(message) if self._timer is not None else None
         if receipt.ok and handle is not None:

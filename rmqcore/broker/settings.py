@@ -98,6 +98,18 @@ class BrokerConfig:
     allow_recall_when_broker_not_writeable: bool = setting(
         True, "allowRecallWhenBrokerNotWriteable", dynamic=True
     )
+    #: percent of the pops that look first at what comes again.
+    pop_from_retry_probability: int = setting(
+        20, "popFromRetryProbability", least=0, most=100, dynamic=True
+    )
+    #: the same for pops that go by priority.
+    pop_from_retry_probability_for_priority: int = setting(
+        0, "popFromRetryProbabilityForPriority", least=0, most=100, dynamic=True
+    )
+    #: whether messages of the highest number come first, else those of 0.
+    priority_order_asc: bool = setting(True, "priorityOrderAsc", dynamic=True)
+    #: whether what comes again of a queue has a queue of its own.
+    use_separate_retry_queue: bool = setting(False, "useSeparateRetryQueue", dynamic=True)
     #: whether consumers may filter by SQL92 expressions.
     enable_property_filter: bool = setting(False, "enablePropertyFilter", dynamic=True)
     #: whether replies are stored, besides being passed on.

@@ -9,7 +9,8 @@ NORMAL: Final = "normal"
 FIFO: Final = "fifo"
 DELAY: Final = "delay"
 TRANSACTION: Final = "transaction"
-KINDS: Final = (NORMAL, FIFO, DELAY, TRANSACTION)
+PRIORITY: Final = "priority"
+KINDS: Final = (NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY)
 
 #: upper bounds of the buckets of message sizes, bytes; above the last there is one more
 SIZE_BOUNDS: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
