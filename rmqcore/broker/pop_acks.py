@@ -211,7 +211,7 @@ class PopAcks:
         group = request.text("consumerGroup")
         invisible_ms = invisible_time_of(request)
         key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
-        pop_time_ms = wall_clock_ms()
+        pop_time_ms = self._checkpoints.pop_time_ms(topic)
         known = self._checkpoints.find(key)
         if receipt.revive_queue == ORDERED:
             visible_ms, pop_time_ms = pop_time_ms + invisible_ms, receipt.pop_time_ms
