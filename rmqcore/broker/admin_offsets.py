@@ -70,7 +70,7 @@ class AdminOffsets:
         """222: let a group go on at the offsets of a time; its next pulls are told so."""
         topic = self._topics.expect(request.text("topic"))
         group = request.text("group")
-        self._groups.expect(group)
+        self._groups.expect_for_client(group)
         timestamp_ms = request.number("timestamp", -1)
         only, given = request.number("queueId", -1, bits=32), request.number("offset", -1)
         queues = range(topic.read_queue_nums) if only < 0 else [only]
@@ -151,7 +151,7 @@ class AdminOffsets:
         """314: let a group begin where another one is."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         given = request.text("topic", "")
-        self._groups.expect(target)
+        self._groups.expect_for_client(target)
         table = self._store.consumer_offsets
         for topic in sorted(t for t, g in table.pairs() if g == source and given in ("", t)):
             for queue_id, offset in table.queues(topic, source).items():

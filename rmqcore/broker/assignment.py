@@ -94,7 +94,7 @@ class Assignment:
             remark = "retry topic is not allowed to set mode"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         self._topics.expect(topic)
-        self._groups.expect(group)
+        self._groups.expect_for_client(group)
         if mode not in (PULL, POP) or type(share) is not int:
             remark = "mode is PULL or POP, popShareQueueNum a number"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

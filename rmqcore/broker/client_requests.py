@@ -26,6 +26,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.permissions import account_of
 
 _LOCKED_FOR_S: Final = 60.0
 
@@ -57,11 +58,15 @@ class ClientRequests:
             request.version,
             time.monotonic(),
             wall_clock_ms(),
+            account_of(connection),
         )
+        if self._producers.is_of_another(client):
+            return failure(ResponseCode.NO_PERMISSION, "the clientID is another account's client's")
         for entry in objects_in(body, "consumerDataSet"):
             self._take_consumer(client, entry)
         for entry in objects_in(body, "producerDataSet"):
-            self._producers.register(str(entry.get("groupName", "")), client)
+            if group := str(entry.get("groupName", "")):
+                self._producers.register(group, client)
         return success()
 
     def _take_consumer(self, client: Client, entry: Mapping[str, Any]) -> None:

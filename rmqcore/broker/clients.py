@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore.broker.subscription import Subscription
-from rmqcore.remoting import Connection, LanguageCode
+from rmqcore.remoting import Account, Connection, LanguageCode
+from rmqcore.remoting.permissions import may_end_transaction
 
 #: a client that sent no heart-beat for so long is gone
 EXPIRED_AFTER_S: Final = 120.0
@@ -29,6 +30,8 @@ class Client:
     seen_at_s: float
     #: the same by the wall clock, milliseconds.
     seen_ms: int
+    #: whose heart-beat it was; None where everybody is served.
+    account: Account | None = None
 
     def to_java(self) -> dict[str, object]:
         """The fields of RocketMQ's ``Connection``."""
@@ -144,6 +147,14 @@ class Producers:
         """Take one group of a heart-beat in."""
         self.groups.setdefault(group, {})[client.connection] = client
 
+    def is_of_another(self, client: Client) -> bool:
+        """Tell whether another account's client, which is connected, has the same id.
+
+        Replies go by the id alone, so whoever could take it would be given them.
+        """
+        holder = self._by_client_id(client.client_id)
+        return holder is not None and holder.account != client.account
+
     def unregister(self, group: str, connection: Connection) -> None:
         """Let one client of a group go."""
         clients = self.groups.get(group, {})
@@ -156,9 +167,16 @@ class Producers:
         for group in [name for name, clients in self.groups.items() if connection in clients]:
             self.unregister(group, connection)
 
-    def any_of(self, group: str) -> Connection | None:
-        """A connection of a group, one after the other; None when none is there."""
-        clients = [each for each in self.groups.get(group, {}) if not each.closed]
+    def any_of(self, group: str, topic: str) -> Connection | None:
+        """A connection of a group, one after the other, that may be told a message of a topic.
+
+        None when none is there. With accounts it is one whose account may end the transaction.
+        """
+        clients = [
+            connection
+            for connection, client in self.groups.get(group, {}).items()
+            if not connection.closed and may_end_transaction(client.account, group, topic)
+        ]
         if not clients:
             return None
         self._turn += 1
@@ -166,10 +184,14 @@ class Producers:
 
     def by_client_id(self, client_id: str) -> Connection | None:
         """The connection of one client, None when it is not there."""
+        client = self._by_client_id(client_id)
+        return None if client is None else client.connection
+
+    def _by_client_id(self, client_id: str) -> Client | None:
         for clients in self.groups.values():
             for client in clients.values():
                 if client.client_id == client_id and not client.connection.closed:
-                    return client.connection
+                    return client
         return None
 
 

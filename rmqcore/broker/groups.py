@@ -14,6 +14,9 @@ from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 GROUP_NAME_MAX: Final = 120
+#: the broker's own: what is decided of transactions, and what POP has open
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -22,7 +25,7 @@ _SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
 _SWITCHES: Final = frozenset(
@@ -159,6 +162,17 @@ class Groups:
             )
             raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return found
+
+    def expect_for_client(self, group: str) -> Mapping[str, Any]:
+        """As `expect`, for who consumes in it.
+
+        Raises:
+            RequestRefusedError: there is none, code 26; it is the broker's own, code 16.
+        """
+        if group in (TRANSACTION_GROUP, REVIVE_GROUP):
+            remark = f"the consumer group[{group}] is the broker's own"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        return self.expect(group)
 
     def expect_readable(self, group: str, topic: str) -> None:
         """Refuse to let a group read a topic that is forbidden to it.

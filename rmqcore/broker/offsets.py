@@ -96,7 +96,7 @@ class Offsets:
         """15: a group has consumed a queue up to an offset."""
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
-        self._groups.expect(group)
+        self._groups.expect_for_client(group)
         self._topics.expect(topic)
         if (group, topic, queue_id) in self.resets:
             return success(remark="Offset has been previously reset")

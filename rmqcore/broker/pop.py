@@ -226,7 +226,7 @@ class PopMessages:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-        group = self._groups.expect(wanted.group)
+        group = self._groups.expect_for_client(wanted.group)
         if not group.get("consumeEnable", True):
             remark = f"subscription group no permission, {wanted.group}"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)

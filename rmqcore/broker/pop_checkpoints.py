@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqcore.broker.passed_over import REVIVE, PassedOver
+from rmqcore.broker.groups import REVIVE_GROUP
 from rmqcore.broker.pop_receipts import (
     REVIVE_QUEUES,
     Checkpoint,
@@ -28,7 +29,6 @@ from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
 
-GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")
 _BATCH: Final = 256
@@ -70,7 +70,7 @@ class Checkpoints:
             StoreError: they cannot be read.
         """
         for queue_id in range(REVIVE_QUEUES):
-            done = self._store.consumer_offsets.get(self.topic, GROUP, queue_id)
+            done = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
 
@@ -196,6 +196,6 @@ class Checkpoints:
         for queue_id, places in enumerate(self._places):
             most = self._store.max_queue_offset(self.topic, queue_id)
             done = next(iter(places), most) - 1
-            former = self._store.consumer_offsets.get(self.topic, GROUP, queue_id)
+            former = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)
             if done >= 0 and done != former:
-                self._store.consumer_offsets.commit(self.topic, GROUP, queue_id, done)
+                self._store.consumer_offsets.commit(self.topic, REVIVE_GROUP, queue_id, done)

@@ -290,7 +290,7 @@ class PullMessages:
             raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, remark)
         if not config.broker_permission & PERM_READ:
             raise _forbidden(f"the broker[{config.broker_ip1}] pulling message is forbidden", 1)
-        group = self._groups.expect(wanted.group)
+        group = self._groups.expect_for_client(wanted.group)
         if not group.get("consumeEnable", True):
             raise _forbidden(f"subscription group no permission, {wanted.group}", 2)
         topic = self._topics.expect(wanted.topic)
@@ -400,7 +400,7 @@ class PullMessages:
         """
         if answer.code != ResponseCode.SUCCESS:
             return
-        group = self._groups.expect(wanted.group)
+        group = self._groups.expect_for_client(wanted.group)
         last = int(answer.ext_fields["nextBeginOffset"]) - 1
         unit = self._store.read_units(wanted.topic, wanted.queue_id, max(0, last), 1)
         if not unit:

@@ -380,7 +380,7 @@ class SendMessages:
     def _is_dead(self, request: RemotingCommand, wanted: SendRequest) -> bool:
         """Tell whether a message that a consumer sends again has been tried often enough."""
         name = wanted.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.expect(name)
+        group = self._groups.expect_for_client(name)
         most = int(group.get("retryMaxTimes", 16))
         if request.version >= _KNOWS_RECONSUME_MAX and wanted.max_reconsume_times is not None:
             most = wanted.max_reconsume_times
@@ -455,7 +455,7 @@ class SendMessages:
     async def send_back(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Store a message for its group once more, later, or as a dead letter."""
         group_name = request.text("group")
-        group = self._groups.expect(group_name)
+        group = self._groups.expect_for_client(group_name)
         if not self._config().broker_permission & PERM_WRITE:
             remark = f"the broker[{self._config().broker_ip1}] sending message is forbidden"
             return failure(ResponseCode.NO_PERMISSION, remark)
@@ -486,7 +486,7 @@ class SendMessages:
             found = self._store.message_at(phy_offset)
         except CorruptStoreError:
             found = None
-        if found is None:
+        if found is None or self._topics.is_own(found.topic):
             remark = f"look message by offset failed, {phy_offset}"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
         return found

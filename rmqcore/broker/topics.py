@@ -91,6 +91,12 @@ class Topics:
         """Tell whether the broker itself owns a topic."""
         return topic in self.system_topics or topic.startswith(_SYSTEM_PREFIX)
 
+    def is_own(self, topic: str) -> bool:
+        """Tell whether the broker believes what a topic holds, so that nobody else may write it."""
+        if topic == self._config().msg_trace_topic_name:
+            return False
+        return topic in _NOT_FOR_CLIENTS or topic.startswith(_SYSTEM_PREFIX)
+
     def put(self, topic: TopicConfig) -> None:
         """Create or replace a topic.
 
@@ -113,8 +119,11 @@ class Topics:
 
         Raises:
             RequestRefusedError: with code 16 a topic of the broker's own, with 29 no topic's name.
+
+        Source: TopicValidator, isNotAllowedSendTopic; that names six topics, and none of
+        ``rmq_sys_``.
         """
-        if topic in _NOT_FOR_CLIENTS:
+        if self.is_own(topic):
             remark = f"Sending message to topic[{topic}] is forbidden."
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         wrong = _name_error(topic)

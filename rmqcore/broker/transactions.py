@@ -20,6 +20,7 @@ from typing import Final
 from rmqcore._codec import encode_record
 from rmqcore.broker.clients import Producers
 from rmqcore.broker.passed_over import TRANSACTION, PassedOver
+from rmqcore.broker.groups import TRANSACTION_GROUP
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
 from rmqcore.clock import wall_clock_ms
@@ -40,7 +41,6 @@ from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)
 
-GROUP: Final = "CID_RMQ_SYS_TRANS"
 _BATCH: Final = 128
 _HOUR_MS: Final = 3_600_000
 #: what has more digits is no number of seconds, and no offset
@@ -247,13 +247,13 @@ class Transactions:
         return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, _BATCH)
 
     def _offset(self, topic: str) -> int:
-        stored = self._store.consumer_offsets.get(topic, GROUP, 0)
+        stored = self._store.consumer_offsets.get(topic, TRANSACTION_GROUP, 0)
         return max(self._store.min_queue_offset(topic, 0), stored or 0)
 
     def _advance(self, half_offset: int, known: _Round) -> None:
         """Let the next round begin where something is undecided."""
         offsets = self._store.consumer_offsets
-        offsets.commit(HALF_TOPIC, GROUP, 0, half_offset)
+        offsets.commit(HALF_TOPIC, TRANSACTION_GROUP, 0, half_offset)
         self._ended = {each for each in self._ended if each >= half_offset}
         self._checks = {o: count for o, count in self._checks.items() if o >= half_offset}
         note_offset = self._offset(OP_HALF_TOPIC)
@@ -261,7 +261,7 @@ class Transactions:
             if any(each >= half_offset for each in named):
                 break
             note_offset = offset + 1
-        offsets.commit(OP_HALF_TOPIC, GROUP, 0, note_offset)
+        offsets.commit(OP_HALF_TOPIC, TRANSACTION_GROUP, 0, note_offset)
 
     async def _ask_or_give_up(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
         """As `_ask`; what cannot be asked for is kept for an operator, or else passed over."""
@@ -285,7 +285,8 @@ class Transactions:
             return True, False
         if 0 <= age_ms <= _immunity_ms(half, config):
             return False, False
-        producer = self._producers.any_of(half.properties.get("PGROUP", ""))
+        group, (topic, _) = half.properties.get("PGROUP", ""), _real_place(half)
+        producer = self._producers.any_of(group, topic)
         if producer is None:
             return False, False
         try:

@@ -53,5 +53,5 @@ def access(access_key: str | None, secret_key: str | None, tls: bool) -> Access:
         raise typer.BadParameter("--access-key and --secret-key belong together")
     signer = None
     if access_key is not None and secret_key is not None:
-        signer = AclSigner(access_key, secret_key)
+        signer = AclSigner(access_key, secret_key, strict=True)
     return Access(signer, ssl.create_default_context() if tls else None)

@@ -1,6 +1,7 @@
 """Accounts: who may send requests, and what each may do; read from one file.
 
-The file is JSON under the names of RocketMQ's `plain_acl.yml`, so it is that file as well:
+The file is JSON under the names of RocketMQ's `plain_acl.yml`, so it is that file as well; only
+`strictSignature` is not of RocketMQ:
 
     {"accounts": [{"accessKey": "orders", "secretKey": "...", "whiteRemoteAddress": "10.0.0.0/8",
                    "admin": false, "defaultTopicPerm": "DENY", "defaultGroupPerm": "SUB",
@@ -9,8 +10,10 @@ The file is JSON under the names of RocketMQ's `plain_acl.yml`, so it is that fi
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -51,6 +54,7 @@ _KNOWN = frozenset(
         "defaultGroupPerm",
         "topicPerms",
         "groupPerms",
+        "strictSignature",
     }
 )
 
@@ -66,6 +70,7 @@ class Account:
         networks: where its requests may come from; empty is anywhere.
         default_topic, default_group: its permission for what is not named.
         topics, groups: its permissions by name.
+        strict: whether its requests need the strict signature as well, see `AclSigner`.
     """
 
     access_key: str
@@ -76,11 +81,22 @@ class Account:
     default_group: Permission = Permission.DENY
     topics: Mapping[str, Permission] = field(default_factory=dict)
     groups: Mapping[str, Permission] = field(default_factory=dict)
+    strict: bool = False
 
     @property
     def signer(self) -> AclSigner:
         """Signs requests in this account's name."""
-        return AclSigner(self.access_key, self.secret_key)
+        return AclSigner(self.access_key, self.secret_key, strict=self.strict)
+
+    @property
+    def on_topics(self) -> Permission:
+        """What it may do with one topic or another."""
+        return functools.reduce(operator.or_, self.topics.values(), self.default_topic)
+
+    @property
+    def on_groups(self) -> Permission:
+        """What it may do with one group or another."""
+        return functools.reduce(operator.or_, self.groups.values(), self.default_group)
 
     def may_come_from(self, remote_address: str) -> bool:
         """Tell whether its requests may come from an address, `host:port`."""
@@ -141,19 +157,24 @@ def _read_account(entry: Any, source: str) -> Account:
     for name in entry:
         if name not in _KNOWN:
             raise ConfigError(name, "", f"one of {', '.join(sorted(_KNOWN))}", source)
-    admin = entry.get("admin", False)
-    if type(admin) is not bool:
-        raise ConfigError("admin", admin, "true or false", source)
     return Account(
         _read_key(entry, "accessKey", source),
         _read_key(entry, "secretKey", source),
-        admin,
+        _read_switch(entry, "admin", source),
         _read_networks(entry.get("whiteRemoteAddress"), source),
         _read_permission("defaultTopicPerm", entry.get("defaultTopicPerm", "DENY"), source),
         _read_permission("defaultGroupPerm", entry.get("defaultGroupPerm", "DENY"), source),
         _read_permissions(entry, "topicPerms", source),
         _read_permissions(entry, "groupPerms", source),
+        _read_switch(entry, "strictSignature", source),
     )
+
+
+def _read_switch(entry: Mapping[str, Any], name: str, source: str) -> bool:
+    value = entry.get(name, False)
+    if type(value) is not bool:
+        raise ConfigError(name, value, "true or false", source)
+    return value
 
 
 def _read_key(entry: Mapping[str, Any], name: str, source: str) -> str:

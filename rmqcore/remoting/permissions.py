@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rmqcore.remoting.accounts import Account, Permission
-from rmqcore.remoting.acl import ACCESS_KEY, signature_is_right
+from rmqcore.remoting.acl import ACCESS_KEY, signature_is_right, strict_signature_is_right
 from rmqcore.remoting.codes import RequestCode, ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.connection import Connection
@@ -28,6 +28,8 @@ _RETRY_PREFIX = "%RETRY%"
 _GROUP_PREFIXES = (_RETRY_PREFIX, "%DLQ%")
 #: topics in which the broker keeps what was sent to others; a default does not open them
 _SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_")
+#: properties of a message whose transaction is open, and of one that goes to light queues, too
+_HALF, _LIGHT = "TRAN_MSG", "INNER_MULTI_DISPATCH"
 _UNSIGNED = "no permission: the request needs the AccessKey and the Signature of an account"
 _NOT_ALLOWED = "no permission: the request is for administrators"
 
@@ -58,8 +60,35 @@ class Need:
         return f"{self.permission.name} on the {kind} {name[:255]}"
 
 
+@dataclass(frozen=True, slots=True)
+class AnyNeed:
+    """A permission for one group or another, or for one topic as well.
+
+    Asked for before a body is looked into: who may do nothing of all that it could say costs
+    nothing but its signature.
+    """
+
+    permission: Permission
+    topics_too: bool = False
+
+    def is_met_by(self, account: Account) -> bool:
+        """Tell whether an account has it."""
+        granted = account.on_groups | (account.on_topics if self.topics_too else Permission.DENY)
+        return bool(granted & self.permission)
+
+    def __str__(self) -> str:
+        if self.topics_too:
+            return "a permission for a topic or a group"
+        return f"{self.permission.name} on a group"
+
+
 #: What a request needs; None: to be an administrator.
-Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[Need]] | None
+Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[Need | AnyNeed]] | None
+
+_SOME_GROUP = AnyNeed(SUB)
+_SOMETHING = AnyNeed(PUB | SUB, topics_too=True)
+#: where a connection keeps the account of the request that passed last
+_ACCOUNT = "account"
 
 
 class AccessGate:
@@ -76,12 +105,15 @@ class AccessGate:
         self._decoy = secrets.token_hex(16)
 
     def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        """Return the refusal of a request; None lets it pass."""
+        """Return the refusal of a request; None lets it pass, and notes whose it is."""
         account = self._accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
         # an unknown account takes as long to be refused as a wrong signature
         right = signature_is_right(request, account.secret_key if account else self._decoy)
         if account is None or not right or not account.may_come_from(connection.remote_address):
             return _refusal(_UNSIGNED)
+        if account.strict and not strict_signature_is_right(request, account.secret_key):
+            return _refusal(_UNSIGNED)
+        connection.attributes[_ACCOUNT] = account
         if request.code not in RULES:
             return _refusal(_NOT_ALLOWED)
         if account.admin:
@@ -93,6 +125,29 @@ class AccessGate:
             if not need.is_met_by(account):
                 return _refusal(f"no permission: {need} is needed")
         return None
+
+
+def account_of(connection: Connection) -> Account | None:
+    """Whose request a processor has been given; None where everybody is served."""
+    account: Account | None = connection.attributes.get(_ACCOUNT)
+    return account
+
+
+def may_end_transaction(account: Account | None, group: str, topic: str) -> bool:
+    """Tell whether an account may end a producer group's transactions, and be asked for them.
+
+    Who is asked is shown the message.
+
+    Args:
+        account: None where everybody is served.
+        group: the producers'.
+        topic: where the message goes when it is committed.
+    """
+    if account is None or account.admin:
+        return True
+    if not group or not topic:
+        return False
+    return all(need.is_met_by(account) for need in _of_transaction(group, topic))
 
 
 def _refusal(remark: str) -> RemotingCommand:
@@ -143,6 +198,21 @@ def _publish(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
     given = [request.ext_fields[name] for name in ("topic", "b") if name in request.ext_fields]
     for topic in given or [request.text("topic")]:
         yield from _of_topic(_named(topic), PUB)
+    for text in (request.ext_fields.get(name, "") for name in ("properties", "i")):
+        if _HALF in text:
+            for group in _values(text, "PGROUP"):
+                yield Need(PUB, group=_named(group))
+        if _LIGHT in text:
+            for names in _values(text, _LIGHT):
+                yield from (Need(PUB, topic=_named(name)) for name in names.split(","))
+
+
+def _values(properties: str, name: str) -> Iterator[str]:
+    """The values of one property: ``name U+0001 value U+0002``, again and again."""
+    begin = name + "\x01"
+    for each in properties.split("\x02"):
+        if each.startswith(begin):
+            yield each.removeprefix(begin)
 
 
 def _read_topic(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
@@ -179,15 +249,23 @@ def _send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
 
 
 def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+    group = _named(request.text("producerGroup"))
+    yield Need(PUB, group=group)
     topic = topic_at(request.number("commitLogOffset"))
     if topic is not None:
-        yield from _of_topic(topic, PUB)
+        yield from _of_transaction(group, topic)
+
+
+def _of_transaction(group: str, topic: str) -> Iterator[Need]:
+    yield Need(PUB, group=group)
+    yield from _of_topic(topic, PUB)
 
 
 # ---- those that have their names in the body
 
 
-def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+    yield _SOMETHING
     for entry in objects_in(read_object(request), "consumerDataSet"):
         group = _named(entry.get("groupName"))
         yield Need(SUB, group=group)
@@ -195,21 +273,24 @@ def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
             yield from _of_topic(_named(wanted.get("topic")), SUB, group)
 
 
-def _lock(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _lock(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+    yield _SOME_GROUP
     body = read_object(request)
     yield Need(SUB, group=_named(body.get("consumerGroup")))
     for queue in objects_in(body, "mqSet"):
         yield from _of_topic(_named(queue.get("topic")), SUB)
 
 
-def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+    yield _SOME_GROUP
     body = read_object(request)
     group = _named(body.get("consumerGroup"))
     yield Need(SUB, group=group)
     yield from _of_topic(_named(body.get("topic")), SUB, group)
 
 
-def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+    yield _SOME_GROUP
     body = read_object(request)
     group, wanted = _named(body.get("group")), body.get("subscriptionData")
     yield Need(SUB, group=group)
@@ -217,7 +298,8 @@ def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
         yield from _of_topic(_named(wanted.get("topic")), SUB, group)
 
 
-def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+    yield _SOME_GROUP
     for ack in objects_in(read_object(request), "acks"):
         group = _named(ack.get("c"))
         yield Need(SUB, group=group)

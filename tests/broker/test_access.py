@@ -4,13 +4,15 @@ import asyncio
 
 import pytest
 from broker.conftest import SMALL, Peer, records
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
+from rmqcore.clock import wall_clock_ms
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
     AccessGate,
     Account,
+    AclSigner,
     Permission,
     RemotingClient,
     RequestCode,
@@ -29,6 +31,8 @@ ACCOUNTS = {
         Account("producer", "secret-1", topics={"A": PUB}),
         Account("consumer", "secret-2", topics={"A": SUB}, groups={"CG": SUB}),
         Account("everything", "secret-3", default_topic=PUB | SUB, default_group=SUB),
+        Account("ledger", "secret-4", topics={"A": PUB}, groups={"PG": PUB}),
+        Account("without", "secret-5"),
     )
 }
 
@@ -187,6 +191,214 @@ def test_a_heart_beat_needs_the_groups_and_topics_in_its_body(guarded):
         assert await code_of("Other", "A") == 16
         assert await code_of("", "A") == ResponseCode.SYSTEM_ERROR
         assert await code_of("CG", "%RETRY%") == ResponseCode.SYSTEM_ERROR
+
+    guarded(scenario)
+
+
+OWN_TOPICS = (
+    "rmq_sys_wheel_timer",
+    "rmq_sys_REVIVE_LOG_DefaultCluster",
+    "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
+    "rmq_sys_anything",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SCHEDULE_TOPIC_XXXX",
+    "OFFSET_MOVED_EVENT",
+    "SELF_TEST_TOPIC",
+)
+SENDS = (
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+)
+
+
+async def answers_of_own_topics(peer):
+    """The codes that a peer gets who tries to write to each topic of the broker's own."""
+    answers = []
+    for topic in OWN_TOPICS:
+        more = {"REAL_TOPIC": "A", "REAL_QID": "0", "TIMER_OUT_MS": "1", "UNIQ_KEY": "k"}
+        codes = [
+            (await peer.send(topic, b"x", code=code, properties=properties)).code
+            for code in SENDS
+            for properties in (more, {"TRAN_MSG": "true", "PGROUP": "PG"}, {"DELAY": "1"})
+        ]
+        long_names = {"producerGroup": "PG", "topic": topic, "queueId": 0, "sysFlag": 0}
+        long_names |= {"bornTimestamp": 1, "flag": 0, "properties": ""}
+        codes.append((await peer.ask(RequestCode.SEND_MESSAGE, long_names, b"x")).code)
+        codes.append((await peer.ask(RequestCode.SEND_REPLY_MESSAGE, long_names, b"x")).code)
+        wanted = {"topic": topic, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        codes.append((await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted)).code)
+        answers.append((topic, set(codes)))
+    return answers
+
+
+def test_nobody_writes_to_the_topics_that_the_broker_believes(guarded, with_broker):
+    # who may make topics is told that this one is the broker's
+    refusals = {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
+
+    async def as_account(peers):
+        for name in ("everything", "operator"):
+            for topic, codes in await answers_of_own_topics(peers[name]):
+                assert codes <= refusals, topic
+
+    async def without_accounts(broker, peer):
+        before = broker.store.max_phy_offset
+        for topic, codes in await answers_of_own_topics(peer):
+            assert codes <= refusals, topic
+        assert broker.store.max_phy_offset == before
+        for topic in ("RMQ_SYS_TRACE_TOPIC", "BenchmarkTest", "TBW102"):
+            assert (await peer.send(topic, b"x")).code == 0
+
+    guarded(as_account)
+    with_broker(without_accounts, traceTopicEnable=True)
+
+
+def test_a_trace_topic_of_the_operators_choice_takes_traces(with_broker):
+    async def scenario(_, peer):
+        assert (await peer.send("rmq_sys_traces", b"x")).code == 0
+        assert (await peer.send("rmq_sys_others", b"x")).code == 16
+
+    with_broker(scenario, traceTopicEnable=True, msgTraceTopicName="rmq_sys_traces")
+
+
+def test_what_the_broker_keeps_in_its_own_topics_is_not_sent_back_to_a_group(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "PG"})
+        await peer.send("T", b"later", properties={"DELAY": "18"})
+        for offset in [message.phy_offset for message in broker.store.messages()]:
+            back = {"group": "CG", "offset": offset, "delayLevel": 1}
+            assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 1
+
+    with_broker(scenario)
+
+
+def test_no_client_moves_the_brokers_own_offsets(with_broker):
+    async def scenario(broker, peer):
+        own = (
+            ("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC"),
+            ("CID_RMQ_SYS_REVIVE_GROUP", "rmq_sys_REVIVE_LOG_DefaultCluster"),
+        )
+        for group, topic in own:
+            before = broker.store.consumer_offsets.get(topic, group, 0)
+            place = {"consumerGroup": group, "topic": topic, "queueId": 0}
+            moved = {**place, "commitOffset": 99}
+            assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, moved)).code == 16
+            assert (await peer.pull(topic, group=group, sysFlag=5, commitOffset=99)).code == 16
+            popped = {**place, "maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0}
+            popped |= {"bornTime": 0, "initMode": 0}
+            assert (await peer.ask(RequestCode.POP_MESSAGE, popped)).code == 16
+            assert broker.store.consumer_offsets.get(topic, group, 0) == before
+        told = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": own[0][0]})
+        assert told.code == 0
+
+    with_broker(scenario)
+
+
+def producer_beat(client_id, group="PG"):
+    return f'{{"clientID":"{client_id}","producerDataSet":[{{"groupName":"{group}"}}]}}'.encode()
+
+
+def test_only_who_may_end_a_transaction_is_asked_for_it_and_ends_it(guarded):
+    half = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "k"}
+
+    async def scenario(peers):
+        asked = []
+        names = ("producer", "everything", "ledger")
+        for name in names:
+            peers[name].client.register(
+                RequestCode.CHECK_TRANSACTION_STATE,
+                lambda _, request, name=name: asked.append((name, bytes(request.body))),
+            )
+            beat = producer_beat(name)
+            assert (await peers[name].ask(RequestCode.HEART_BEAT, body=beat)).code == 0
+        refused = await peers["producer"].send("A", b"pay", properties=half)
+        assert refused.remark == "no permission: PUB on the group PG is needed"
+        born_ms = wall_clock_ms() - 60_000
+        sent = await peers["ledger"].send("A", b"pay", properties=half, g=born_ms)
+        assert sent.code == 0
+        broker = peers["ledger"].broker
+        for _ in names:
+            await until_async(lambda: _checked(broker), "a round has asked for it")
+        await until_async(lambda: len(asked) == len(names), "each round's question has come")
+        assert {name for name, _ in asked} == {"ledger"}
+        end = {
+            "producerGroup": "PG",
+            "commitLogOffset": int(sent.ext_fields["msgId"][16:], 16),
+            "tranStateTableOffset": sent.ext_fields["queueOffset"],
+            "commitOrRollback": 12,
+        }
+        for name, code in (("producer", 16), ("everything", 16), ("ledger", 0)):
+            assert (await peers[name].ask(RequestCode.END_TRANSACTION, end)).code == code
+
+    guarded(scenario, transactionTimeOut=1, transactionCheckInterval=3_600_000)
+
+
+async def _checked(broker):
+    return await broker.managers.transactions.check() == 1
+
+
+def test_the_id_of_a_client_that_is_connected_is_nobody_elses(guarded):
+    async def scenario(peers):
+        async def code_of(name, client_id):
+            beat = producer_beat(client_id)
+            return (await peers[name].ask(RequestCode.HEART_BEAT, body=beat)).code
+
+        assert await code_of("producer", "c1") == 0
+        assert await code_of("producer", "c1") == 0
+        assert await code_of("everything", "c1") == 16
+        assert await code_of("everything", "c2") == 0
+
+    guarded(scenario)
+
+
+def test_light_queues_need_permission_like_topics(guarded):
+    async def scenario(peers):
+        light = {"INNER_MULTI_DISPATCH": "%LMQ%other,%LMQ%more"}
+        refused = await peers["producer"].send("A", b"x", properties=light)
+        assert refused.remark == "no permission: PUB on the topic %LMQ%other is needed"
+        assert (await peers["everything"].send("A", b"x", properties=light)).code == 0
+
+    guarded(scenario)
+
+
+BODIES = (
+    RequestCode.HEART_BEAT,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.BATCH_ACK_MESSAGE,
+)
+
+
+def test_no_body_is_parsed_for_who_may_do_nothing_of_it(guarded, monkeypatch):
+    def parsed(_):
+        raise AssertionError("a body was parsed")
+
+    async def scenario(peers):
+        monkeypatch.setattr("rmqcore.remoting.permissions.read_object", parsed)
+        for code in BODIES:
+            for name in ("without", "forger", "nobody"):
+                assert (await peers[name].ask(code, body=b"[" * 1000)).code == 16
+            if code != RequestCode.HEART_BEAT:
+                # it may send, and no group is open to it
+                assert (await peers["producer"].ask(code, body=b"[" * 1000)).code == 16
+
+    guarded(scenario)
+
+
+def test_an_account_may_ask_for_the_strict_signature(guarded, monkeypatch):
+    strict = Account("operator", "secret-0", admin=True, strict=True)
+    monkeypatch.setitem(ACCOUNTS, "operator", strict)
+
+    async def scenario(peers):
+        peer = peers["operator"]
+        assert (await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0
+        peer.client = RemotingClient(sign=AclSigner("operator", "secret-0").sign)
+        assert (await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 16
+        await peer.client.close()
 
     guarded(scenario)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from rmqcore.remoting import AclSigner, RemotingCommand, signature_is_right
+from rmqcore.remoting.acl import STRICT_FOR_MS, strict_signature_is_right
 
 pytestmark = pytest.mark.logic
 
@@ -53,3 +54,41 @@ def test_a_field_that_old_clients_add_after_signing_is_left_out_for_them_only():
 
 def test_a_signer_does_not_show_its_secret():
     assert "secret" not in repr(AclSigner("user", "secret"))
+
+
+def test_rocketmqs_signature_knows_neither_names_nor_borders_and_the_strict_one_does():
+    def command(code, fields, body=b""):
+        made = RemotingCommand(code, dict(fields), body)
+        AclSigner("user", "secret", strict=True).sign(made)
+        return made
+
+    seen = command(30, {"queueId": "10", "topic": "Orders"}, b"body")
+    assert signature_is_right(seen, "secret")
+    assert strict_signature_is_right(seen, "secret")
+    own = {name: seen.ext_fields[name] for name in seen.ext_fields if name[0].isupper()}
+    for code, fields, body in (
+        (17, {"queueId": "10", "topic": "Orders"}, b"body"),
+        (30, {"rQueueId": "10", "topic": "Orders"}, b"body"),
+        (30, {"queueId": "1", "topic": "0Orders"}, b"body"),
+        (30, {"queueId": "10", "topic": "Ordersb"}, b"ody"),
+        (30, {"queueId": "10", "topic": "Orders", "more": ""}, b"body"),
+    ):
+        forged = RemotingCommand(code, {**own, **fields}, body)
+        assert signature_is_right(forged, "secret")
+        assert not strict_signature_is_right(forged, "secret")
+
+
+def test_a_strict_signature_is_good_for_a_while(monkeypatch):
+    command = RemotingCommand(105, {"a": "1"}, b"body")
+    AclSigner("user", "secret", strict=True).sign(command)
+    signed_ms = int(command.ext_fields["SignedMs"])
+    for after_ms, right in (
+        (-STRICT_FOR_MS, True),
+        (STRICT_FOR_MS, True),
+        (STRICT_FOR_MS + 1, False),
+    ):
+        monkeypatch.setattr("rmqcore.remoting.acl._now_ms", lambda: signed_ms + after_ms)  # noqa: B023
+        assert strict_signature_is_right(command, "secret") is right
+    for stamp in ("", "x", "9" * 19, "-1", str(signed_ms + 1)):
+        command.ext_fields["SignedMs"] = stamp
+        assert not strict_signature_is_right(command, "secret")
