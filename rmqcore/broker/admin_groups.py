@@ -24,7 +24,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
 from rmqcore.store.protocol import MessageStore
 
 
@@ -72,7 +72,7 @@ class AdminGroups:
 
     async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """225: as 200, for the groups in the body."""
-        entries = objects_in(read_object(request), "groupConfigList")
+        entries = objects_in(read_object(request, LIST_SIZE_MAX), "groupConfigList")
         await self._groups.file.expect_saved(*[self._put(fields) for fields in entries])
         return success()
 

@@ -26,7 +26,7 @@ from rmqcore.remoting import (
     ResponseCode,
     success,
 )
-from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
 from rmqcore.store.protocol import MessageStore
 
 _PLAIN: Final = "SimpleCQ"
@@ -90,7 +90,7 @@ class AdminTopics:
 
     async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """18: as 17, for the topics in the body; nothing is changed when one of them is wrong."""
-        entries = objects_in(read_object(request), "topicConfigList")
+        entries = objects_in(read_object(request, LIST_SIZE_MAX), "topicConfigList")
         try:
             wanted = [TopicConfig.from_java(str(e.get("topicName", "")), e) for e in entries]
         except ValueError as error:

@@ -7,17 +7,17 @@ an object. Those forms and standard JSON are read.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-#: an end is not asked for, else each quote of a text without ends looks for its own
-_STRING = r'"(?:[^"\\]|\\.)*+"?'
-#: a string; else a key that standard JSON does not know: a number, or an object that holds none
-_STRING_OR_BARE_KEY = re.compile(
-    rf'{_STRING}|(-?\d+|\{{(?:[^{{}}"]|{_STRING})*+\}})(?=\s*:)', re.DOTALL
-)
+#: a string, a brace, a number: each is taken whole or not at all, so that none is looked at again.
+#: A string needs no end, else each quote of a text without ends would look for its own.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}]|-?[0-9]++', re.DOTALL)
+#: behind a key
+_COLON = re.compile(r"\s*+:")
 
 
 class FormattedJson(str):
@@ -26,19 +26,56 @@ class FormattedJson(str):
     __slots__ = ()
 
 
+def parse_json(text: str) -> Any:
+    """Read standard JSON.
+
+    Raises:
+        ValueError: the text is none, nests too deeply, or has a number that 4,300 digits or a
+            double cannot hold.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def parse_java_json(text: str) -> Any:
     """Read standard JSON, or what fastjson writes; keys come out as str, objects as their text.
 
+    Takes time in proportion to the text's size, whatever it holds; ten times as long where it is
+    not standard.
+
     Raises:
-        ValueError: the text is neither.
+        ValueError: the text is neither, or as in `parse_json`.
     """
-    standard = _STRING_OR_BARE_KEY.sub(
-        lambda token: token[0] if token[1] is None else json.dumps(token[1]), text
-    )
     try:
-        return json.loads(standard, parse_constant=_refuse)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        return parse_json(text)
+    except json.JSONDecodeError:
+        return parse_json(_with_quoted_keys(text))
+
+
+def _with_quoted_keys(text: str) -> str:
+    """Make standard JSON of fastjson's: quote the keys that are numbers or plain objects."""
+    keys: list[tuple[int, int]] = []
+    opened = -1  # where the object begins that holds no other so far
+    for token in _TOKEN.finditer(text):
+        begin, end = token.span()
+        kind = text[begin]
+        if kind == "{":
+            opened = begin
+            continue
+        if kind == "}":
+            begin, opened = opened, -1
+        if kind == '"' or begin < 0 or _COLON.match(text, end) is None:
+            continue
+        while keys and keys[-1][0] > begin:  # keys of an object that is a key itself
+            keys.pop()
+        keys.append((begin, end))
+    parts, at = [], 0
+    for begin, end in keys:
+        parts += [text[at:begin], json.dumps(text[begin:end])]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def format_java_json(value: object, depth: int = 0) -> str:
@@ -121,3 +158,10 @@ def _format_list(value: list[object], depth: int) -> str:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is beyond all that Java's double can hold")
+    return number

@@ -61,22 +61,21 @@ def _utf16_units(text: str) -> list[int]:
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
     """Join continued lines, drop blank lines and comments; with the number of the first."""
-    pending: str | None = None
+    parts: list[str] = []
     begin = 0
     for number, natural in enumerate(_LINE_END.split(text), 1):
         line = natural.lstrip(_WHITE)
-        if pending is None and (not line or line[0] in "#!"):
+        if not parts:
+            if not line or line[0] in "#!":
+                continue
+            begin = number
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            parts.append(line[:-1])
             continue
-        begin = number if pending is None else begin
-        line = (pending or "") + line
-        pending = None
-        trailing = len(line) - len(line.rstrip("\\"))
-        if trailing % 2:
-            pending = line[:-1]
-        else:
-            yield line, begin
-    if pending:
-        yield pending, begin
+        yield "".join([*parts, line]), begin
+        parts = []
+    if any(parts):
+        yield "".join(parts), begin
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -5,7 +5,6 @@ Source: RegisterBrokerBody, TopicConfig.
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 import zlib
@@ -60,12 +59,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
         RequestRefusedError: it is none.
     """
     try:
-        text = body.decode("utf-8")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = parse_java_json(text)
-    except (ValueError, RecursionError):
+        value = parse_java_json(body.decode("utf-8"))
+    except ValueError:
         raise _refused("it is not JSON") from None
     return _object(value)
 
@@ -208,8 +203,8 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _list(piece: bytes) -> Any:
     try:
-        return json.loads(piece) if piece else []
-    except (ValueError, RecursionError):
+        return parse_java_json(piece.decode("utf-8")) if piece else []
+    except ValueError:
         raise _refused("it is not JSON") from None
 
 

@@ -27,7 +27,33 @@ def test_objects_and_texts_that_are_no_keys_stay(text):
     assert parse_java_json(text) == json.loads(text)
 
 
-PIECES = ["{", '{"', "{a", '{"a":1,', '"\\', "{{"]
+def test_keys_without_quotes_come_out_as_texts():
+    assert parse_java_json('{1:{-2 : 3},"4:":[5,6.5]}') == {"1": {"-2": 3}, "4:": [5, 6.5]}
+    # keys within a key stay as they are
+    assert parse_java_json('{{1:2,"a":-3}\n:4}') == {'{1:2,"a":-3}': 4}
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e400", "NaN", "Infinity", "{1:1e999}", "1" * 5000])
+def test_a_number_that_no_java_double_or_4300_digits_hold_is_refused(text):
+    refuse(text)
+
+
+PIECES = [
+    "{",
+    '{"',
+    "{a",
+    '{"a":1,',
+    '"\\',
+    "{{",
+    "1",
+    "-",
+    "-1",
+    "1 ",
+    "} ",
+    "{1:",
+    "[",
+    "{{1:1}:",
+]
 
 
 def refuse(text):

@@ -33,11 +33,11 @@ Condition: TypeAlias = Callable[[Properties], bool]
 Kind: TypeAlias = Literal["property", "string", "number", "boolean"]
 
 #: blanks and comments; possessive, so that no text is looked at twice
-_BLANK: Final = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
+_BLANK: Final = re.compile(r"(?:\s|--[^\n]*+|/\*.*?\*/)*+", re.DOTALL)
 _TOKEN: Final = re.compile(
-    r"""(?:(?P<number>(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[lL]?)
-      |(?P<string>'(?:[^']|'')*')
-      |(?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
+    r"""(?:(?P<number>(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[lL]?)
+      |(?P<string>'(?:[^']|'')*+')
+      |(?P<word>[A-Za-z_$][A-Za-z0-9_$]*+)
       |(?P<sign><>|!=|<=|>=|[=<>(),+-])
       |(?P<end>\Z)
     )""",
@@ -47,7 +47,7 @@ _WORDS: Final = ("AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FAL
 _KEYWORDS: Final = frozenset((*_WORDS, "CONTAINS", "STARTSWITH", "ENDSWITH"))
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DOUBLE: Final = re.compile(
-    r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<suffix>[fFdD]?))"
+    r"[+-]?(?:Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?(?P<suffix>[fFdD]?))"
 )
 _ORDERINGS: Final = {
     "<": operator.lt,
