@@ -132,6 +132,8 @@ class AdminBroker:
         count = max(0, min(_UNITS_MAX, count))
         least = self._store.min_queue_offset(topic, queue_id)
         most = self._store.max_queue_offset(topic, queue_id)
+        if most == 0:
+            return failure(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic[:255]} is not exist!")
         raw = self._store.read_units(topic, queue_id, max(first, least), count)
         data = [
             {"eval": True, "physicOffset": offset, "physicSize": size, "tagsCode": code}

@@ -80,7 +80,9 @@ class AdminOffsets:
             if not 0 <= queue_id < topic.read_queue_nums:
                 remark = f"topic {topic.topic_name} has no queue {queue_id}"
                 raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-            offset = self._target(topic.topic_name, queue_id, timestamp_ms, given)
+            offset = self._target(
+                topic.topic_name, queue_id, timestamp_ms, given if only >= 0 else -1
+            )
             key = queue_key(self._config().broker_name, topic.topic_name, queue_id)
             table[key] = offset
             targets[queue_id] = offset
@@ -93,7 +95,10 @@ class AdminOffsets:
         least = self._store.min_queue_offset(topic, queue_id)
         most = self._store.max_queue_offset(topic, queue_id)
         if given >= 0:
-            return max(least, min(given, most))
+            if not least <= given <= most:
+                remark = f"Target offset {given} not in consume queue range [{least}-{most}]"
+                raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+            return given
         if timestamp_ms < 0:
             return most
         return self._store.queue_offset_by_time(topic, queue_id, timestamp_ms)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, Final
 
 from rmqcore.broker.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.topic_attributes import QUEUE_TYPE, changed, parse_changes
 from rmqcore.broker.topics import QUEUES_MAX, Topics
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig
@@ -24,6 +26,7 @@ from rmqcore.remoting import (
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    failure,
     success,
 )
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
@@ -34,7 +37,7 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminTopics:
-    """Requests 17, 18, 21, 202, 215, 300, 303, 305 and 351."""
+    """Requests 17, 18, 21, 202, 215, 300, 303, 305, 351 and 513."""
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class AdminTopics:
         server.register(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
         server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.list_system)
         server.register(RequestCode.GET_TOPIC_CONFIG, self.get)
+        server.register(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, self.refuse_static)
 
     async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """17: create a topic, or change it; the name servers know it when this is answered."""
@@ -80,7 +84,9 @@ class AdminTopics:
             topic_filter_type=request.text("topicFilterType", "SINGLE_TAG"),
             topic_sys_flag=request.number("topicSysFlag", 0),
             order=request.boolean("order"),
-            attributes=_changed(old.attributes if old else {}, request.text("attributes", "")),
+            attributes=changed(
+                old.attributes if old else None, parse_changes(request.text("attributes", ""))
+            ),
         )
         self._check(topic)
         self._topics.put(topic)
@@ -95,6 +101,7 @@ class AdminTopics:
             wanted = [TopicConfig.from_java(str(e.get("topicName", "")), e) for e in entries]
         except ValueError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        wanted = [self._with_attributes(topic) for topic in wanted]
         for topic in wanted:
             self._check(topic)
         for topic in wanted:
@@ -102,6 +109,20 @@ class AdminTopics:
         await self._topics.file.expect_saved(*(topic.topic_name for topic in wanted))
         await self._tell(wanted)
         return success()
+
+    def _with_attributes(self, topic: TopicConfig) -> TopicConfig:
+        """What a topic of a list is to be: its attributes are changes."""
+        old = self._topics.get(topic.topic_name)
+        attributes = changed(old.attributes if old else None, topic.attributes)
+        return replace(topic, attributes=attributes)
+
+    def refuse_static(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """513: create a static topic, whose queues are mapped to brokers."""
+        remark = (
+            f"static topics are not supported, and {request.text('topic', '')[:255]} was not "
+            f"created: request type {request.code} needs a broker of RocketMQ"
+        )
+        return failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _check(self, topic: TopicConfig) -> None:
         name = topic.topic_name
@@ -211,19 +232,4 @@ class AdminTopics:
 
 
 def _queue_type(topic: TopicConfig) -> str:
-    return topic.attributes.get("queue.type", _PLAIN)
-
-
-def _changed(old: Mapping[str, str], changes: str) -> dict[str, str]:
-    """Attributes after changes such as ``+queue.type=BatchCQ,-message.type``."""
-    attributes: dict[str, Any] = dict(old)
-    for change in filter(None, (part.strip() for part in changes.split(","))):
-        name, equals, value = change[1:].partition("=")
-        if change[0] == "+" and equals:
-            attributes[name] = value
-        elif change[0] == "-":
-            attributes.pop(name, None)
-        else:
-            remark = f"attribute {change!r}: write +name=value or -name"
-            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
-    return attributes
+    return topic.attributes.get(QUEUE_TYPE, _PLAIN)

@@ -20,6 +20,7 @@ from rmqcore.remoting import (
     RemotingCommand,
     RemotingServer,
     RequestCode,
+    RequestRefusedError,
     ResponseCode,
     failure,
     success,
@@ -63,7 +64,9 @@ class ClientRequests:
         if self._producers.is_of_another(client):
             return failure(ResponseCode.NO_PERMISSION, "the clientID is another account's client's")
         for entry in objects_in(body, "consumerDataSet"):
-            self._take_consumer(client, entry)
+            # one group that cannot be is not the others' fault
+            with contextlib.suppress(RequestRefusedError):
+                self._take_consumer(client, entry)
         for entry in objects_in(body, "producerDataSet"):
             if group := str(entry.get("groupName", "")):
                 self._producers.register(group, client)

@@ -97,9 +97,13 @@ class Offsets:
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
         self._groups.expect_for_client(group)
-        self._topics.expect(topic)
+        config, end = self._topics.expect(topic), self._store.max_queue_offset(topic, queue_id)
+        if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
+            return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         if (group, topic, queue_id) in self.resets:
             return success(remark="Offset has been previously reset")
+        if offset > end:
+            return success(remark=f"beyond the end of the queue, {end}, and passed over")
         self.commit(group, topic, queue_id, offset)
         return success()
 

@@ -131,6 +131,8 @@ class PopMessages:
         """200050: hand messages out, or wait for some; the disk is read in another thread."""
         try:
             wanted = PopRequest.of(request)
+            if wall_clock_ms() - wanted.born_ms - wanted.poll_ms > _LATE_MS:
+                return _empty(ResponseCode.POLLING_TIMEOUT, "the request came too late")
             self._check(wanted)
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
@@ -209,8 +211,6 @@ class PopMessages:
 
     def _check(self, wanted: PopRequest) -> None:
         config = self._config()
-        if wall_clock_ms() - wanted.born_ms - wanted.poll_ms > _LATE_MS:
-            raise RequestRefusedError(ResponseCode.POLLING_TIMEOUT, "the request came too late")
         _check_readable(config.broker_permission, f"the broker[{config.broker_ip1}]")
         if wanted.count > COUNT_MAX:
             remark = f"the pop message's num is greater than {COUNT_MAX}"

@@ -210,6 +210,8 @@ class PullMessages:
         wanted, config = PullRequest(*values), self._config()
         if config.slave_read_enable or config.is_slave or wanted.place in self._offsets.resets:
             return None
+        if wanted.queue_offset < 0:
+            return None
         try:
             subscription = self._checked(wanted)
             if not subscription.by_tags:
@@ -336,8 +338,11 @@ class PullMessages:
         """What is there now."""
         reset = self._offsets.resets.pop(wanted.place, None)
         if reset is not None:
-            return self._moved(wanted, reset)
+            return self._moved(wanted, reset, GetMessageStatus.OFFSET_RESET)
         config = self._config()
+        if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:
+            first = self._store.min_queue_offset(*wanted.place[1:])
+            return self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)
         result: GetMessageResult | Matched
         try:
             if subscription.by_tags:
@@ -431,12 +436,11 @@ class PullMessages:
             answer.code = ResponseCode.PULL_NOT_FOUND
         return answer
 
-    def _moved(self, wanted: PullRequest, offset: int) -> RemotingCommand:
+    def _moved(self, wanted: PullRequest, offset: int, status: GetMessageStatus) -> RemotingCommand:
         """The answer that lets a client go on at another offset."""
         least = self._store.min_queue_offset(wanted.topic, wanted.queue_id)
         most = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
         fields = _positions(offset, least, most)
-        status = GetMessageStatus.OFFSET_RESET
         return RemotingCommand(_STATUS_CODES[status], fields, b"", status.name)
 
 

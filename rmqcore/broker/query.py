@@ -22,7 +22,8 @@ from rmqcore.remoting import (
 from rmqcore.store.protocol import MessageStore
 
 _UNIQUE_QUERY_MAX: Final = 32
-_QUERY_MAX: Final = 1024
+#: Java: maxMsgsNumBatch
+_QUERY_MAX: Final = 64
 
 
 class QueryMessages:

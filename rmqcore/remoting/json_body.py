@@ -10,7 +10,6 @@ from rmqcore.remoting.codes import ResponseCode
 from rmqcore.remoting.command import RemotingCommand
 from rmqcore.remoting.errors import RequestRefusedError
 
-
 #: bytes of what clients say of themselves: it is read on the event loop, and others wait
 BODY_SIZE_MAX: Final = 1 << 20
 #: of an administrator's lists of topics or groups, some 10,000 of them

@@ -348,6 +348,7 @@ RULES: Mapping[int, Rule] = {
     # of administrators, topics
     RequestCode.UPDATE_AND_CREATE_TOPIC: None,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: None,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: None,
     RequestCode.GET_ALL_TOPIC_CONFIG: None,
     RequestCode.GET_TOPIC_CONFIG: None,
     RequestCode.GET_TOPIC_STATS_INFO: None,

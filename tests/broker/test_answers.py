@@ -1,0 +1,216 @@
+"""Answers where a request is odd: those of RocketMQ's broker, seen at one of 5.5.0."""
+
+import json
+
+import pytest
+from broker.conftest import records
+from patience import until_async
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
+
+TOPIC = {"topic": "C", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+REFUSED = ResponseCode.SYSTEM_ERROR
+
+
+async def change(peer, attributes):
+    fields = {**TOPIC, "attributes": attributes}
+    return await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+async def attributes_of(peer, topic="C"):
+    told = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+    return json.loads(told.body)["attributes"] if told.code == 0 else None
+
+
+def beat(*consumers, producers=()):
+    body = {
+        "clientID": "c",
+        "consumerDataSet": [
+            {"groupName": group, "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+            for group in consumers
+        ],
+        "producerDataSet": [{"groupName": group} for group in producers],
+    }
+    return json.dumps(body).encode()
+
+
+WRONG = (
+    "+message.type=BAD",
+    "+nosuch=1",
+    "+reserve.time=-2",
+    "+reserve.time=9223372036854775808",
+    "+reserve.time=1.5",
+    "+lite.topic.expiration=43201",
+    "+cleanup.policy=COMPACTION",
+    "+message.type",
+    "message.type=FIFO",
+    "-message.type",
+    "-message.type=FIFO",
+    "+=1",
+    "+message.type=FIFO,+message.type=DELAY",
+)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_attributes_that_are_wrong_are_refused(with_broker, there):
+    async def scenario(_, peer):
+        if there:
+            assert (await change(peer, "+reserve.time=5")).code == 0
+        before = await attributes_of(peer)
+        for wrong in WRONG:
+            answer = await change(peer, wrong)
+            assert (answer.code, await attributes_of(peer)) == (REFUSED, before), wrong
+        for wrong in ({"+message.type": "BAD"}, {"message.type": "BAD"}, {"+nosuch": "1"}):
+            listed = [{"topicName": "L", "attributes": {"+reserve.time": "1"}}]
+            listed.append({"topicName": "C", "attributes": wrong})
+            body = json.dumps({"topicConfigList": listed}).encode()
+            answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+            assert answer.code == REFUSED, wrong
+        assert await attributes_of(peer) == before
+        assert await attributes_of(peer, "L") is None
+
+    with_broker(scenario)
+
+
+def test_attributes_are_added_changed_and_taken_away(with_broker):
+    async def scenario(_, peer):
+        kinds = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
+        for kind in kinds:
+            assert (await change(peer, f"+message.type={kind}")).code == 0
+        assert (await change(peer, "+reserve.time=9223372036854775807, -message.type")).code == 0
+        assert await attributes_of(peer) == {"reserve.time": "9223372036854775807"}
+        listed = {"topicName": "L", "attributes": {"+message.type": "FIFO", "reserve.time": "-1"}}
+        body = json.dumps({"topicConfigList": [listed]}).encode()
+        assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)).code == 0
+        assert await attributes_of(peer, "L") == {"message.type": "FIFO", "reserve.time": "-1"}
+
+    with_broker(scenario)
+
+
+def test_a_static_topic_is_refused_by_name(with_broker):
+    async def scenario(broker, peer):
+        answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, TOPIC, b"{}")
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert "static topics are not supported, and C was not created" in answer.remark
+        assert broker.store.topics.get("C") is None
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("names", [{}, {"expressionType": "SQL92", "subscription": "a = 1"}])
+def test_a_pull_at_a_negative_offset_is_sent_to_the_first(with_broker, names):
+    async def scenario(_, peer):
+        for body in (b"1", b"2"):
+            await peer.send("T", body)
+        moved = await peer.pull("T", offset=-5, **names)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.remark == "OFFSET_TOO_SMALL"
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+        none = await peer.pull("T", queue_id=1, offset=-5, **names)
+        assert none.code == ResponseCode.PULL_OFFSET_MOVED
+        assert none.ext_fields["nextBeginOffset"] == "0"
+
+    with_broker(scenario, enablePropertyFilter=True)
+
+
+def test_a_clock_that_is_behind_does_not_keep_a_notification_or_a_peek(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"x")
+        late = {"bornTime": wall_clock_ms() - 60_000, "pollTime": 0, "invisibleTime": 1000}
+        asked = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "maxMsgNums": 1, **late}
+        told = await peer.ask(RequestCode.NOTIFICATION, asked)
+        assert (told.code, told.ext_fields["hasMsg"]) == (0, "true")
+        assert (await peer.ask(RequestCode.PEEK_MESSAGE, asked)).code == 0
+        popped = await peer.ask(RequestCode.POP_MESSAGE, asked)
+        assert popped.code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("bad", ["bad!", "g" * 300, "\ud83d"])
+def test_one_bad_group_of_a_heart_beat_is_passed_over(with_broker, bad):
+    async def scenario(broker, peer):
+        answer = await peer.ask(RequestCode.HEART_BEAT, body=beat(bad, "Good", producers=["P"]))
+        assert answer.code == 0
+        assert set(broker.managers.consumers.groups) == {"Good"}
+        assert set(broker.managers.producers.groups) == {"P"}
+        listed = await peer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "Good"})
+        assert json.loads(listed.body) == {"consumerIdList": ["c"]}
+
+    with_broker(scenario)
+
+
+def test_a_query_by_key_gives_64_messages_at_most(with_broker):
+    async def scenario(broker, peer):
+        for number in range(70):
+            await peer.send("T", b"%d" % number, properties={"KEYS": "k", "UNIQ_KEY": f"u{number}"})
+        asked = {"topic": "T", "key": "k", "maxNum": 500, "beginTimestamp": 0}
+        asked["endTimestamp"] = wall_clock_ms() + 60_000
+
+        async def found():
+            return records((await peer.ask(RequestCode.QUERY_MESSAGE, asked)).body)
+
+        await until_async(lambda: _is_full(found), "all are in the index")
+
+    with_broker(scenario)
+
+
+async def _is_full(found):
+    messages = await found()
+    assert len(messages) <= 64
+    return len(messages) == 64
+
+
+def test_offsets_that_cannot_be_are_not_kept(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        await peer.pull("T")
+
+        async def commit(offset, queue_id=0):
+            place = {"consumerGroup": "CG", "topic": "T", "queueId": queue_id}
+            fields = {**place, "commitOffset": offset}
+            return await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+        assert (await commit(1)).code == 0
+        beyond = await commit(1000)
+        assert (beyond.code, beyond.remark) == (
+            0,
+            "beyond the end of the queue, 1, and passed over",
+        )
+        for queue_id in (4, 1000, 2**31 - 1):
+            assert (await commit(0, queue_id)).code == ResponseCode.INVALID_PARAMETER
+        assert (await commit(0, 3)).code == 0
+        assert broker.store.consumer_offsets.queues("T", "CG") == {0: 1, 3: 0}
+        reset = {"topic": "T", "group": "CG", "timestamp": -1, "isForce": "true"}
+        for offset in (2, 1000):
+            answer = await peer.ask(
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**reset, "queueId": 0, "offset": offset}
+            )
+            assert answer.code == REFUSED
+        assert broker.managers.offsets.resets == {}
+
+    with_broker(scenario)
+
+
+def test_units_of_a_queue_that_is_not_there_are_refused(with_broker):
+    async def scenario(_, peer):
+        await peer.send("T", b"x")
+        asked = {"index": 0, "count": 1, "queueId": 0}
+        code = RequestCode.QUERY_CONSUME_QUEUE
+        assert (await peer.ask(code, {**asked, "topic": "T"})).code == 0
+        for missing in ({"topic": "no"}, {"topic": "T", "queueId": 3}):
+            assert (await peer.ask(code, {**asked, **missing})).code == REFUSED
+
+    with_broker(scenario)
+
+
+def test_a_message_without_a_body_is_stored(with_broker):
+    async def scenario(_, peer):
+        assert (await peer.send("T", b"")).code == 0
+        (message,) = records((await peer.pull("T")).body)
+        assert message.body == b""
+
+    with_broker(scenario)
