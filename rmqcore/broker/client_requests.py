@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.bodies import java_body
+from rmqcore.broker.budgets import LOCKS_MAX, LOCKS_OF_CLIENT, BudgetExceededError, check_name
 from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.subscription import Subscription
@@ -61,12 +63,17 @@ class ClientRequests:
             wall_clock_ms(),
             account_of(connection),
         )
+        check_name("a clientID", client.client_id)
         if self._producers.is_of_another(client):
             return failure(ResponseCode.NO_PERMISSION, "the clientID is another account's client's")
         for entry in objects_in(body, "consumerDataSet"):
-            # one group that cannot be is not the others' fault
-            with contextlib.suppress(RequestRefusedError):
+            try:
                 self._take_consumer(client, entry)
+            except BudgetExceededError:
+                raise
+            except RequestRefusedError:
+                # one group that cannot be is not the others' fault
+                continue
         for entry in objects_in(body, "producerDataSet"):
             if group := str(entry.get("groupName", "")):
                 self._producers.register(group, client)
@@ -114,56 +121,94 @@ class ClientRequests:
         return success(body=java_body({"consumerIdList": found.client_ids}))
 
 
+class _Lock(NamedTuple):
+    """Who has locked a queue, since when, and over which connection."""
+
+    client_id: str
+    since_s: float
+    connection: Connection
+
+
 class QueueLocks:
     """Which client of a group consumes a queue in order. Source: RebalanceLockManager."""
 
     def __init__(self) -> None:
-        self._owners: dict[tuple[str, str, int], tuple[str, float]] = {}
+        #: by group, by topic and queue id
+        self._groups: dict[str, dict[tuple[str, int], _Lock]] = {}
+        self._held: Counter[Connection] = Counter()
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
         server.register(RequestCode.LOCK_BATCH_MQ, self.lock)
         server.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
 
-    def lock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """41: lock queues for a client; the answer names those that it has now."""
         body = read_object(request)
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
+        check_name("a group's name", group)
+        check_name("a clientId", client_id)
         now = time.monotonic()
         locked = []
         for queue in objects_in(body, "mqSet"):
-            key = _key(group, queue)
-            owner, since = self._owners.get(key, (client_id, now))
-            if owner == client_id or now - since > _LOCKED_FOR_S:
-                self._owners[key] = (client_id, now)
+            key = _key(queue)
+            check_name("a topic's name", key[0])
+            lock = self._groups.get(group, {}).get(key)
+            if lock is None or lock.client_id == client_id or _is_over(lock, now):
+                self._take(group, key, _Lock(client_id, now, connection))
                 locked.append(queue)
         return success(body=java_body({"lockOKMQSet": locked}))
+
+    def _take(self, group: str, key: tuple[str, int], lock: _Lock) -> None:
+        former = self._groups.get(group, {}).get(key)
+        if former is None or former.connection is not lock.connection:
+            if self._held[lock.connection] >= LOCKS_OF_CLIENT:
+                raise BudgetExceededError("queues that one client locks", LOCKS_OF_CLIENT)
+            if former is None and len(self) >= LOCKS_MAX:
+                raise BudgetExceededError("queues that are locked", LOCKS_MAX)
+        if former is not None:
+            self._give_back(former)
+        self._groups.setdefault(group, {})[key] = lock
+        self._held[lock.connection] += 1
 
     def unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """42: give queues back."""
         body = read_object(request)
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
+        locks = self._groups.get(group, {})
         for queue in objects_in(body, "mqSet"):
-            key = _key(group, queue)
-            if key in self._owners and self._owners[key][0] == client_id:
-                del self._owners[key]
+            lock = locks.get(_key(queue))
+            if lock is not None and lock.client_id == client_id:
+                self._give_back(locks.pop(_key(queue)))
+        if not locks:
+            self._groups.pop(group, None)
         return success()
 
     def __len__(self) -> int:
-        return len(self._owners)
+        return self._held.total()
+
+    def _give_back(self, lock: _Lock) -> None:
+        self._held[lock.connection] -= 1
+        if not self._held[lock.connection]:
+            del self._held[lock.connection]
 
     def drop_old(self) -> None:
         """Forget the locks that have run out; to be called now and then."""
-        oldest = time.monotonic() - _LOCKED_FOR_S
-        self._owners = {key: lock for key, lock in self._owners.items() if lock[1] >= oldest}
+        now = time.monotonic()
+        for group, locks in list(self._groups.items()):
+            for key in [key for key, lock in locks.items() if _is_over(lock, now)]:
+                self._give_back(locks.pop(key))
+            if not locks:
+                del self._groups[group]
 
     def holds_any(self, group: str) -> bool:
         """Tell whether a client of the group holds a lock that has not run out."""
         now = time.monotonic()
-        return any(
-            owned == group and now - since <= _LOCKED_FOR_S
-            for (owned, _, _), (_, since) in self._owners.items()
-        )
+        return any(not _is_over(lock, now) for lock in self._groups.get(group, {}).values())
+
+
+def _is_over(lock: _Lock, now_s: float) -> bool:
+    return now_s - lock.since_s > _LOCKED_FOR_S
 
 
 class ConsumerNotices:
@@ -192,6 +237,6 @@ class ConsumerNotices:
                     connection.notify(command)
 
 
-def _key(group: str, queue: Mapping[str, Any]) -> tuple[str, str, int]:
+def _key(queue: Mapping[str, Any]) -> tuple[str, int]:
     queue_id = queue.get("queueId", -1)
-    return group, str(queue.get("topic", "")), queue_id if type(queue_id) is int else -1
+    return str(queue.get("topic", "")), queue_id if type(queue_id) is int else -1

@@ -10,6 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from rmqcore.broker.budgets import (
+    GROUPS_OF_CLIENT,
+    MEMBERS_MAX,
+    MEMBERS_SIZE_MAX,
+    SIZE_OF_CLIENT,
+    BudgetExceededError,
+    check_name,
+)
 from rmqcore.broker.subscription import Subscription
 from rmqcore.remoting import Account, Connection, LanguageCode
 from rmqcore.remoting.permissions import may_end_transaction
@@ -77,6 +85,63 @@ class ConsumerGroup:
         return changed
 
 
+class Members:
+    """Which groups the client of each connection is in, and what all of it weighs.
+
+    Args:
+        kind: of the groups, for the words of a refusal.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._sizes: dict[Connection, dict[str, int]] = {}
+        self._count = self._size = 0
+
+    def add(self, connection: Connection, group: str, size: int = 0) -> None:
+        """Note that a client is in a group.
+
+        Args:
+            connection: the client's.
+            group: which.
+            size: bytes of what it subscribes there.
+
+        Raises:
+            RequestRefusedError: the name is too long; answers with code 1.
+            BudgetExceededError: the client, or all of them, would keep too much.
+        """
+        check_name("a group's name", group)
+        size += len(group)
+        sizes = self._sizes.get(connection, {})
+        more, bytes_more = group not in sizes, size - sizes.get(group, 0)
+        if more and len(sizes) >= GROUPS_OF_CLIENT:
+            raise BudgetExceededError(f"groups of {self._kind} in one client", GROUPS_OF_CLIENT)
+        if bytes_more > 0 and sum(sizes.values()) + bytes_more > SIZE_OF_CLIENT:
+            raise BudgetExceededError("bytes of what one client subscribes", SIZE_OF_CLIENT)
+        if more and self._count >= MEMBERS_MAX:
+            raise BudgetExceededError(f"{self._kind} in groups", MEMBERS_MAX)
+        if bytes_more > 0 and self._size + bytes_more > MEMBERS_SIZE_MAX:
+            raise BudgetExceededError("bytes of what clients subscribe", MEMBERS_SIZE_MAX)
+        self._sizes.setdefault(connection, {})[group] = size
+        self._count += more
+        self._size += bytes_more
+
+    def remove(self, connection: Connection, group: str) -> None:
+        """Note that a client has left a group."""
+        sizes = self._sizes.get(connection, {})
+        if group in sizes:
+            self._size -= sizes.pop(group)
+            self._count -= 1
+        if not sizes:
+            self._sizes.pop(connection, None)
+
+    def groups(self, connection: Connection) -> list[str]:
+        """The groups of a client."""
+        return list(self._sizes.get(connection, ()))
+
+    def __len__(self) -> int:
+        return self._count
+
+
 class Consumers:
     """The consumer groups with at least one client.
 
@@ -86,6 +151,7 @@ class Consumers:
 
     def __init__(self, on_change: Callable[[ConsumerGroup], None]) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
+        self.members = Members("consumers")
         self._on_change = on_change
 
     def find(self, group: str) -> ConsumerGroup | None:
@@ -107,7 +173,13 @@ class Consumers:
         subscriptions: Iterable[Subscription],
         notify: bool,
     ) -> None:
-        """Take one group of a heart-beat in."""
+        """Take one group of a heart-beat in.
+
+        Raises:
+            RequestRefusedError: see `Members.add`.
+        """
+        wanted = list(subscriptions)
+        self.members.add(client.connection, name, sum(each.size for each in wanted))
         group = self.groups.get(name)
         if group is None:
             group = ConsumerGroup(name, consume_type, message_model, consume_from_where)
@@ -116,12 +188,13 @@ class Consumers:
         group.consume_from_where = consume_from_where
         changed = client.connection not in group.clients
         group.clients[client.connection] = client
-        changed = group.subscribe(subscriptions) or changed
+        changed = group.subscribe(wanted) or changed
         if changed and notify:
             self._on_change(group)
 
     def unregister(self, name: str, connection: Connection, *, notify: bool) -> None:
         """Let one client of a group go."""
+        self.members.remove(connection, name)
         group = self.groups.get(name)
         if group is None or group.clients.pop(connection, None) is None:
             return
@@ -132,7 +205,7 @@ class Consumers:
 
     def forget(self, connection: Connection) -> None:
         """Let all go that was registered over a connection."""
-        for name in [n for n, group in self.groups.items() if connection in group.clients]:
+        for name in self.members.groups(connection):
             self.unregister(name, connection, notify=True)
 
 
@@ -141,30 +214,57 @@ class Producers:
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Connection, Client]] = {}
+        self.members = Members("producers")
+        #: what each connection has called itself last, and who is called so
+        self._clients: dict[Connection, Client] = {}
+        self._by_id: dict[str, dict[Connection, Client]] = {}
         self._turn = 0
 
     def register(self, group: str, client: Client) -> None:
-        """Take one group of a heart-beat in."""
+        """Take one group of a heart-beat in.
+
+        Raises:
+            RequestRefusedError: see `Members.add`.
+        """
+        self.members.add(client.connection, group, len(client.client_id))
         self.groups.setdefault(group, {})[client.connection] = client
+        self._forget_id(client.connection)
+        self._clients[client.connection] = client
+        self._by_id.setdefault(client.client_id, {})[client.connection] = client
 
     def is_of_another(self, client: Client) -> bool:
         """Tell whether another account's client, which is connected, has the same id.
 
         Replies go by the id alone, so whoever could take it would be given them.
         """
-        holder = self._by_client_id(client.client_id)
-        return holder is not None and holder.account != client.account
+        holders = self._by_id.get(client.client_id, {})
+        return any(
+            not connection.closed and holder.account != client.account
+            for connection, holder in holders.items()
+        )
 
     def unregister(self, group: str, connection: Connection) -> None:
         """Let one client of a group go."""
+        self.members.remove(connection, group)
         clients = self.groups.get(group, {})
         clients.pop(connection, None)
         if not clients:
             self.groups.pop(group, None)
+        if not self.members.groups(connection):
+            self._forget_id(connection)
+
+    def _forget_id(self, connection: Connection) -> None:
+        client = self._clients.pop(connection, None)
+        if client is None:
+            return
+        named = self._by_id[client.client_id]
+        del named[connection]
+        if not named:
+            del self._by_id[client.client_id]
 
     def forget(self, connection: Connection) -> None:
         """Let all go that was registered over a connection."""
-        for group in [name for name, clients in self.groups.items() if connection in clients]:
+        for group in self.members.groups(connection):
             self.unregister(group, connection)
 
     def any_of(self, group: str, topic: str) -> Connection | None:
@@ -184,14 +284,9 @@ class Producers:
 
     def by_client_id(self, client_id: str) -> Connection | None:
         """The connection of one client, None when it is not there."""
-        client = self._by_client_id(client_id)
-        return None if client is None else client.connection
-
-    def _by_client_id(self, client_id: str) -> Client | None:
-        for clients in self.groups.values():
-            for client in clients.values():
-                if client.client_id == client_id and not client.connection.closed:
-                    return client
+        for connection in self._by_id.get(client_id, ()):
+            if not connection.closed:
+                return connection
         return None
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from rmqcore.broker.budgets import (
+    GROUP_SIZE_MAX,
+    GROUPS_CREATED_MAX,
+    GROUPS_MAX,
+    PAIRS_MAX,
+    BudgetExceededError,
+)
 from rmqcore.broker.pop_scan import PRIORITY_FACTOR, is_percentage
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.table_file import TableFile
 from rmqcore.broker.topics import QUEUES_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 GROUP_NAME_MAX: Final = 120
@@ -137,13 +145,19 @@ class Groups:
                 table.put(group, {"consumeBroadcastEnable": True})
 
     def find(self, group: str) -> Mapping[str, Any] | None:
-        """The settings of a group under RocketMQ's names, created if that is allowed."""
+        """The settings of a group under RocketMQ's names, created if that is allowed.
+
+        Raises:
+            BudgetExceededError: it would be created, and there are too many.
+        """
         found = self.table.get(group)
         if found is None and (
             self._config().auto_create_subscription_group
             or group in _SYSTEM_GROUPS
             or group.startswith(_SYSTEM_PREFIX)
         ):
+            if len(self.table) >= GROUPS_CREATED_MAX:
+                raise BudgetExceededError("groups to create one more", GROUPS_CREATED_MAX)
             self.put(group, {})
             found = self.table.get(group)
         return found
@@ -189,7 +203,11 @@ class Groups:
 
         Raises:
             RequestRefusedError: one of them is no name; answers with code 29.
+            BudgetExceededError: it is to be forbidden, and too many are.
         """
+        new = not readable and self.table.may_read(group, topic)
+        if new and self.table.forbidden_count >= PAIRS_MAX:
+            raise BudgetExceededError("topics that are forbidden to groups", PAIRS_MAX)
         try:
             self.table.set_readable(group, topic, readable)
         except MessageIllegalError as error:
@@ -204,6 +222,10 @@ class Groups:
                 answers with code 29.
         """
         fields = {name: value for name, value in fields.items() if value is not None}
+        if self.table.get(group) is None and len(self.table) >= GROUPS_MAX:
+            raise BudgetExceededError("groups", GROUPS_MAX)
+        if fields and len(format_compact_java_json(fields)) > GROUP_SIZE_MAX:
+            raise BudgetExceededError("bytes of settings of a group", GROUP_SIZE_MAX)
         for name, value in fields.items():
             _check_field(name, value)
         former = (self.table.get(group) or {}).get("attributes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from rmqcore.broker.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.topics import Topics
 from rmqcore.errors import MessageIllegalError
@@ -112,11 +113,23 @@ class Offsets:
 
         Raises:
             RequestRefusedError: it is no offset; answers with code 29.
+            BudgetExceededError: the group has none of the topic, and there are too many.
         """
+        self.expect_room(topic, group)
         try:
             self._store.consumer_offsets.commit(topic, group, queue_id, offset)
         except (ValueError, MessageIllegalError) as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+    def expect_room(self, topic: str, group: str) -> None:
+        """Refuse offsets of one topic of a group more than are kept.
+
+        Raises:
+            BudgetExceededError: it is so; the group has none of this topic.
+        """
+        table = self._store.consumer_offsets
+        if table.pair_count >= OFFSETS_MAX and not table.queues(topic, group):
+            raise BudgetExceededError("groups with offsets of topics", OFFSETS_MAX)
 
     def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """29: the offset that belongs to a store time."""

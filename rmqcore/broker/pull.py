@@ -5,6 +5,7 @@ Source: RocketMQ broker/processor/PullMessageProcessor.java, DefaultPullMessageR
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from rmqcore.broker._direct_pulls import DirectPulls
+from rmqcore.broker.budgets import BudgetExceededError
 from rmqcore.broker.clients import Consumers
 from rmqcore.broker.cold_reads import ColdReads, Stretch
 from rmqcore.broker.groups import Groups
@@ -238,7 +240,9 @@ class PullMessages:
             return
         end = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
         if 0 <= wanted.commit_offset <= end:
-            self._offsets.commit(*wanted.place, wanted.commit_offset)
+            # what cannot be kept is no reason to hand nothing out
+            with contextlib.suppress(BudgetExceededError):
+                self._offsets.commit(*wanted.place, wanted.commit_offset)
 
     def _wait(
         self,

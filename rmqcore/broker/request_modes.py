@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rmqcore.broker.budgets import PAIRS_MAX, BudgetExceededError, check_name
 from rmqcore.broker.table_file import TableFile
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 
@@ -26,7 +27,12 @@ class RequestModes:
 
         Raises:
             RequestRefusedError: it cannot be written; answers with code 14.
+            BudgetExceededError: it is new, and there are too many.
         """
+        check_name("a topic's name", topic)
+        check_name("a group's name", group)
+        if len(self.table) >= PAIRS_MAX and not self.table.has(topic, group):
+            raise BudgetExceededError("modes of groups", PAIRS_MAX)
         self.table.put(topic, group, mode, share)
         self.file.changed(topic)
         self._on_change()

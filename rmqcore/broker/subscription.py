@@ -14,6 +14,8 @@ from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_cond
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
+#: bytes, about
+_KEPT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Subscription:
     expression: str = "*"
     expression_type: str = TAG
     version: int = 0
+
+    @property
+    def size(self) -> int:
+        """Characters of its texts, with what keeps them."""
+        return len(self.topic) + len(self.expression) + len(self.expression_type) + _KEPT
 
     @property
     def by_tags(self) -> bool:

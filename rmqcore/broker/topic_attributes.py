@@ -95,9 +95,9 @@ def changed(old: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[s
         rule = None if check is None or taken else check(value)
         if rule is not None:
             raise _refused(f"attribute {name}={value[:80]}: expected {rule}")
-        if old is not None and name in _UNCHANGEABLE:
-            if taken or attributes.get(name, _UNCHANGEABLE[name]) != value:
-                raise _refused(f"attribute {name} cannot be changed")
+        fixed = None if old is None else _UNCHANGEABLE.get(name)
+        if fixed is not None and (taken or attributes.get(name, fixed) != value):
+            raise _refused(f"attribute {name} cannot be changed")
         if taken:
             del attributes[name]
         else:

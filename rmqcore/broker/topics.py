@@ -8,6 +8,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from rmqcore.broker.budgets import (
+    NAME_SIZE_MAX,
+    TOPICS_CREATED_MAX,
+    TOPICS_MAX,
+    BudgetExceededError,
+)
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.table_file import TableFile
 from rmqcore.errors import MessageIllegalError
@@ -102,7 +108,10 @@ class Topics:
 
         Raises:
             RequestRefusedError: its name is no topic's; answers with code 29.
+            BudgetExceededError: it is new, and there are too many.
         """
+        if len(self.table) >= TOPICS_MAX and self.table.get(topic.topic_name) is None:
+            raise BudgetExceededError("topics", TOPICS_MAX)
         try:
             self.table.put(topic)
         except MessageIllegalError as error:
@@ -140,6 +149,7 @@ class Topics:
 
         Raises:
             RequestRefusedError: there is no such topic, and it is not created; code 17.
+            BudgetExceededError: it would be created, and there are too many.
 
         Source: TopicConfigManager, createTopicInSendMessageMethod.
         """
@@ -147,6 +157,8 @@ class Topics:
         if found is not None:
             return found
         self.check_sendable(topic)
+        if len(self.table) >= TOPICS_CREATED_MAX:
+            raise BudgetExceededError("topics to create one more", TOPICS_CREATED_MAX)
         origin = self.table.get(template)
         allowed = template != AUTO_CREATE_TOPIC or self._config().auto_create_topic_enable
         if origin is not None and allowed and origin.perm & PERM_INHERIT:
@@ -235,14 +247,21 @@ class Topics:
         return [name for name, _, _ in wanted] + [AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC]
 
 
-@lru_cache(maxsize=4096)
 def _name_error(topic: str) -> str | None:
     """What is wrong with a topic's name; None when nothing is."""
+    # a longer one is none: it is not kept
+    return _checked_name(topic) if len(topic) <= NAME_SIZE_MAX else _check_name(topic)
+
+
+def _check_name(topic: str) -> str | None:
     try:
         check_topic_name(topic)
     except MessageIllegalError as error:
         return str(error)
     return None
+
+
+_checked_name = lru_cache(maxsize=4096)(_check_name)
 
 
 def _unknown(topic: str) -> RequestRefusedError:

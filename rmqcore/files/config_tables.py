@@ -396,6 +396,11 @@ class ConsumerOffsetTable(ConfigTable):
         with self._lock.within():
             return dict(self._offsets.get(_offset_key(topic, group), {}))
 
+    @property
+    def pair_count(self) -> int:
+        """How many pairs (topic, group) have committed."""
+        return len(self._offsets)
+
     def pairs(self) -> list[tuple[str, str]]:
         """All pairs (topic, group) that have committed."""
         with self._lock.within():

@@ -74,6 +74,9 @@ class SubscriptionGroupTable(ConfigTable):
             self._changed |= known
             return known
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def names(self) -> list[str]:
         """All groups."""
         with self._lock.within():
@@ -105,6 +108,11 @@ class SubscriptionGroupTable(ConfigTable):
             if topics:
                 self._forbidden[group] = topics
             self._changed = True
+
+    @property
+    def forbidden_count(self) -> int:
+        """How many pairs of a group and a topic have something forbidden."""
+        return sum(map(len, self._forbidden.values()))
 
     def forbidden(self) -> dict[str, dict[str, int]]:
         """By group and topic, RocketMQ's bits of what is forbidden."""

@@ -36,6 +36,13 @@ class MessageRequestModeTable(ConfigTable):
         fields = self._modes.get(topic, {}).get(group, {})
         return str(fields.get("mode", PULL)), int(fields.get(_SHARE, -1))
 
+    def has(self, topic: str, group: str) -> bool:
+        """Tell whether anything was set for a group and a topic."""
+        return group in self._modes.get(topic, {})
+
+    def __len__(self) -> int:
+        return sum(map(len, self._modes.values()))
+
     def put(self, topic: str, group: str, mode: str, share: int) -> None:
         """Set how a group gets a topic.
 

@@ -1,5 +1,7 @@
 """The key-value configuration: small texts that operators keep with the name server.
 
+One caller changes it at a time, on any thread; others may read meanwhile.
+
 With a path it is on the disk before a change is answered, in RocketMQ's own form, and read again at
 the next start; without one it is in memory.
 
@@ -14,7 +16,11 @@ from pathlib import Path
 
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
+from rmqcore.remoting import RequestRefusedError, ResponseCode
 
+#: keys in all namespaces together, and characters of all that is kept
+ENTRIES_MAX = 10_000
+SIZE_MAX = 4 << 20
 #: the namespace of the order configuration of topics
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
@@ -49,8 +55,14 @@ class KVConfig:
         """Set a value.
 
         Raises:
+            RequestRefusedError: too much would be kept; answers with code 1.
             OSError: it could not be kept; nothing has changed.
         """
+        known, size = self.get(namespace, key), len(namespace) + len(key) + len(value)
+        if known is None and sum(map(len, self._table.values())) >= ENTRIES_MAX:
+            raise _too_much(f"keys, {ENTRIES_MAX}")
+        if (known is None or len(value) > len(known)) and _size(self._table) + size > SIZE_MAX:
+            raise _too_much(f"characters of keys and values, {SIZE_MAX}")
         self._change(namespace, self._table.get(namespace, {}) | {key: value})
 
     def delete(self, namespace: str, key: str) -> None:
@@ -69,6 +81,18 @@ class KVConfig:
             self._file.path.parent.mkdir(parents=True, exist_ok=True)
             self._file.store(format_compact_java_json({"configTable": table}))
         self._table = table
+
+
+def _size(table: Table) -> int:
+    """Characters of all names, keys and values."""
+    return sum(
+        len(namespace) + sum(len(key) + len(value) for key, value in entries.items())
+        for namespace, entries in table.items()
+    )
+
+
+def _too_much(what: str) -> RequestRefusedError:
+    return RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"no more {what} at most, are kept")
 
 
 def _decode(text: str) -> Table:

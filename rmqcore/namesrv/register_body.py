@@ -16,8 +16,8 @@ from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, QueueData, Top
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
 
-#: what a compressed body may unpack to: some 500,000 topics
-PLAIN_SIZE_MAX = 64 * 1024 * 1024
+#: what a compressed body may unpack to: as much as an uncompressed one can have
+PLAIN_SIZE_MAX = 16 * 1024 * 1024
 _INT = struct.Struct(">i")
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -26,6 +26,8 @@ _QUEUE_COUNT_DEFAULT = 16
 _PERM_DEFAULT = 6
 _ZLIB_FIRST_BYTE = 0x78
 _TOPIC_ITEMS_MIN = 5
+#: characters of the name of a filter server
+_TEXT_SIZE_MAX = 255
 _NUMBER = re.compile(r"[0-9]{1,10}")
 
 
@@ -211,7 +213,9 @@ def _list(piece: bytes) -> Any:
 def _texts(values: Any) -> tuple[str, ...]:
     if values is None:
         return ()
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    if not isinstance(values, list) or not all(
+        isinstance(value, str) and len(value) <= _TEXT_SIZE_MAX for value in values
+    ):
         raise _refused("its list of filter servers is none")
     return tuple(values)
 

@@ -1,14 +1,18 @@
 """The handlers of the name server's requests: header and body in, answer out.
 
-All of them are plain functions: nothing waits but `put` and `delete` of a key that is kept on disk.
+All but three are plain functions: a key is written to the disk, and a large registration is read,
+in another thread.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 from rmqcore.errors import ConfigError
 from rmqcore.java.json import format_compact_java_json
@@ -21,7 +25,7 @@ from rmqcore.namesrv.register_body import (
     read_queue_data,
     read_register_body,
 )
-from rmqcore.namesrv.route_data import Registration
+from rmqcore.namesrv.route_data import BrokerTopics, Registration
 from rmqcore.namesrv.route_table import RouteTable
 from rmqcore.remoting import (
     Connection,
@@ -35,6 +39,15 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import VERSION_4_9_4
 
+#: bytes of a registration that is read on the event loop
+READ_AT_ONCE = 64 * 1024
+#: characters of the names of clusters, brokers, addresses and topics
+NAME_SIZE_MAX = 255
+#: bytes of the body of other requests of brokers
+BODY_SIZE_MAX = 1024 * 1024
+#: bytes of requests that wait for another thread, and what one has about itself
+HELD_SIZE_MAX = 64 * 1024 * 1024
+_REQUEST_SIZE = 4096
 #: bytes of a text of settings
 CONFIG_SIZE_MAX = 64 * 1024
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -48,6 +61,12 @@ class NamesrvRequests:
         self._kv = kv
         self._clock = clock
         self._started_s = clock()
+        #: held while a key is written: one change is kept behind the other
+        self._keeping = asyncio.Lock()
+        #: bytes of what waits for another thread
+        self._held_size = 0
+        #: held while a large registration is read
+        self._reading = asyncio.Lock()
 
     @property
     def config(self) -> NamesrvConfig:
@@ -84,8 +103,28 @@ class NamesrvRequests:
 
     # ---- of brokers -------------------------------------------------------------------------
 
-    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def register_broker(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Take a broker's topics; tell it its master and the order configuration."""
+        if len(request.body) > READ_AT_ONCE:
+            return self._register_large(connection, request)
+        return self._register(connection, request, _content(request))
+
+    async def _register_large(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """What takes its time to be read is read in another thread, one behind the other."""
+        with self._held(len(request.body)):
+            async with self._reading:
+                content = await asyncio.to_thread(_content, request)
+        if connection.closed:
+            return failure(ResponseCode.SYSTEM_ERROR, "the broker has gone meanwhile")
+        return self._register(connection, request, content)
+
+    def _register(
+        self, connection: Connection, request: RemotingCommand, content: BrokerTopics
+    ) -> RemotingCommand:
         crc = request.number("bodyCrc32", 0)
         if crc and crc != zlib.crc32(request.body) & 0x7FFFFFFF:
             return failure(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -95,15 +134,13 @@ class NamesrvRequests:
             broker_name=_name(request, "brokerName"),
             broker_addr=_name(request, "brokerAddr"),
             broker_id=_broker_id(request),
-            ha_server_addr=request.text("haServerAddr"),
+            ha_server_addr=request.text("haServerAddr")[:NAME_SIZE_MAX],
             timeout_ms=_timeout_ms(request),
             enable_acting_master=(
                 request.boolean("enableActingMaster") if "enableActingMaster" in fields else None
             ),
-            zone_name=fields.get("__ZONE_NAME"),
-            content=read_register_body(
-                request.body, request.version, compressed=request.boolean("compressed")
-            ),
+            zone_name=fields.get("__ZONE_NAME", "")[:NAME_SIZE_MAX] or None,
+            content=content,
         )
         result = self._routes.register(said, connection)
         if result is None:
@@ -131,7 +168,7 @@ class NamesrvRequests:
     def query_data_version(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell whether a broker's topics have changed since it has told them; it is alive."""
         cluster, addr = request.text("clusterName"), request.text("brokerAddr")
-        version = read_data_version(parse_object(request.body))
+        version = read_data_version(_small_object(request))
         changed = self._routes.has_changed(cluster, addr, version)
         self._routes.heard_of(cluster, addr)
         known = self._routes.data_version(cluster, addr)
@@ -151,10 +188,26 @@ class NamesrvRequests:
     def register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Add one topic's queues on brokers that are known."""
         topic = _name(request, "topic")
-        queues = parse_object(request.body).get("queueDatas") if request.body else None
+        queues = _small_object(request).get("queueDatas") if request.body else None
         if isinstance(queues, list):
             self._routes.add_queues(topic, [read_queue_data(each) for each in queues])
         return success()
+
+    @contextlib.contextmanager
+    def _held(self, size: int) -> Iterator[None]:
+        """Count what waits for its turn in another thread.
+
+        Raises:
+            RequestRefusedError: too much waits; answers with code 2, after which others try again.
+        """
+        if self._held_size + size > HELD_SIZE_MAX:
+            remark = f"too much waits to be read and kept: {HELD_SIZE_MAX} bytes at most"
+            raise RequestRefusedError(ResponseCode.SYSTEM_BUSY, remark)
+        self._held_size += size + _REQUEST_SIZE
+        try:
+            yield
+        finally:
+            self._held_size -= size + _REQUEST_SIZE
 
     # ---- of clients -------------------------------------------------------------------------
 
@@ -213,9 +266,13 @@ class NamesrvRequests:
 
     # ---- of operators -----------------------------------------------------------------------
 
-    def put_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def put_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Set a key."""
-        self._kv.put(request.text("namespace"), request.text("key"), request.text("value"))
+        namespace, key, value = map(request.text, ("namespace", "key", "value"))
+        size = len(namespace) + len(key) + len(value)
+        with self._held(size):
+            async with self._keeping:
+                await asyncio.to_thread(self._kv.put, namespace, key, value)
         return success()
 
     def get_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -227,9 +284,12 @@ class NamesrvRequests:
             return failure(ResponseCode.QUERY_NOT_FOUND, remark)
         return success({"value": value})
 
-    def delete_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def delete_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove a key."""
-        self._kv.delete(request.text("namespace"), request.text("key"))
+        namespace, key = request.text("namespace"), request.text("key")
+        with self._held(len(namespace) + len(key)):
+            async with self._keeping:
+                await asyncio.to_thread(self._kv.delete, namespace, key)
         return success()
 
     def get_kv_list(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -275,11 +335,30 @@ class NamesrvRequests:
         return success(body=self.config.to_properties().encode())
 
 
+def _content(request: RemotingCommand) -> BrokerTopics:
+    """The topics of a registration.
+
+    Raises:
+        RequestRefusedError: the body is not what a broker sends; answers with code 1.
+    """
+    return read_register_body(
+        request.body, request.version, compressed=request.boolean("compressed")
+    )
+
+
 def _name(request: RemotingCommand, field: str) -> str:
     value = request.text(field)
-    if not value.strip():
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the header field {field} is empty")
+    if not value.strip() or len(value) > NAME_SIZE_MAX:
+        remark = f"the header field {field} is empty, or above {NAME_SIZE_MAX} characters"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
     return value
+
+
+def _small_object(request: RemotingCommand) -> dict[str, Any]:
+    if len(request.body) > BODY_SIZE_MAX:
+        remark = f"a body of {len(request.body)} bytes: {BODY_SIZE_MAX} at most"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    return parse_object(request.body)
 
 
 def _broker_id(request: RemotingCommand) -> int:

@@ -9,6 +9,7 @@ Source: RouteInfoManager.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -21,10 +22,23 @@ from rmqcore.namesrv.route_data import (
     QueueData,
     Registration,
 )
+from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
 #: milliseconds of silence after which a broker is forgotten, unless it asks for another time
 EXPIRED_TIME_MS = 120_000
+#: addresses of brokers, in all and over one connection
+BROKERS_MAX = 4096
+BROKERS_OF_CONNECTION = 64
+#: topics of one broker, and of all of them: each broker counts those that it has
+TOPICS_OF_BROKER = 100_000
+TOPICS_MAX = 1_000_000
+FILTERS_MAX = 64
+#: static topics that brokers may map, and bytes of one mapping
+MAPPINGS_MAX = 4096
+MAPPING_SIZE_MAX = 16 << 10
+#: characters of a topic's name
+TOPIC_SIZE_MAX = 255
 #: topics by which brokers of a group find each other: shown as they are
 _SYNC_BROKER_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"
 
@@ -96,6 +110,8 @@ class RouteTable:
         self._live: dict[tuple[str, str], BrokerLive] = {}
         self._filters: dict[tuple[str, str], tuple[str, ...]] = {}
         self._mappings: dict[str, dict[str, dict[str, object]]] = {}
+        #: topics by broker
+        self._counts: Counter[str] = Counter()
 
     # ---- what brokers say -------------------------------------------------------------------
 
@@ -106,8 +122,16 @@ class RouteTable:
             What it is told; None when it is refused: a single topic, and no full registration
             before it.
 
+        Raises:
+            RequestRefusedError: more would be kept than there is room for, and nothing has changed;
+                answers with code 1.
+
         Source: RouteInfoManager, registerBroker.
         """
+        self._expect_room(said, connection)
+        former = self._live.get((said.cluster, said.broker_addr))
+        if former is not None and former.broker_name != said.broker_name:
+            self.unregister(said.cluster, said.broker_addr, former.broker_name)
         broker = self._brokers.get(said.broker_name)
         first = broker is None or said.broker_id not in broker.addrs
         if first and len(said.content.topics) == 1:
@@ -145,6 +169,40 @@ class RouteTable:
             self._tell_min_changed(broker, None)
         return self._about_master(broker, said.broker_id)
 
+    def _expect_room(self, said: Registration, connection: object) -> None:
+        """Refuse a registration above one of the bounds."""
+        key = said.cluster, said.broker_addr
+        if key not in self._live:
+            if len(self._live) >= BROKERS_MAX:
+                raise _too_many("brokers", BROKERS_MAX)
+            others = sum(live.connection is connection for live in self._live.values())
+            if others >= BROKERS_OF_CONNECTION:
+                raise _too_many("brokers over one connection", BROKERS_OF_CONNECTION)
+        self._expect_room_for(said.broker_name, said.content.topics)
+        if len(said.content.filter_servers) > FILTERS_MAX:
+            raise _too_many("filter servers", FILTERS_MAX)
+        mappings = said.content.mappings
+        if sum(map(len, self._mappings.values())) + len(mappings) > MAPPINGS_MAX:
+            raise _too_many("static topics", MAPPINGS_MAX)
+        if any(len(str(info)) > MAPPING_SIZE_MAX for info in mappings.values()):
+            raise _too_many("bytes of a static topic", MAPPING_SIZE_MAX)
+
+    def _expect_room_for(self, broker_name: str, topics: Iterable[str]) -> None:
+        new = 0
+        for topic in topics:
+            if len(topic) > TOPIC_SIZE_MAX:
+                raise _too_many("characters of a topic's name", TOPIC_SIZE_MAX)
+            new += broker_name not in self._queues.get(topic, ())
+        if new and self._counts[broker_name] + new > TOPICS_OF_BROKER:
+            raise _too_many("topics of a broker", TOPICS_OF_BROKER)
+        if new and self._counts.total() + new > TOPICS_MAX:
+            raise _too_many("topics of all brokers", TOPICS_MAX)
+
+    def _set_queues(self, topic: str, queues: QueueData) -> None:
+        table = self._queues.setdefault(topic, {})
+        self._counts[queues.broker_name] += queues.broker_name not in table
+        table[queues.broker_name] = queues
+
     def _is_outdated(self, broker: BrokerData, said: Registration) -> bool:
         """Tell whether the id belongs to another address that is in a later term."""
         holder = broker.addrs.get(said.broker_id)
@@ -170,12 +228,11 @@ class RouteTable:
             for topic in gone:
                 self._remove_queues(topic, [name])
         for topic, settings in content.topics.items():
-            queues = self._queues.setdefault(topic, {})
-            if changed or name not in queues:
+            if changed or name not in self._queues.get(topic, ()):
                 perm = settings.perm
                 if stands_in and broker.enable_acting_master:
                     perm &= ~PERM_WRITE
-                queues[name] = settings.queues_of(name, perm)
+                self._set_queues(topic, settings.queues_of(name, perm))
         if changed:
             for topic, info in content.mappings.items():
                 owner = info.get("bname")
@@ -224,13 +281,15 @@ class RouteTable:
                 del self._clusters[cluster]
         for topic in list(self._queues):
             self._remove_queues(topic, [name])
+        del self._counts[name]
 
     def _remove_queues(self, topic: str, broker_names: Iterable[str]) -> None:
         queues = self._queues.get(topic)
         if queues is None:
             return
         for name in broker_names:
-            queues.pop(name, None)
+            if queues.pop(name, None) is not None:
+                self._counts[name] -= 1
             self._mappings.get(topic, {}).pop(name, None)
         if not queues:
             del self._queues[topic]
@@ -400,14 +459,21 @@ class RouteTable:
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add or replace queues of a topic on the brokers that are known.
 
+        Raises:
+            RequestRefusedError: there is no room for one of them; answers with code 1.
+
         Source: RouteInfoManager, registerTopic.
         """
-        known = [each for each in queues if each.broker_name in self._brokers]
-        if known:
-            table = self._queues.setdefault(topic, {})
-            table.update({each.broker_name: each for each in known})
+        for each in queues:
+            if each.broker_name in self._brokers:
+                self._expect_room_for(each.broker_name, [topic])
+                self._set_queues(topic, each)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, on the brokers of one cluster or on all."""
         names = self._queues.get(topic, {}) if cluster is None else self._clusters.get(cluster, ())
         self._remove_queues(topic, list(names))
+
+
+def _too_many(what: str, most: int) -> RequestRefusedError:
+    return RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"too many {what}: {most} at most")

@@ -1,0 +1,249 @@
+"""What clients name is kept up to a bound, and who wants more is told so."""
+
+import json
+import sys
+
+import pytest
+from broker.conftest import Peer
+from broker.test_answers import beat
+from patience import until_async
+
+from rmqcore.broker import (
+    budgets,
+    client_requests,
+    clients,
+    groups,
+    offsets,
+    request_modes,
+    topics,
+)
+from rmqcore.broker.clients import Client, Producers
+from rmqcore.remoting import LanguageCode, RequestCode, RequestRefusedError, ResponseCode
+from rmqcore.remoting.json_body import BODY_SIZE_MAX
+
+pytestmark = pytest.mark.engine
+
+REFUSED = ResponseCode.SYSTEM_ERROR
+BEAT = RequestCode.HEART_BEAT
+
+
+class Connected:
+    """A connection as far as the tables of clients know one."""
+
+    closed = False
+
+
+def client_of(connection, client_id="c"):
+    return Client(connection, client_id, LanguageCode.JAVA, 0, 0.0, 0)
+
+
+def lock(group, queues, client_id="c"):
+    listed = [{"brokerName": "b", "topic": topic, "queueId": number} for topic, number in queues]
+    return json.dumps({"consumerGroup": group, "clientId": client_id, "mqSet": listed}).encode()
+
+
+@pytest.mark.logic
+def test_members_of_groups_have_bounds_for_each_client_and_for_all(monkeypatch):
+    monkeypatch.setattr(clients, "GROUPS_OF_CLIENT", 3)
+    monkeypatch.setattr(clients, "MEMBERS_MAX", 5)
+    producers, first, second = Producers(), Connected(), Connected()
+    for group in "abc":
+        producers.register(group, client_of(first))
+    with pytest.raises(RequestRefusedError, match="groups of producers in one client: 3 at most"):
+        producers.register("d", client_of(first))
+    producers.register("a", client_of(first))
+    for group in "ab":
+        producers.register(group, client_of(second))
+    with pytest.raises(RequestRefusedError, match="too many producers in groups: 5 at most"):
+        producers.register("c", client_of(second))
+    producers.unregister("a", first)
+    producers.register("c", client_of(second))
+    with pytest.raises(RequestRefusedError, match="256 characters: 255 at most"):
+        producers.register("g" * 256, client_of(first))
+    for connection in (first, second):
+        producers.forget(connection)
+    assert len(producers.members) == 0
+    assert producers.groups == {}
+    assert (producers._by_id, producers._clients) == ({}, {})
+
+
+@pytest.mark.logic
+def test_bytes_of_members_are_counted_and_given_back(monkeypatch):
+    monkeypatch.setattr(clients, "SIZE_OF_CLIENT", 100)
+    monkeypatch.setattr(clients, "MEMBERS_SIZE_MAX", 150)
+    members, first, second = clients.Members("consumers"), Connected(), Connected()
+    members.add(first, "a", 60)
+    with pytest.raises(RequestRefusedError, match="bytes of what one client subscribes: 100"):
+        members.add(first, "b", 60)
+    members.add(first, "a", 10)
+    members.add(first, "b", 60)
+    with pytest.raises(RequestRefusedError, match="bytes of what clients subscribe: 150"):
+        members.add(second, "c", 90)
+    members.remove(first, "b")
+    members.add(second, "c", 90)
+
+
+@pytest.mark.logic
+def test_a_client_that_leaves_is_found_without_looking_through_all():
+    def steps(others):
+        producers, mine, counted = Producers(), Connected(), 0
+        for number in range(others):
+            producers.register(f"g{number}", client_of(Connected(), f"c{number}"))
+        producers.register("mine", client_of(mine, "mine"))
+
+        def count(_, event, __):
+            nonlocal counted
+            counted += event == "line"
+            return count
+
+        traced = sys.gettrace()
+        sys.settrace(count)
+        try:
+            assert producers.by_client_id("mine") is mine
+            producers.forget(mine)
+        finally:
+            sys.settrace(traced)
+        assert len(producers.groups) == others
+        return counted
+
+    assert steps(2000) == steps(20)
+
+
+def test_a_heart_beat_makes_no_more_groups_than_a_client_has(with_broker, monkeypatch):
+    monkeypatch.setattr(clients, "GROUPS_OF_CLIENT", 8)
+
+    async def scenario(broker, peer):
+        before = len(broker.store.topics)
+        names = [f"g{number}" for number in range(100)]
+        refused = await peer.ask(BEAT, body=beat(*names))
+        assert refused.code == REFUSED
+        assert refused.remark == "too many groups of consumers in one client: 8 at most"
+        assert len(broker.managers.consumers.groups) == 8
+        assert len(broker.store.topics) <= before + 9
+        refused = await peer.ask(BEAT, body=beat(producers=names))
+        assert refused.remark == "too many groups of producers in one client: 8 at most"
+        # what it has goes on
+        assert (await peer.ask(BEAT, body=beat(*names[:8], producers=names[:8]))).code == 0
+        for wrong in (b" " * (BODY_SIZE_MAX + 1), json.dumps({"clientID": "c" * 256}).encode()):
+            assert (await peer.ask(BEAT, body=wrong)).code == REFUSED
+        await peer.client.close()
+        managers = broker.managers
+        await until_async(lambda: not managers.consumers.groups, "its groups go with it")
+        assert (len(managers.consumers.members), len(managers.producers.members)) == (0, 0)
+
+    with_broker(scenario)
+
+
+def test_groups_and_topics_are_not_created_without_end(with_broker, monkeypatch):
+    async def scenario(broker, peer):
+        monkeypatch.setattr(groups, "GROUPS_CREATED_MAX", len(broker.managers.groups.table) + 1)
+        await peer.send("T", b"x")
+        assert (await peer.pull("T", group="g1")).code == 0
+        refused = await peer.pull("T", group="g2")
+        assert refused.remark.startswith("too many groups to create one more")
+        assert (await peer.ask(BEAT, body=beat("g3", "g1"))).code == REFUSED
+        assert (await peer.pull("T", group="g1")).code == 0
+        by_hand = b'{"groupName":"g4"}'
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        assert (await peer.ask(code, body=by_hand)).code == 0
+        large = json.dumps({"groupName": "g4", "x": "y" * budgets.GROUP_SIZE_MAX}).encode()
+        assert (await peer.ask(code, body=large)).code == REFUSED
+        monkeypatch.setattr(groups, "GROUPS_MAX", len(broker.managers.groups.table))
+        assert (await peer.ask(code, body=by_hand)).code == 0
+        assert (await peer.ask(code, body=b'{"groupName":"g5"}')).code == REFUSED
+
+        monkeypatch.setattr(topics, "TOPICS_CREATED_MAX", len(broker.store.topics) + 1)
+        assert (await peer.send("U", b"x")).code == 0
+        for topic in ("V", "%RETRY%made-up"):
+            refused = await peer.send(topic, b"x")
+            assert refused.remark.startswith("too many topics to create one more")
+        assert (await peer.send("U", b"x")).code == 0
+        fields = {"topic": "V", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        create = RequestCode.UPDATE_AND_CREATE_TOPIC
+        assert (await peer.ask(create, fields)).code == 0
+        monkeypatch.setattr(topics, "TOPICS_MAX", len(broker.store.topics))
+        assert (await peer.ask(create, fields)).code == 0
+        assert (await peer.ask(create, {**fields, "topic": "W"})).code == REFUSED
+
+    with_broker(scenario)
+
+
+def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch):
+    monkeypatch.setattr(client_requests, "LOCKS_OF_CLIENT", 3)
+    monkeypatch.setattr(client_requests, "LOCKS_MAX", 4)
+    code = RequestCode.LOCK_BATCH_MQ
+
+    async def scenario(broker, peer):
+        other = Peer(broker)
+        queues = [("T", number) for number in range(5)]
+        refused = await peer.ask(code, body=lock("G", queues))
+        assert (refused.code, len(broker.managers.locks)) == (REFUSED, 3)
+        assert refused.remark == "too many queues that one client locks: 3 at most"
+        assert (await peer.ask(code, body=lock("G", queues[:3]))).code == 0
+        refused = await other.ask(code, body=lock("H", queues[:3], "d"))
+        assert (refused.code, len(broker.managers.locks)) == (REFUSED, 4)
+        assert refused.remark == "too many queues that are locked: 4 at most"
+        await peer.ask(RequestCode.UNLOCK_BATCH_MQ, body=lock("G", queues[:2]))
+        assert (await other.ask(code, body=lock("H", queues[:3], "d"))).code == 0
+        assert broker.managers.locks.holds_any("G")
+        await peer.ask(RequestCode.UNLOCK_BATCH_MQ, body=lock("G", queues))
+        await other.ask(RequestCode.UNLOCK_BATCH_MQ, body=lock("H", queues, "d"))
+        assert len(broker.managers.locks) == 0
+        assert not broker.managers.locks.holds_any("G")
+        for wrong in (lock("G" * 256, queues[:1]), lock("G", [("T" * 256, 0)])):
+            assert (await peer.ask(code, body=wrong)).code == REFUSED
+        await other.client.close()
+
+    with_broker(scenario)
+
+
+def test_offsets_are_kept_of_so_many_groups_and_topics(with_broker, monkeypatch):
+    async def scenario(broker, peer):
+        table = broker.store.consumer_offsets
+        await peer.send("T", b"x")
+
+        async def commit(group):
+            place = {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": 1}
+            return await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place)
+
+        for group in ("g1", "g2"):
+            await peer.pull("T", group=group)
+        assert (await commit("g1")).code == 0
+        monkeypatch.setattr(offsets, "OFFSETS_MAX", table.pair_count)
+        refused = await commit("g2")
+        assert refused.code == REFUSED
+        assert refused.remark.startswith("too many groups with offsets of topics")
+        assert (await commit("g1")).code == 0
+        # who only pulls is given messages
+        assert (await peer.pull("T", group="g2", sysFlag=5, commitOffset=1)).code == 0
+        asked = {"consumerGroup": "g2", "topic": "T", "queueId": 0, "maxMsgNums": 1}
+        asked |= {"invisibleTime": 1000, "pollTime": 0, "bornTime": 0, "initMode": 0}
+        assert (await peer.ask(RequestCode.POP_MESSAGE, asked)).code == REFUSED
+        assert table.queues("T", "g2") == {}
+
+    with_broker(scenario)
+
+
+def test_what_an_administrator_says_of_groups_has_a_bound(with_broker, monkeypatch):
+    monkeypatch.setattr(groups, "PAIRS_MAX", 2)
+    monkeypatch.setattr(request_modes, "PAIRS_MAX", 2)
+
+    async def scenario(_, peer):
+        async def forbid(topic, readable="false"):
+            fields = {"group": "G", "topic": topic, "readable": readable}
+            return (await peer.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, fields)).code
+
+        async def set_mode(topic):
+            body = {"topic": topic, "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
+            code = RequestCode.SET_MESSAGE_REQUEST_MODE
+            return (await peer.ask(code, body=json.dumps(body).encode())).code
+
+        for topic in "ABC":
+            await peer.send(topic, b"x")
+        for change in (forbid, set_mode):
+            codes = [await change(topic) for topic in ("A", "B", "C", "A")]
+            assert codes == [0, 0, REFUSED, 0]
+        assert await forbid("A", "true") == 0
+        assert await forbid("C") == 0
+
+    with_broker(scenario)
