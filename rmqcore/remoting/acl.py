@@ -15,7 +15,7 @@ import base64
 import hmac
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rmqcore.remoting.codes import VERSION_4_9_3
 from rmqcore.remoting.command import RemotingCommand
@@ -43,6 +43,7 @@ class AclSigner:
         access_key, secret_key: the user's.
         security_token: one more field, for servers that ask for it.
         strict: adds the strict signature, which servers of RocketMQ pass over.
+        clock_ns: the time of day, Unix time in nanoseconds.
 
     Source: AclClientRPCHook.
     """
@@ -54,11 +55,13 @@ class AclSigner:
         security_token: str | None = None,
         *,
         strict: bool = False,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._access_key = access_key
         self._secret_key = secret_key
         self._security_token = security_token
         self._strict = strict
+        self._clock_ns = clock_ns
 
     def __repr__(self) -> str:
         return f"AclSigner({self._access_key!r})"
@@ -71,7 +74,7 @@ class AclSigner:
         if self._security_token is not None:
             fields[SECURITY_TOKEN] = self._security_token
         if self._strict:
-            fields[SIGNED_MS] = str(_now_ms())
+            fields[SIGNED_MS] = str(self._clock_ns() // 1_000_000)
             fields[STRICT_SIGNATURE] = strict_signature(command, self._secret_key)
         fields[SIGNATURE] = signature(fields, command.body, self._secret_key)
 
@@ -117,19 +120,21 @@ def strict_signature(command: RemotingCommand, secret_key: str) -> str:
     return base64.b64encode(digest.digest()).decode("ascii")
 
 
-def strict_signature_is_right(command: RemotingCommand, secret_key: str) -> bool:
-    """Tell whether a request's strict signature was made with this secret, and is not old."""
+def strict_signature_is_right(command: RemotingCommand, secret_key: str, now_ms: int) -> bool:
+    """Tell whether a request's strict signature was made with this secret, and is not old.
+
+    Args:
+        command: the request.
+        secret_key: of the account that it names.
+        now_ms: the time of day, Unix time.
+    """
     signed_ms = command.ext_fields.get(SIGNED_MS, "")
     if not (signed_ms.isascii() and signed_ms.isdigit() and len(signed_ms) <= _DIGITS_MAX):
         return False
     expected = strict_signature(command, secret_key).encode("ascii")
     given = command.ext_fields.get(STRICT_SIGNATURE, "").encode("utf-8", "replace")
     right = hmac.compare_digest(expected, given)
-    return right and abs(_now_ms() - int(signed_ms)) <= STRICT_FOR_MS
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return right and abs(now_ms - int(signed_ms)) <= STRICT_FOR_MS
 
 
 def _java_order(name: str) -> bytes:

@@ -10,6 +10,7 @@ Source: PlainAccessValidator, PlainPermissionManager; DefaultAuthorizationContex
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -97,10 +98,17 @@ class AccessGate:
     Args:
         accounts: by access key.
         topic_at: tells the topic of a stored message; for requests that name an offset only.
+        clock_ns: the time of day, Unix time in nanoseconds; for strict signatures.
     """
 
-    def __init__(self, accounts: Mapping[str, Account], topic_at: TopicAt | None = None) -> None:
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        topic_at: TopicAt | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._accounts = accounts
+        self._clock_ns = clock_ns
         self._topic_at = topic_at or _nothing_at
         self._decoy = secrets.token_hex(16)
 
@@ -111,8 +119,10 @@ class AccessGate:
         right = signature_is_right(request, account.secret_key if account else self._decoy)
         if account is None or not right or not account.may_come_from(connection.remote_address):
             return _refusal(_UNSIGNED)
-        if account.strict and not strict_signature_is_right(request, account.secret_key):
-            return _refusal(_UNSIGNED)
+        if account.strict:
+            now_ms = self._clock_ns() // 1_000_000
+            if not strict_signature_is_right(request, account.secret_key, now_ms):
+                return _refusal(_UNSIGNED)
         connection.attributes[_ACCOUNT] = account
         if request.code not in RULES:
             return _refusal(_NOT_ALLOWED)

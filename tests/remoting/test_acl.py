@@ -2,6 +2,7 @@
 
 import pytest
 
+from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import AclSigner, RemotingCommand, signature_is_right
 from rmqcore.remoting.acl import STRICT_FOR_MS, strict_signature_is_right
 
@@ -62,9 +63,10 @@ def test_rocketmqs_signature_knows_neither_names_nor_borders_and_the_strict_one_
         AclSigner("user", "secret", strict=True).sign(made)
         return made
 
+    now_ms = wall_clock_ms()
     seen = command(30, {"queueId": "10", "topic": "Orders"}, b"body")
     assert signature_is_right(seen, "secret")
-    assert strict_signature_is_right(seen, "secret")
+    assert strict_signature_is_right(seen, "secret", now_ms)
     own = {name: seen.ext_fields[name] for name in seen.ext_fields if name[0].isupper()}
     for code, fields, body in (
         (17, {"queueId": "10", "topic": "Orders"}, b"body"),
@@ -75,20 +77,24 @@ def test_rocketmqs_signature_knows_neither_names_nor_borders_and_the_strict_one_
     ):
         forged = RemotingCommand(code, {**own, **fields}, body)
         assert signature_is_right(forged, "secret")
-        assert not strict_signature_is_right(forged, "secret")
+        assert not strict_signature_is_right(forged, "secret", now_ms)
 
 
-def test_a_strict_signature_is_good_for_a_while(monkeypatch):
+def test_a_strict_signature_is_good_for_a_while():
+    signed_ms = 1_700_000_000_000
     command = RemotingCommand(105, {"a": "1"}, b"body")
-    AclSigner("user", "secret", strict=True).sign(command)
-    signed_ms = int(command.ext_fields["SignedMs"])
-    for after_ms, right in (
-        (-STRICT_FOR_MS, True),
-        (STRICT_FOR_MS, True),
-        (STRICT_FOR_MS + 1, False),
-    ):
-        monkeypatch.setattr("rmqcore.remoting.acl._now_ms", lambda: signed_ms + after_ms)  # noqa: B023
-        assert strict_signature_is_right(command, "secret") is right
+    signer = AclSigner("user", "secret", strict=True, clock_ns=lambda: signed_ms * 1_000_000)
+    signer.sign(command)
+
+    def is_right(after_ms):
+        return strict_signature_is_right(command, "secret", signed_ms + after_ms)
+
+    assert is_right(0)
+    assert is_right(STRICT_FOR_MS)
+    assert is_right(-STRICT_FOR_MS)
+    assert not is_right(STRICT_FOR_MS + 1)
+    assert not is_right(-STRICT_FOR_MS - 1)
+    assert not strict_signature_is_right(command, "another", signed_ms)
     for stamp in ("", "x", "9" * 19, "-1", str(signed_ms + 1)):
         command.ext_fields["SignedMs"] = stamp
-        assert not strict_signature_is_right(command, "secret")
+        assert not is_right(0)
