@@ -11,6 +11,7 @@ from typing import Final
 
 from rmqcore.broker.access import is_secret
 from rmqcore.broker.bodies import java_body
+from rmqcore.broker.budgets import SETTINGS_SIZE_MAX, BudgetExceededError
 from rmqcore.broker.clients import Client, Consumers
 from rmqcore.broker.rates import Rates
 from rmqcore.broker.settings import BrokerConfig
@@ -81,6 +82,8 @@ class AdminBroker:
 
     def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """25: change settings that may change while the broker runs: all of them, or none."""
+        if len(request.body) > SETTINGS_SIZE_MAX:
+            raise BudgetExceededError("bytes of settings", SETTINGS_SIZE_MAX)
         try:
             properties = parse_properties(bytes(request.body).decode())
             self._change(properties)

@@ -28,8 +28,10 @@ GROUPS_MAX: Final = 100_000
 TOPICS_MAX: Final = 100_000
 #: bytes of the settings of one group
 GROUP_SIZE_MAX: Final = 16 << 10
-#: topics of groups whose offsets are kept
-OFFSETS_MAX: Final = 200_000
+#: offsets of groups in queues
+OFFSETS_MAX: Final = 500_000
+#: bytes of a text of settings
+SETTINGS_SIZE_MAX: Final = 64 << 10
 #: pairs of a topic and a group for which an administrator has said something
 PAIRS_MAX: Final = 100_000
 #: characters of a name that is no topic's and no group's of consumers

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.bodies import java_body
-from rmqcore.broker.budgets import LOCKS_MAX, LOCKS_OF_CLIENT, BudgetExceededError, check_name
+from rmqcore.broker.budgets import (
+    GROUPS_OF_CLIENT,
+    LOCKS_MAX,
+    LOCKS_OF_CLIENT,
+    BudgetExceededError,
+    check_name,
+)
 from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.subscription import Subscription
@@ -66,7 +72,7 @@ class ClientRequests:
         check_name("a clientID", client.client_id)
         if self._producers.is_of_another(client):
             return failure(ResponseCode.NO_PERMISSION, "the clientID is another account's client's")
-        for entry in objects_in(body, "consumerDataSet"):
+        for entry in objects_in(body, "consumerDataSet", GROUPS_OF_CLIENT):
             try:
                 self._take_consumer(client, entry)
             except BudgetExceededError:
@@ -74,7 +80,7 @@ class ClientRequests:
             except RequestRefusedError:
                 # one group that cannot be is not the others' fault
                 continue
-        for entry in objects_in(body, "producerDataSet"):
+        for entry in objects_in(body, "producerDataSet", GROUPS_OF_CLIENT):
             if group := str(entry.get("groupName", "")):
                 self._producers.register(group, client)
         return success()

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: the newest part of the log counts as young: a new group reads a topic that lies in it whole
 _YOUNG_BYTES: Final = 1 << 30
+#: new offsets between two counts of all of them
+_COUNTED_EVERY: Final = 1024
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 
 
@@ -40,6 +42,8 @@ class Offsets:
         self._groups = groups
         #: offsets that an administrator set and the next pull has to take
         self.resets: dict[tuple[str, str, int], int] = {}
+        #: how many offsets there were when they were counted, and have come since at most
+        self._counted, self._uncounted = 0, _COUNTED_EVERY
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -113,23 +117,28 @@ class Offsets:
 
         Raises:
             RequestRefusedError: it is no offset; answers with code 29.
-            BudgetExceededError: the group has none of the topic, and there are too many.
+            BudgetExceededError: the group has none of the queue, and there are too many.
         """
-        self.expect_room(topic, group)
+        self.expect_room(topic, group, queue_id)
         try:
             self._store.consumer_offsets.commit(topic, group, queue_id, offset)
         except (ValueError, MessageIllegalError) as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
-    def expect_room(self, topic: str, group: str) -> None:
-        """Refuse offsets of one topic of a group more than are kept.
+    def expect_room(self, topic: str, group: str, queue_id: int) -> None:
+        """Refuse one offset more than are kept.
 
         Raises:
-            BudgetExceededError: it is so; the group has none of this topic.
+            BudgetExceededError: it is so; the group has none of this queue.
         """
         table = self._store.consumer_offsets
-        if table.pair_count >= OFFSETS_MAX and not table.queues(topic, group):
-            raise BudgetExceededError("groups with offsets of topics", OFFSETS_MAX)
+        if table.get(topic, group, queue_id) is not None:
+            return
+        if self._uncounted >= _COUNTED_EVERY or self._counted + self._uncounted >= OFFSETS_MAX:
+            self._counted, self._uncounted = table.offset_count(), 0
+            if self._counted >= OFFSETS_MAX:
+                raise BudgetExceededError("offsets of groups", OFFSETS_MAX)
+        self._uncounted += 1
 
     def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """29: the offset that belongs to a store time."""

@@ -231,7 +231,7 @@ class PopMessages:
             remark = f"subscription group no permission, {wanted.group}"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         self._groups.expect_readable(wanted.group, wanted.topic)
-        self._offsets.expect_room(wanted.topic, wanted.group)
+        self._offsets.expect_room(wanted.topic, wanted.group, max(0, wanted.queue_id))
         if len(retry_topic_of(wanted.group, wanted.topic)) > DERIVED_TOPIC_NAME_MAX:
             remark = f"group and topic are too long together: nothing of {wanted.topic} comes again"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

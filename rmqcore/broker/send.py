@@ -497,7 +497,9 @@ class SendMessages:
         """What is stored for a message that its consumer could not handle."""
         if stored.reconsume_times >= most or level < 0:
             topic = self._topics.for_group(DEAD_LETTER_PREFIX + group)
-            self._traffic.add_dead(stored.properties.get("RETRY_TOPIC", stored.topic), group)
+            named = stored.properties.get("RETRY_TOPIC", "")
+            origin = stored.topic if self._topics.get(named) is None else named
+            self._traffic.add_dead(origin, group)
             queue_id, level = 0, 0
         else:
             topic = self._topics.for_group(RETRY_PREFIX + group, retry_queues)

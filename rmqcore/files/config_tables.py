@@ -396,10 +396,10 @@ class ConsumerOffsetTable(ConfigTable):
         with self._lock.within():
             return dict(self._offsets.get(_offset_key(topic, group), {}))
 
-    @property
-    def pair_count(self) -> int:
-        """How many pairs (topic, group) have committed."""
-        return len(self._offsets)
+    def offset_count(self) -> int:
+        """How many offsets there are, of all queues."""
+        with self._lock.within():
+            return sum(map(len, self._offsets.values()))
 
     def pairs(self) -> list[tuple[str, str]]:
         """All pairs (topic, group) that have committed."""

@@ -12,6 +12,8 @@ from rmqcore.remoting.errors import RequestRefusedError
 
 #: bytes of what clients say of themselves: it is read on the event loop, and others wait
 BODY_SIZE_MAX: Final = 1 << 20
+#: entries of one list in it
+ENTRIES_MAX: Final = 16_384
 #: of an administrator's lists of topics or groups, some 10,000 of them
 LIST_SIZE_MAX: Final = 4 << 20
 
@@ -38,9 +40,18 @@ def read_object(request: RemotingCommand, size_max: int = BODY_SIZE_MAX) -> dict
     return value
 
 
-def objects_in(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """The objects of a list in a body; what is none is passed over."""
+def objects_in(
+    body: Mapping[str, Any], name: str, count_max: int = ENTRIES_MAX
+) -> list[Mapping[str, Any]]:
+    """The objects of a list in a body; what is none is passed over.
+
+    Raises:
+        RequestRefusedError: there are more than ``count_max``; answers with code 1.
+    """
     entries = body.get(name) or []
     if not isinstance(entries, list):
         return []
+    if len(entries) > count_max:
+        remark = f"{len(entries)} entries of {name}: {count_max} at most"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
     return [entry for entry in entries if isinstance(entry, dict)]

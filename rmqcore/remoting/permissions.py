@@ -62,6 +62,28 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
+class NotDenied:
+    """That a retry topic is not the one of a topic which is denied by name.
+
+    Attributes:
+        name: of the retry topic, without its prefix: a group, or one that pops and a topic.
+    """
+
+    name: str
+
+    def is_met_by(self, account: Account) -> bool:
+        """Tell whether it is so."""
+        return not any(
+            self.name.endswith(("_" + topic, "+" + topic))
+            for topic, permission in account.topics.items()
+            if not permission & SUB
+        )
+
+    def __str__(self) -> str:
+        return f"SUB on the topic whose messages come again in {_RETRY_PREFIX}{self.name[:255]}"
+
+
+@dataclass(frozen=True, slots=True)
 class AnyNeed:
     """A permission for one group or another, or for one topic as well.
 
@@ -83,8 +105,9 @@ class AnyNeed:
         return f"{self.permission.name} on a group"
 
 
+_Need: TypeAlias = Need | NotDenied | AnyNeed
 #: What a request needs; None: to be an administrator.
-Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[Need | AnyNeed]] | None
+Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[_Need]] | None
 
 _SOME_GROUP = AnyNeed(SUB)
 _SOMETHING = AnyNeed(PUB | SUB, topics_too=True)
@@ -171,7 +194,7 @@ def _nothing_at(_: int) -> str | None:
 # ---- the needs of requests --------------------------------------------------------------------
 
 
-def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[Need]:
+def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[_Need]:
     """A topic's permission; retry and dead-letter topics belong to their group."""
     prefix = next((each for each in _GROUP_PREFIXES if topic.startswith(each)), None)
     if prefix is None:
@@ -183,8 +206,11 @@ def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[N
         # the retry topic of one topic, of a group that pops
         yield Need(SUB, group=group)
         yield Need(SUB, topic=rest[1:])
-    else:
-        yield Need(SUB, group=name)
+        return
+    yield Need(SUB, group=name)
+    if prefix == _RETRY_PREFIX and name != group:
+        # it may be the retry topic of one topic, of another group that pops
+        yield NotDenied(name)
 
 
 def _of_group(request: RemotingCommand, name: str = "consumerGroup") -> Need:
@@ -203,7 +229,7 @@ def _signed(_: RemotingCommand, __: TopicAt) -> Iterable[Need]:
     return ()
 
 
-def _publish(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _publish(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     """Whichever of its two names the topic comes under, or both."""
     given = [request.ext_fields[name] for name in ("topic", "b") if name in request.ext_fields]
     for topic in given or [request.text("topic")]:
@@ -225,32 +251,32 @@ def _values(properties: str, name: str) -> Iterator[str]:
             yield each.removeprefix(begin)
 
 
-def _read_topic(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _read_topic(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield from _of_topic(_named(request.text("topic")), SUB)
 
 
-def _consume(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _consume(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     group = _of_group(request)
     yield group
     yield from _of_topic(_named(request.text("topic")), SUB, group.group)
 
 
-def _group_only(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _group_only(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _of_group(request)
 
 
-def _leave(request: RemotingCommand, _: TopicAt) -> Iterator[Need]:
+def _leave(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     if request.ext_fields.get("consumerGroup"):
         yield _of_group(request)
 
 
-def _view(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+def _view(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     topic = topic_at(request.number("offset"))
     if topic is not None:
         yield from _of_topic(topic, SUB)
 
 
-def _send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+def _send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     group = _of_group(request, "group")
     yield group
     topic = topic_at(request.number("offset"))
@@ -258,7 +284,7 @@ def _send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
         yield from _of_topic(topic, SUB, group.group)
 
 
-def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     group = _named(request.text("producerGroup"))
     yield Need(PUB, group=group)
     topic = topic_at(request.number("commitLogOffset"))
@@ -266,7 +292,7 @@ def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Ne
         yield from _of_transaction(group, topic)
 
 
-def _of_transaction(group: str, topic: str) -> Iterator[Need]:
+def _of_transaction(group: str, topic: str) -> Iterator[_Need]:
     yield Need(PUB, group=group)
     yield from _of_topic(topic, PUB)
 
@@ -274,7 +300,7 @@ def _of_transaction(group: str, topic: str) -> Iterator[Need]:
 # ---- those that have their names in the body
 
 
-def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _SOMETHING
     for entry in objects_in(read_object(request), "consumerDataSet"):
         group = _named(entry.get("groupName"))
@@ -283,15 +309,16 @@ def _heart_beat(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed
             yield from _of_topic(_named(wanted.get("topic")), SUB, group)
 
 
-def _lock(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+def _lock(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _SOME_GROUP
     body = read_object(request)
-    yield Need(SUB, group=_named(body.get("consumerGroup")))
+    group = _named(body.get("consumerGroup"))
+    yield Need(SUB, group=group)
     for queue in objects_in(body, "mqSet"):
-        yield from _of_topic(_named(queue.get("topic")), SUB)
+        yield from _of_topic(_named(queue.get("topic")), SUB, group)
 
 
-def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _SOME_GROUP
     body = read_object(request)
     group = _named(body.get("consumerGroup"))
@@ -299,7 +326,7 @@ def _assignment(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed
     yield from _of_topic(_named(body.get("topic")), SUB, group)
 
 
-def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _SOME_GROUP
     body = read_object(request)
     group, wanted = _named(body.get("group")), body.get("subscriptionData")
@@ -308,7 +335,7 @@ def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNe
         yield from _of_topic(_named(wanted.get("topic")), SUB, group)
 
 
-def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[Need | AnyNeed]:
+def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _SOME_GROUP
     for ack in objects_in(read_object(request), "acks"):
         group = _named(ack.get("c"))

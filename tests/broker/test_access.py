@@ -363,6 +363,34 @@ def test_light_queues_need_permission_like_topics(guarded):
     guarded(scenario)
 
 
+def test_the_retry_topic_of_a_denied_topic_is_not_read_as_another_groups(guarded, monkeypatch):
+    denied = Account(
+        "everything",
+        "secret-3",
+        default_topic=PUB | SUB,
+        default_group=SUB,
+        topics={"Se_cret": PUB},
+    )
+    monkeypatch.setitem(ACCOUNTS, "everything", denied)
+
+    async def scenario(peers):
+        peer = peers["everything"]
+        for topic in ("%RETRY%att_Se_cret", "%RETRY%a+Se_cret"):
+            for group in ("att", "zz", "a"):
+                assert (await peer.pull(topic, group=group)).code == 16
+            asked = {"topic": topic, "key": "k", "maxNum": 1, "beginTimestamp": 0}
+            asked["endTimestamp"] = 2**62
+            assert (await peer.ask(RequestCode.QUERY_MESSAGE, asked)).code == 16
+        for topic in ("%RETRY%att_Open", "%RETRY%zz"):
+            await peer.send(topic, b"x")
+            assert (await peer.pull(topic, group="zz")).code == 0
+        # a group's own, though its name ends so
+        await peer.send("%RETRY%g_cret", b"x")
+        assert (await peer.pull("%RETRY%g_cret", group="g_cret")).code == 0
+
+    guarded(scenario)
+
+
 BODIES = (
     RequestCode.HEART_BEAT,
     RequestCode.LOCK_BATCH_MQ,

@@ -19,7 +19,7 @@ from rmqcore.broker import (
 )
 from rmqcore.broker.clients import Client, Producers
 from rmqcore.remoting import LanguageCode, RequestCode, RequestRefusedError, ResponseCode
-from rmqcore.remoting.json_body import BODY_SIZE_MAX
+from rmqcore.remoting.json_body import BODY_SIZE_MAX, ENTRIES_MAX
 
 pytestmark = pytest.mark.engine
 
@@ -209,10 +209,10 @@ def test_offsets_are_kept_of_so_many_groups_and_topics(with_broker, monkeypatch)
         for group in ("g1", "g2"):
             await peer.pull("T", group=group)
         assert (await commit("g1")).code == 0
-        monkeypatch.setattr(offsets, "OFFSETS_MAX", table.pair_count)
+        monkeypatch.setattr(offsets, "OFFSETS_MAX", table.offset_count())
         refused = await commit("g2")
         assert refused.code == REFUSED
-        assert refused.remark.startswith("too many groups with offsets of topics")
+        assert refused.remark.startswith("too many offsets of groups")
         assert (await commit("g1")).code == 0
         # who only pulls is given messages
         assert (await peer.pull("T", group="g2", sysFlag=5, commitOffset=1)).code == 0
@@ -245,5 +245,29 @@ def test_what_an_administrator_says_of_groups_has_a_bound(with_broker, monkeypat
             assert codes == [0, 0, REFUSED, 0]
         assert await forbid("A", "true") == 0
         assert await forbid("C") == 0
+
+    with_broker(scenario)
+
+
+def test_lists_and_settings_have_a_size(with_broker):
+    async def scenario(_, peer):
+        many = json.dumps({"consumerDataSet": [{}] * (budgets.GROUPS_OF_CLIENT + 1)}).encode()
+        refused = await peer.ask(BEAT, body=many)
+        assert refused.remark == "1025 entries of consumerDataSet: 1024 at most"
+        locked = lock("G", [])[:-3] + b"[" + b",".join([b"{}"] * (ENTRIES_MAX + 1)) + b"]}"
+        assert (await peer.ask(RequestCode.LOCK_BATCH_MQ, body=locked)).code == REFUSED
+        settings = b"#" * (budgets.SETTINGS_SIZE_MAX + 1)
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=settings)).code == REFUSED
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=settings[1:])).code == 0
+
+    with_broker(scenario)
+
+
+def test_a_dead_letter_is_counted_for_a_topic_that_there_is(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"x", properties={"RETRY_TOPIC": "made-up"})
+        back = {"group": "G", "offset": 0, "delayLevel": -1}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        assert broker.managers.traffic.dead == {("T", "G"): 1}
 
     with_broker(scenario)
