@@ -232,7 +232,9 @@ class PopMessages:
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         self._groups.expect_readable(wanted.group, wanted.topic)
         self._offsets.expect_room(wanted.topic, wanted.group, max(0, wanted.queue_id))
-        if len(retry_topic_of(wanted.group, wanted.topic)) > DERIVED_TOPIC_NAME_MAX:
+        retry_topic = retry_topic_of(wanted.group, wanted.topic)
+        self._topics.expect_room(retry_topic)
+        if len(retry_topic) > DERIVED_TOPIC_NAME_MAX:
             remark = f"group and topic are too long together: nothing of {wanted.topic} comes again"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         wanted.subscription.check_allowed(config)

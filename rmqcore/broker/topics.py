@@ -112,6 +112,9 @@ class Topics:
         """
         if len(self.table) >= TOPICS_MAX and self.table.get(topic.topic_name) is None:
             raise BudgetExceededError("topics", TOPICS_MAX)
+        self._put(topic)
+
+    def _put(self, topic: TopicConfig) -> None:
         try:
             self.table.put(topic)
         except MessageIllegalError as error:
@@ -157,8 +160,7 @@ class Topics:
         if found is not None:
             return found
         self.check_sendable(topic)
-        if len(self.table) >= TOPICS_CREATED_MAX:
-            raise BudgetExceededError("topics to create one more", TOPICS_CREATED_MAX)
+        self.expect_room(topic)
         origin = self.table.get(template)
         allowed = template != AUTO_CREATE_TOPIC or self._config().auto_create_topic_enable
         if origin is not None and allowed and origin.perm & PERM_INHERIT:
@@ -177,8 +179,20 @@ class Topics:
         self.put(created)
         return created
 
+    def expect_room(self, topic: str) -> None:
+        """Refuse what would create one topic more than clients may.
+
+        Raises:
+            BudgetExceededError: it is so, and the topic is not there.
+        """
+        if len(self.table) >= TOPICS_CREATED_MAX and self.table.get(topic) is None:
+            raise BudgetExceededError("topics to create one more", TOPICS_CREATED_MAX)
+
     def for_group(self, topic: str, queue_count: int = 1) -> TopicConfig:
-        """The retry or dead-letter topic of a group, created when it is missing."""
+        """The retry or dead-letter topic of a group, created when it is missing.
+
+        However many there are: a message waits for it.
+        """
         found = self.table.get(topic)
         if found is None:
             found = TopicConfig(
@@ -187,7 +201,7 @@ class Topics:
                 write_queue_nums=queue_count,
                 perm=PERM_READ | PERM_WRITE,
             )
-            self.put(found)
+            self._put(found)
         return found
 
     @staticmethod

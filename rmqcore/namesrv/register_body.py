@@ -16,8 +16,8 @@ from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, QueueData, Top
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
 
-#: what a compressed body may unpack to: as much as an uncompressed one can have
-PLAIN_SIZE_MAX = 16 * 1024 * 1024
+#: what a compressed body may unpack to: some 500,000 topics
+PLAIN_SIZE_MAX = 64 * 1024 * 1024
 _INT = struct.Struct(">i")
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1

@@ -271,3 +271,19 @@ def test_a_dead_letter_is_counted_for_a_topic_that_there_is(with_broker):
         assert broker.managers.traffic.dead == {("T", "G"): 1}
 
     with_broker(scenario)
+
+
+def test_a_pop_that_could_need_one_topic_more_is_refused(with_broker, monkeypatch):
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        asked = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1}
+        asked |= {"invisibleTime": 1000, "pollTime": 0, "bornTime": 0, "initMode": 0}
+        monkeypatch.setattr(topics, "TOPICS_CREATED_MAX", len(broker.store.topics))
+        monkeypatch.setattr(topics, "TOPICS_MAX", len(broker.store.topics))
+        refused = await peer.ask(RequestCode.POP_MESSAGE, asked)
+        assert refused.remark.startswith("too many topics to create one more")
+        # what was handed out before comes again all the same
+        assert broker.managers.topics.for_group("%RETRY%G_T").topic_name == "%RETRY%G_T"
+        assert (await peer.ask(RequestCode.POP_MESSAGE, asked)).code == 0
+
+    with_broker(scenario)
