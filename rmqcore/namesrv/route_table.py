@@ -9,7 +9,6 @@ Source: RouteInfoManager.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -110,8 +109,9 @@ class RouteTable:
         self._live: dict[tuple[str, str], BrokerLive] = {}
         self._filters: dict[tuple[str, str], tuple[str, ...]] = {}
         self._mappings: dict[str, dict[str, dict[str, object]]] = {}
-        #: topics by broker
-        self._counts: Counter[str] = Counter()
+        #: the topics of each broker, and how many those are in all
+        self._topics: dict[str, set[str]] = {}
+        self._topic_count = 0
 
     # ---- what brokers say -------------------------------------------------------------------
 
@@ -193,15 +193,16 @@ class RouteTable:
             if len(topic) > TOPIC_SIZE_MAX:
                 raise _too_many("characters of a topic's name", TOPIC_SIZE_MAX)
             new += broker_name not in self._queues.get(topic, ())
-        if new and self._counts[broker_name] + new > TOPICS_OF_BROKER:
+        if new and len(self._topics.get(broker_name, ())) + new > TOPICS_OF_BROKER:
             raise _too_many("topics of a broker", TOPICS_OF_BROKER)
-        if new and self._counts.total() + new > TOPICS_MAX:
+        if new and self._topic_count + new > TOPICS_MAX:
             raise _too_many("topics of all brokers", TOPICS_MAX)
 
     def _set_queues(self, topic: str, queues: QueueData) -> None:
-        table = self._queues.setdefault(topic, {})
-        self._counts[queues.broker_name] += queues.broker_name not in table
-        table[queues.broker_name] = queues
+        name, table = queues.broker_name, self._queues.setdefault(topic, {})
+        self._topic_count += name not in table
+        self._topics.setdefault(name, set()).add(topic)
+        table[name] = queues
 
     def _is_outdated(self, broker: BrokerData, said: Registration) -> bool:
         """Tell whether the id belongs to another address that is in a later term."""
@@ -224,8 +225,7 @@ class RouteTable:
         content, name = said.content, broker.broker_name
         changed = first or self.has_changed(said.cluster, said.broker_addr, content.data_version)
         if self.config.delete_topic_with_broker_registration and not content.mappings:
-            gone = [topic for topic in self._queues if topic not in content.topics]
-            for topic in gone:
+            for topic in self._topics.get(name, set()) - content.topics.keys():
                 self._remove_queues(topic, [name])
         for topic, settings in content.topics.items():
             if changed or name not in self._queues.get(topic, ()):
@@ -266,9 +266,8 @@ class RouteTable:
             self._drop_broker(broker)
             return
         if ids and broker.enable_acting_master and MASTER_ID not in broker.addrs:
-            for queues in self._queues.values():
-                if broker_name in queues:
-                    queues[broker_name].perm &= ~PERM_WRITE
+            for topic in self._topics.get(broker_name, ()):
+                self._queues[topic][broker_name].perm &= ~PERM_WRITE
         if lowest in ids:
             self._tell_min_changed(broker, broker_addr)
 
@@ -279,9 +278,8 @@ class RouteTable:
             self._clusters[cluster].discard(name)
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-        for topic in list(self._queues):
+        for topic in self._topics.get(name, set()).copy():
             self._remove_queues(topic, [name])
-        del self._counts[name]
 
     def _remove_queues(self, topic: str, broker_names: Iterable[str]) -> None:
         queues = self._queues.get(topic)
@@ -289,7 +287,10 @@ class RouteTable:
             return
         for name in broker_names:
             if queues.pop(name, None) is not None:
-                self._counts[name] -= 1
+                self._topic_count -= 1
+                self._topics[name].discard(topic)
+                if not self._topics[name]:
+                    del self._topics[name]
             self._mappings.get(topic, {}).pop(name, None)
         if not queues:
             del self._queues[topic]
@@ -451,10 +452,11 @@ class RouteTable:
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
-        found = [queues[broker_name] for queues in self._queues.values() if broker_name in queues]
-        for queues in found:
+        topics = self._topics.get(broker_name, ())
+        for topic in topics:
+            queues = self._queues[topic][broker_name]
             queues.perm = change(queues.perm)
-        return len(found)
+        return len(topics)
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add or replace queues of a topic on the brokers that are known.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 
 import pytest
@@ -84,6 +85,32 @@ def test_an_address_that_takes_another_name_leaves_the_one_it_had():
         routes.register(registration(f"b{number}", content=topics("T", f"U{number}")), "c")
     assert list(routes.clusters()["brokerAddrTable"]) == ["b99"]
     assert sorted(routes.topics()) == ["T", "U99"]
+
+
+@pytest.mark.logic
+def test_a_broker_goes_without_a_look_at_the_topics_of_others():
+    def steps(others):
+        routes, counted = table(), 0
+        names = [f"T{number}" for number in range(others)]
+        routes.register(registration("a", content=topics(*names)), "c1")
+        routes.register(registration("b", broker_addr="h:2", content=topics("T0", "U")), "c2")
+
+        def count(_, event, __):
+            nonlocal counted
+            counted += event == "line"
+            return count
+
+        traced = sys.gettrace()
+        sys.settrace(count)
+        try:
+            routes.wipe_write_perm("b")
+            routes.connection_closed("c2")
+        finally:
+            sys.settrace(traced)
+        assert sorted(routes.topics()) == sorted(names)
+        return counted
+
+    assert steps(2000) == steps(20)
 
 
 @pytest.mark.logic
