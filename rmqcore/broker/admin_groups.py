@@ -86,6 +86,7 @@ class AdminGroups:
     async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """207: forget a group and, if asked for, what it has consumed."""
         name = request.text("groupName")
+        self._groups.check_not_own(name)
         self._groups.remove(name)
         if request.boolean("cleanOffset") or request.boolean("removeOffset"):
             self._store.consumer_offsets.remove(group=name)

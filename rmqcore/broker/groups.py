@@ -183,10 +183,19 @@ class Groups:
         Raises:
             RequestRefusedError: there is none, code 26; it is the broker's own, code 16.
         """
+        self.check_not_own(group)
+        return self.expect(group)
+
+    @staticmethod
+    def check_not_own(group: str) -> None:
+        """Refuse a group whose offsets are the broker's own progress.
+
+        Raises:
+            RequestRefusedError: it is one; answers with code 16.
+        """
         if group in (TRANSACTION_GROUP, REVIVE_GROUP):
             remark = f"the consumer group[{group}] is the broker's own"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
-        return self.expect(group)
 
     def expect_readable(self, group: str, topic: str) -> None:
         """Refuse to let a group read a topic that is forbidden to it.

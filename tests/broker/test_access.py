@@ -289,6 +289,9 @@ def test_no_client_moves_the_brokers_own_offsets(with_broker):
             popped = {**place, "maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0}
             popped |= {"bornTime": 0, "initMode": 0}
             assert (await peer.ask(RequestCode.POP_MESSAGE, popped)).code == 16
+            gone = {"groupName": group, "cleanOffset": "true"}
+            code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+            assert (await peer.ask(code, gone)).code == 16
             assert broker.store.consumer_offsets.get(topic, group, 0) == before
         told = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": own[0][0]})
         assert told.code == 0
