@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.errors import CorruptStoreError
+from rmqcore.message import MessageExt
 from rmqcore.remoting import (
+    Account,
     Connection,
     RemotingCommand,
     RemotingServer,
@@ -19,6 +22,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.remoting.permissions import account_of, may_end_transaction
 from rmqcore.store.protocol import MessageStore
 
 _UNIQUE_QUERY_MAX: Final = 32
@@ -70,7 +74,7 @@ class QueryMessages:
             return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, fields, b"", remark)
         return RemotingCommand(ResponseCode.SUCCESS, fields, parts=records)
 
-    def view(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """33: the message whose record begins at a physical offset."""
         offset = request.number("offset")
         try:
@@ -80,6 +84,15 @@ class QueryMessages:
         if found is None:
             remark = f"can not find message by the offset, {offset}"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if found.topic == HALF_TOPIC and not _may_see(account_of(connection), found):
+            remark = "no permission: the transaction of this message is not decided"
+            return failure(ResponseCode.NO_PERMISSION, remark)
         answer = success()
         answer.parts = [found.record]
         return answer
+
+
+def _may_see(account: Account | None, half: MessageExt) -> bool:
+    """Tell whether an account may see a half message: who may end its transaction."""
+    group, topic = (half.properties.get(name, "") for name in ("PGROUP", "REAL_TOPIC"))
+    return may_end_transaction(account, group, topic)

@@ -332,6 +332,9 @@ def test_only_who_may_end_a_transaction_is_asked_for_it_and_ends_it(guarded):
             "tranStateTableOffset": sent.ext_fields["queueOffset"],
             "commitOrRollback": 12,
         }
+        at = {"offset": end["commitLogOffset"]}
+        for name, code in (("consumer", 16), ("everything", 16), ("operator", 0)):
+            assert (await peers[name].ask(RequestCode.VIEW_MESSAGE_BY_ID, at)).code == code
         for name, code in (("producer", 16), ("everything", 16), ("ledger", 0)):
             assert (await peers[name].ask(RequestCode.END_TRANSACTION, end)).code == code
 
