@@ -6,10 +6,10 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from rmqcore.broker.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.clients import Consumers

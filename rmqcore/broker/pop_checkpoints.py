@@ -14,8 +14,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rmqcore.broker.passed_over import REVIVE, PassedOver
 from rmqcore.broker.groups import REVIVE_GROUP
+from rmqcore.broker.passed_over import REVIVE, PassedOver
 from rmqcore.broker.pop_receipts import (
     REVIVE_QUEUES,
     Checkpoint,

@@ -19,8 +19,8 @@ from typing import Final
 
 from rmqcore._codec import encode_record
 from rmqcore.broker.clients import Producers
-from rmqcore.broker.passed_over import TRANSACTION, PassedOver
 from rmqcore.broker.groups import TRANSACTION_GROUP
+from rmqcore.broker.passed_over import TRANSACTION, PassedOver
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
 from rmqcore.clock import wall_clock_ms
