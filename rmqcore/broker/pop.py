@@ -182,7 +182,7 @@ class PopMessages:
                 lambda: self._pop_again(connection, request, wanted, arrived=again),
             )
 
-        if self._holds(connection, wanted, wake):
+        if self._holds(connection, request, wanted, wake):
             return None
         return _empty(ResponseCode.POLLING_FULL, _NOTHING)
 
@@ -194,9 +194,15 @@ class PopMessages:
         return self._pop_or_wait(connection, request, wanted, arrived=arrived)
 
     def _holds(
-        self, connection: Connection, wanted: PopRequest, wake: Callable[[bool], None]
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PopRequest,
+        wake: Callable[[bool], None],
     ) -> bool:
         """Let a request wait; in order, also for the time when what was handed out comes again."""
+        # it has none; what somebody sends along is not kept for as long as it waits
+        request.body = b""
         key = (wanted.topic, wanted.group, wanted.queue_id)
         if not self._hold.hold(HeldPop(connection, key, wake), wanted.left_s):
             return False
@@ -482,7 +488,7 @@ class PopMessages:
                 lambda: self._notified(connection, request, wanted, arrived=again),
             )
 
-        if self._holds(connection, wanted, wake):
+        if self._holds(connection, request, wanted, wake):
             return None
         return _notice(full=True)
 

@@ -15,7 +15,10 @@ from rmqcore.remoting import Connection
 
 #: any queue of a topic
 ANY_QUEUE: Final = -1
+#: a client that asks for more is answered earlier; RocketMQ's ask for 15 s, its proxy for 20 s
+HOLD_S_MAX: Final = 60.0
 _OF_ONE_KEY_MAX: Final = 1024
+_OF_ONE_CONNECTION_MAX: Final = 10_000
 _MAX: Final = 100_000
 
 #: topic, group, queue id or `ANY_QUEUE`
@@ -44,7 +47,7 @@ class PopHold:
 
     def __init__(self) -> None:
         self._held: dict[HoldKey, dict[HeldPop, None]] = {}
-        self._of: dict[Connection, set[HeldPop]] = {}
+        self._of: dict[Connection, dict[HeldPop, None]] = {}
         #: by topic, and by retry topic: the keys that an arrival there concerns
         self._keys: dict[str, dict[HoldKey, None]] = {}
         self._count = 0
@@ -59,8 +62,13 @@ class PopHold:
 
     def hold(self, pop: HeldPop, timeout_s: float) -> bool:
         """Let a request wait for an arrival, or for its time to end; False: none may wait now."""
-        held = self._held.get(pop.key, {})
-        if self._released or len(held) >= _OF_ONE_KEY_MAX or self._count >= _MAX:
+        held, of = self._held.get(pop.key, {}), self._of.get(pop.connection, {})
+        if (
+            self._released
+            or len(held) >= _OF_ONE_KEY_MAX
+            or len(of) >= _OF_ONE_CONNECTION_MAX
+            or not self._has_room(len(of))
+        ):
             return False
         if not held:
             self._held[pop.key] = held
@@ -68,10 +76,24 @@ class PopHold:
             for each in {topic, retry_topic_of(group, topic)}:
                 self._keys.setdefault(each, {})[pop.key] = None
         held[pop] = None
-        self._of.setdefault(pop.connection, set()).add(pop)
+        self._of.setdefault(pop.connection, {})[pop] = None
         self._count += 1
         loop = asyncio.get_running_loop()
-        pop.timer = loop.call_later(max(0.0, timeout_s), self._expire, pop)
+        pop.timer = loop.call_later(max(0.0, min(timeout_s, HOLD_S_MAX)), self._expire, pop)
+        return True
+
+    def _has_room(self, count: int) -> bool:
+        """Make room when all places are taken: whose are the most loses the one that waits longest.
+
+        Args:
+            count: how many places the connection has that wants one more.
+        """
+        if self._count < _MAX:
+            return True
+        of = max(self._of.values(), key=len)
+        if len(of) <= count:
+            return False
+        self._expire(next(iter(of)))
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -112,7 +134,7 @@ class PopHold:
             return False
         del held[pop]
         of = self._of[pop.connection]
-        of.discard(pop)
+        del of[pop]
         if not of:
             del self._of[pop.connection]
         self._count -= 1

@@ -257,6 +257,8 @@ class PullMessages:
             timeout_ms = config.short_polling_time_mills
 
         deadline = time.monotonic() + timeout_ms / 1000
+        # a pull has none; what somebody sends along is not kept for as long as it waits
+        request.body = b""
 
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)

@@ -57,7 +57,7 @@ class Subscription:
             RequestRefusedError: the expression is none that can be used; answers with code 23.
         """
         if self.by_tags:
-            return self._has_tag
+            return Condition(self._has_tag)
         if self.expression_type != SQL92:
             raise _unusable(f"there is no expression type {self.expression_type[:40]!r}")
         try:

@@ -23,6 +23,7 @@ from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import AccessGate, Account, TlsMode, admin_of, load_accounts, load_tls, run
+from rmqcore.remoting.descriptors import raise_limit
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
@@ -257,6 +258,7 @@ async def _until_signal(
 ) -> None:
     """Start, say so in one line, and stop in order at SIGINT or SIGTERM; warnings go to stderr."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_limit()
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)

@@ -12,9 +12,12 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
+from weakref import WeakSet
 
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
+from rmqcore.remoting.descriptors import connections_allowed
 from rmqcore.remoting.tls import TlsMode
 
 logger = logging.getLogger(__name__)
@@ -33,7 +36,8 @@ class ServerSettings:
 
     Attributes:
         connection: the bounds of each connection.
-        connection_max: connections at a time; further ones are closed at once.
+        connection_max: connections at a time; further ones are closed at once, and so are those
+            beyond what `connections_allowed` gives all servers of the process together.
         backlog: connections that the system keeps until they are accepted.
         tls: the certificate and how to use it; None serves no TLS.
         tls_mode: whether clients with and without TLS are served.
@@ -53,6 +57,8 @@ class RemotingServer:
         processors: by request code; `register` adds to them. Two servers may share them.
         direct: answer what needs no processor, where there is no gate; each is asked in turn.
     """
+
+    _all: ClassVar[WeakSet[RemotingServer]] = WeakSet()
 
     def __init__(
         self,
@@ -92,6 +98,9 @@ class RemotingServer:
         self._greetings: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
         self._stopping = False
+        #: connections were closed at once since the last one that was not
+        self._full = False
+        RemotingServer._all.add(self)
 
     @property
     def port(self) -> int:
@@ -154,13 +163,33 @@ class RemotingServer:
                 logger.warning("port %d: cannot accept: %s", self._port, error)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if len(self._connections) + len(self._greetings) >= self._settings.connection_max:
-                logger.warning("port %d: more than its connections", self._port)
+            if self._is_full():
                 accepted.close()
                 continue
             greeting = loop.create_task(self._greet(accepted))
             self._greetings.add(greeting)
             greeting.add_done_callback(self._greetings.discard)
+
+    def _is_full(self) -> bool:
+        """Tell whether one more connection is too many; logged once until there is room again."""
+        allowed = connections_allowed()
+        full = self._accepted >= self._settings.connection_max or (
+            allowed is not None and sum(each._accepted for each in self._all) >= allowed
+        )
+        if full and not self._full:
+            logger.warning(
+                "port %d: %d connections are all that it has; further ones are closed at once. "
+                "Processes have %s for their sockets (ulimit -n)",
+                self._port,
+                self._accepted,
+                "no limit" if allowed is None else allowed,
+            )
+        self._full = full
+        return full
+
+    @property
+    def _accepted(self) -> int:
+        return len(self._connections) + len(self._greetings)
 
     async def _greet(self, accepted: socket.socket) -> None:
         """Make a connection of an accepted socket, with or without TLS."""

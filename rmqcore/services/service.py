@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -13,6 +14,8 @@ from functools import partial
 
 _log = logging.getLogger("rmqcore")
 RETRY_INTERVAL_S = 1.0
+#: what passes when somebody else closes something: nothing has been read or written
+_SHORT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class ServiceThread:
@@ -20,7 +23,7 @@ class ServiceThread:
 
     - A round that raises ends the service, and `on_error` gets the exception once. Where `tries`
       says so, a round that fails with OSError is repeated a second later, until so many rounds
-      in a row have failed.
+      in a row have failed. One that gets no descriptor is repeated until it gets one.
     - `wakeup` begins the next round at once; several wake-ups before it count as one.
     - Between two rounds the thread keeps nothing of what the service works for: a store that its
       user has let go can be collected.
@@ -95,7 +98,7 @@ class ServiceThread:
             self._failed = 0
         except BaseException as error:  # noqa: BLE001 - handed on, never swallowed
             self._failed += 1
-            if not isinstance(error, OSError) or self._failed >= self.tries:
+            if not self._is_passing(error):
                 _log.exception("%s ended", self.name)
                 self._on_error(error)
                 return None
@@ -105,6 +108,12 @@ class ServiceThread:
             self._pause(RETRY_INTERVAL_S)
             return self._rest(0.0)
         return self._rest(self.interval_s)
+
+    def _is_passing(self, error: BaseException) -> bool:
+        """Tell whether a round that failed is worth another one."""
+        if not isinstance(error, OSError):
+            return False
+        return error.errno in _SHORT_OF_DESCRIPTORS or self._failed < self.tries
 
     def _rest(self, seconds: float) -> Callable[[], object]:
         """What waits for the next round, so long or until woken; it must not keep the service."""

@@ -20,17 +20,28 @@ class Refused(ServiceThread):
 
     tries = 5
 
-    def __init__(self, failures):
+    def __init__(self, failures, refusal=errno.EIO):
         self.errors = []
         super().__init__("Refused", 0.001, self.errors.append)
         self.failures = failures
+        self.refusal = refusal
         self.rounds = 0
 
     def run_once(self):
         self.rounds += 1
         self.wakeup()
         if self.rounds <= self.failures:
-            raise OSError(errno.EMFILE, "too many open files")
+            raise OSError(self.refusal, "refused")
+
+
+@pytest.mark.parametrize("refusal", [errno.EMFILE, errno.ENFILE])
+def test_a_service_that_gets_no_descriptor_tries_until_it_gets_one(monkeypatch, refusal):
+    monkeypatch.setattr(service, "RETRY_INTERVAL_S", 0.001)
+    refused = Refused(40, refusal)
+    refused.start()
+    until(lambda: refused.rounds > 40, "it goes on")
+    refused.stop()
+    assert refused.errors == []
 
 
 def test_a_service_that_is_refused_tries_again_so_often_and_no_oftener(monkeypatch):

@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from threading import Lock
 from typing import Final, Literal, NoReturn, TypeAlias
 
 #: characters of an expression
 LENGTH_MAX: Final = 16_384
 #: parentheses and NOTs within each other
 DEPTH_MAX: Final = 32
+#: characters of all expressions whose conditions are kept; one takes 170 bytes of memory
+_KEPT_LENGTH: Final = 128 << 10
 _INT64_MAX: Final = 2**63 - 1
 
 Properties: TypeAlias = Mapping[str, str]
 Value: TypeAlias = str | int | float | bool | None
 Evaluation: TypeAlias = Callable[[Properties], Value]
-#: Tells whether a message with these properties matches.
-Condition: TypeAlias = Callable[[Properties], bool]
 Kind: TypeAlias = Literal["property", "string", "number", "boolean"]
 
 #: blanks and comments; possessive, so that no text is looked at twice
@@ -83,33 +84,77 @@ class _Node:
     literal: Value = None
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Tells whether a message with some properties matches.
+
+    It never raises: a property that has to be a number and is none makes that the message does not
+    match.
+
+    Attributes:
+        evaluate: gives True for a message that matches.
+        cost: comparisons that one message may take.
+    """
+
+    evaluate: Evaluation
+    cost: int = 1
+
+    def __call__(self, properties: Properties) -> bool:
+        """Tell it of one message."""
+        try:
+            return self.evaluate(properties) is True
+        except ValueError:
+            return False
+
+
+class _Compiled:
+    """The conditions that were asked for last; as many as `_KEPT_LENGTH` characters make."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, Condition] = OrderedDict()
+        self._length = 0
+        self._lock = Lock()
+
+    def get(self, expression: str) -> Condition:
+        """The condition of an expression, compiled once."""
+        with self._lock:
+            found = self._found.get(expression)
+            if found is not None:
+                self._found.move_to_end(expression)
+                return found
+        found = _compile(expression)
+        with self._lock:
+            if expression not in self._found:
+                self._found[expression] = found
+                self._length += len(expression)
+            while self._length > _KEPT_LENGTH:
+                self._length -= len(self._found.popitem(last=False)[0])
+        return found
+
+
 def compile_condition(expression: str) -> Condition:
     """Make a function of an expression.
 
     Args:
         expression: ``price BETWEEN 10 AND 20 AND region IN ('EU', 'US')``.
 
-    Returns:
-        Tells whether a message with some properties matches. It never raises: a property that has
-        to be a number and is none makes that the message does not match.
-
     Raises:
         ExpressionError: it is none, or longer or deeper than what is read.
     """
+    return _COMPILED.get(expression)
+
+
+_COMPILED: Final = _Compiled()
+
+
+def _compile(expression: str) -> Condition:
     if len(expression) > LENGTH_MAX:
         raise ExpressionError(
             f"an expression of {len(expression)} characters: at most {LENGTH_MAX} are read"
         )
-    evaluate = _Parser(expression).whole().evaluate
-
-    def matches(properties: Properties) -> bool:
-        try:
-            return evaluate(properties) is True
-        except ValueError:
-            return False
-
-    return matches
+    parser = _Parser(expression)
+    evaluate = parser.whole().evaluate
+    return Condition(evaluate, max(1, parser.cost))
 
 
 class _Parser:
@@ -118,6 +163,8 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._depth = 0
+        #: comparisons so far
+        self.cost = 0
         self._end = 0
         #: the token that comes next: its kind, its text (keywords in capitals), its place
         self._kind, self._token, self._at = "", "", 0
@@ -202,6 +249,7 @@ class _Parser:
             self._fail(f"more than {DEPTH_MAX} parentheses or NOTs within each other", at)
 
     def _predicate(self) -> _Node:
+        self.cost += 1
         node = self._operand()
         sign = self._take("=", "<>", "!=", "<", "<=", ">", ">=", "IS")
         if sign == "IS":

@@ -1,0 +1,177 @@
+"""What one client may make a broker keep, or compute, while others are served."""
+
+import asyncio
+
+import pytest
+from broker.conftest import LONG_MS, held
+
+from rmqcore import open_store
+from rmqcore.broker import hold, matching, pop_hold
+from rmqcore.broker.hold import HeldPull, PullHold
+from rmqcore.broker.matching import get_matching
+from rmqcore.broker.pop_hold import HeldPop, PopHold
+from rmqcore.remoting import Connection
+from rmqcore.status import GetMessageStatus
+from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition
+
+pytestmark = pytest.mark.engine
+
+
+class Waking:
+    """Notes which of the requests that wait were woken, and with what."""
+
+    def __init__(self):
+        self.woken = []
+
+    def pull(self, connection, name, queue=("T", 0)):
+        return HeldPull(connection, queue, lambda arrived: self.woken.append((name, arrived)))
+
+    def pop(self, connection, name, key=("T", "G", 0)):
+        return HeldPop(connection, key, lambda arrived: self.woken.append((name, arrived)))
+
+
+class Client:
+    """A connection as far as those who wait know it."""
+
+    closed = False
+
+
+def test_between_the_pulls_that_a_message_wakes_others_are_served():
+    async def scene():
+        waking, pulls, served = Waking(), PullHold(), []
+        for number in range(5 * hold._WOKEN_AT_ONCE):
+            pulls.hold(waking.pull(Client(), number), 60)
+        pulls.arrived("T", 0)
+        pulls.arrived("T", 0)
+        while len(pulls):
+            served.append(len(waking.woken))
+            await asyncio.sleep(0)
+        assert served == [hold._WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
+        assert waking.woken == [(number, True) for number in range(5 * hold._WOKEN_AT_ONCE)]
+
+    asyncio.run(scene())
+
+
+def test_a_pull_that_waits_again_is_woken_by_the_next_message_only():
+    async def scene():
+        pulls, woken, one = PullHold(), [], Client()
+
+        def wake(arrived):
+            woken.append(arrived)
+            pulls.hold(HeldPull(one, ("T", 0), wake), 60)
+
+        for _ in range(2 * hold._WOKEN_AT_ONCE):
+            pulls.hold(HeldPull(one, ("T", 0), wake), 60)
+        for messages in (1, 2):
+            pulls.arrived("T", 0)
+            for _ in range(4):
+                await asyncio.sleep(0)
+            assert len(woken) == messages * 2 * hold._WOKEN_AT_ONCE
+        pulls.forget(one)
+        assert (len(pulls), len(pulls._counts)) == (0, 0)
+
+    asyncio.run(scene())
+
+
+def test_a_connection_that_has_too_many_pulls_on_a_queue_is_answered_at_once(monkeypatch):
+    monkeypatch.setattr(hold, "_OF_ONE_QUEUE_MAX", 3)
+
+    async def scene():
+        waking, pulls, one = Waking(), PullHold(), Client()
+        for number in range(4):
+            pulls.hold(waking.pull(one, number), 60)
+        pulls.hold(waking.pull(one, "another queue", ("T", 1)), 60)
+        pulls.hold(waking.pull(Client(), "another client"), 60)
+        await asyncio.sleep(0)
+        assert waking.woken == [(3, False)]
+        assert len(pulls) == 5
+
+    asyncio.run(scene())
+
+
+def test_whose_pops_take_all_places_makes_room_for_another_client(monkeypatch):
+    monkeypatch.setattr(pop_hold, "_MAX", 4)
+
+    async def scene():
+        waking, pops, greedy, honest = Waking(), PopHold(), Client(), Client()
+        for number in range(4):
+            assert pops.hold(waking.pop(greedy, number), 60)
+        assert not pops.hold(waking.pop(greedy, 4), 60)
+        assert pops.hold(waking.pop(honest, "a"), 60)
+        assert pops.hold(waking.pop(honest, "b"), 60)
+        assert not pops.hold(waking.pop(honest, "c"), 60)
+        assert waking.woken == [(0, False), (1, False)]
+        assert len(pops) == 4
+
+    asyncio.run(scene())
+
+
+def test_a_pop_waits_no_longer_than_the_broker_lets_it(monkeypatch):
+    monkeypatch.setattr(pop_hold, "HOLD_S_MAX", 0.0)
+
+    async def scene():
+        waking, pops = Waking(), PopHold()
+        assert pops.hold(waking.pop(Client(), "endless"), LONG_MS)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waking.woken == [("endless", False)]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.usefixtures("long_hold")
+def test_the_body_that_comes_with_a_pull_is_not_kept_while_it_waits(with_broker, monkeypatch):
+    answered = []
+    answer = Connection.answer
+
+    def note(connection, request, command):
+        answered.append(request)
+        return answer(connection, request, command)
+
+    async def scene(broker, peer):
+        await peer.send("T", b"one")
+        fields = {
+            **{"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": 1},
+            **{"maxMsgNums": 1, "sysFlag": 6, "commitOffset": 0, "subVersion": 0},
+            **{"suspendTimeoutMillis": LONG_MS, "subscription": "*"},
+        }
+        waiting = asyncio.ensure_future(peer.ask(11, fields, b"x" * 100_000))
+        await held(broker.managers.hold)
+        monkeypatch.setattr(Connection, "answer", note)
+        await peer.send("T", b"two")
+        await waiting
+        assert [request.body for request in answered if request.code == 11] == [b""]
+
+    with_broker(scene)
+
+
+@pytest.fixture
+def store(store_path):
+    with open_store(store_path) as store:
+        yield store
+
+
+def test_a_look_makes_no_more_comparisons_than_it_may(store, monkeypatch):
+    monkeypatch.setattr(matching, "_COMPARED_MAX", 100)
+    for _ in range(60):
+        store.put("T", b"x", properties={"a": "1"})
+    store.flush()
+
+    def look(expression, offset):
+        condition = compile_condition(expression)
+        return get_matching(store, "T", 0, offset, condition, max_messages=32, max_bytes=1 << 20)
+
+    long = " OR ".join(["a < 0"] * 10)
+    assert compile_condition(long).cost == 10
+    found = look(long, 0)
+    assert (found.status, found.next_queue_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 10)
+    assert look(" OR ".join(["a < 0"] * 1000), 10).next_queue_offset == 11
+    assert look("a < 0", 0).next_queue_offset == 60
+    assert len(look(long + " OR a = 1", 0)) == 9
+
+
+def test_the_conditions_that_are_kept_are_so_long_at_most():
+    for number in range(40):
+        compile_condition(f"a{number} = 1 OR " + " OR ".join(["a < 0"] * 1000))
+    assert _COMPILED._length == sum(map(len, _COMPILED._found)) <= _KEPT_LENGTH
+    assert compile_condition("b = 1") is compile_condition("b = 1")
