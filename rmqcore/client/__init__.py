@@ -15,7 +15,13 @@ Floor: beside, on remoting/, java/, `message`, `_codec` and the native format.
 
 from rmqcore.client.admin import Admin
 from rmqcore.client.consumer import Consumer
-from rmqcore.client.errors import ClientClosedError, GroupNotFoundError, NoRouteError
+from rmqcore.client.errors import (
+    ClientClosedError,
+    ClientForkedError,
+    ClientMisusedError,
+    GroupNotFoundError,
+    NoRouteError,
+)
 from rmqcore.client.producer import Producer
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
 from rmqcore.message import ReceivedMessage, Sql
@@ -25,6 +31,8 @@ __all__ = [
     "AclSigner",
     "Admin",
     "ClientClosedError",
+    "ClientForkedError",
+    "ClientMisusedError",
     "Consumer",
     "GroupNotFoundError",
     "MessageQueue",

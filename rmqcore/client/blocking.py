@@ -1,7 +1,8 @@
 """The client for programs without an event loop: the same names, without ``await``.
 
-Each object runs the client's own in a thread; any number of threads may call it. What a callback
-gets (`check_transaction`, a transaction) is called in that thread.
+Each object runs the client's own in a thread; any number of threads may call it. A callback
+(`check_transaction`, a transaction) is called in that thread, and cannot wait for its own client:
+what it calls of that raises `ClientMisusedError`. After `os.fork` the child opens its own.
 
     with Producer("127.0.0.1:9876", group="orders") as producer:
         producer.send("Orders", b"one")
@@ -14,14 +15,18 @@ gets (`check_transaction`, a transaction) is called in that thread.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import functools
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from rmqcore.client import admin, consumer, producer
-from rmqcore.client.errors import ClientClosedError
+from rmqcore.client.errors import ClientClosedError, ClientForkedError, ClientMisusedError
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
 from rmqcore.message import ReceivedMessage, Sql
 from rmqcore.remoting.loop import new_event_loop
@@ -48,31 +53,95 @@ class _Opened(Protocol):
 class _Loop(threading.Thread):
     """An event loop in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: str) -> None:
+        """Prepare it.
+
+        Args:
+            client: what runs there, for errors.
+        """
         super().__init__(name="rmqcore-client", daemon=True)
         self.loop = new_event_loop()
+        self._client = client
+        self._pid = os.getpid()
+        self._ended = False
+        self._waited: set[concurrent.futures.Future[Any]] = set()
 
     def run(self) -> None:
-        """Run until `stop`."""
+        """Run until `stop`; who still waits then, waits no more."""
         asyncio.set_event_loop(self.loop)
+        _RUNNING.add(self)
         try:
             self.loop.run_forever()
+            self._ended = True
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         finally:
+            self._ended = True
+            for future in list(self._waited):
+                future.cancel()
             self.loop.close()
+            _RUNNING.discard(self)
 
-    def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        """Run a coroutine there and wait for it; an exception here, also Ctrl-C, cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+    @property
+    def is_parents(self) -> bool:
+        """Tell whether it runs in the process that this one was forked from."""
+        return self._pid != os.getpid()
+
+    def check(self) -> None:
+        """Refuse a call that nobody would answer.
+
+        Raises:
+            ClientForkedError: the thread is in another process.
+            ClientMisusedError: it is this thread.
+            ClientClosedError: it has ended.
+        """
+        if self.is_parents:
+            raise ClientForkedError(self._client, self._pid)
+        if threading.get_ident() == self.ident:
+            reason = "its own thread cannot wait for it: a callback calls another client, or none"
+            raise ClientMisusedError(self._client, reason)
+        if self._ended or sys.is_finalizing():
+            raise ClientClosedError(self._client)
+
+    def call(
+        self, method: Callable[[], Coroutine[Any, Any, _T]], timeout_s: float | None = None
+    ) -> _T:
+        """Run a coroutine there and wait for it; an exception here, also Ctrl-C, cancels it.
+
+        Raises:
+            ClientForkedError, ClientMisusedError, ClientClosedError: see `check`.
+        """
+        self.check()
+        work = method()
         try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()
+            raise ClientClosedError(self._client) from None
+        self._waited.add(future)
+        try:
+            if self._ended:
+                future.cancel()
             return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise ClientClosedError(self._client) from None
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._waited.discard(future)
 
     def stop(self) -> None:
         """End the loop and the thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self.join(_STOP_TIMEOUT_S)
+
+
+#: those whose thread is at work; a child keeps the copies, so that nothing of them is finalized
+_RUNNING: set[_Loop] = set()
 
 
 class _Blocking(Generic[_Client]):
@@ -82,7 +151,7 @@ class _Blocking(Generic[_Client]):
         self._make = make
         self._client: _Client | None = None
         self._loop: _Loop | None = None
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.RLock(), os.getpid()
         # a wrong argument is said here already
         make()
 
@@ -99,29 +168,53 @@ class _Blocking(Generic[_Client]):
         self.close()
 
     def start(self) -> None:
-        """Open it; ``with`` does so."""
-        with self._lock:
+        """Open it; ``with`` does so.
+
+        Raises:
+            ClientForkedError: the parent of this process has opened it.
+            ClientClosedError: it was closed meanwhile, by a signal handler.
+            RemotingError: see the client's own.
+        """
+        with self._alone():
             if self._loop is not None:
+                self._loop.check()
                 return
-            loop = _Loop()
+            loop = self._loop = _Loop(self._name)
             loop.start()
             try:
-                self._client = loop.call(self._opened(), _START_TIMEOUT_S)
+                self._client = loop.call(self._opened, _START_TIMEOUT_S)
             except BaseException:
+                self._loop = None
                 loop.stop()
                 raise
-            self._loop = loop
 
     def close(self) -> None:
-        """Close it and end its thread; ``with`` does so."""
-        with self._lock:
-            loop, client, self._loop, self._client = self._loop, self._client, None, None
-        if loop is None or client is None:
-            return
+        """Close it and end its thread; ``with`` does so. In a forked child it does nothing.
+
+        Raises:
+            ClientMisusedError: a callback of its own calls.
+        """
+        with self._alone():
+            loop, client = self._loop, self._client
+            if loop is None or loop.is_parents or sys.is_finalizing():
+                return
+            loop.check()
+            self._loop = self._client = None
         try:
-            loop.call(client.close(), _STOP_TIMEOUT_S)
+            if client is not None:
+                loop.call(client.close, _STOP_TIMEOUT_S)
         finally:
             loop.stop()
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__.lower()
+
+    def _alone(self) -> threading.RLock:
+        """The lock of opening and closing; a child's own, as a thread of the parent may have it."""
+        if self._pid != os.getpid():
+            self._lock, self._pid = threading.RLock(), os.getpid()
+        return self._lock
 
     async def _opened(self) -> _Client:
         client = self._make()
@@ -131,8 +224,8 @@ class _Blocking(Generic[_Client]):
     def _run(self, method: Callable[..., Coroutine[Any, Any, _T]], *args: Any, **more: Any) -> _T:
         loop, client = self._loop, self._client
         if loop is None or client is None:
-            raise ClientClosedError(type(self).__name__.lower())
-        return loop.call(method(client, *args, **more))
+            raise ClientClosedError(self._name)
+        return loop.call(lambda: method(client, *args, **more))
 
 
 def _waiting(

@@ -140,6 +140,9 @@ class Consumer:
         Raises:
             RemotingError: no name server answers.
         """
+        if self._open.is_set():
+            self._instance.check()
+            return
         await self._instance.start({**self._assignment.processors, **self._asked.processors})
         try:
             await self._assignment.start()
@@ -149,12 +152,17 @@ class Consumer:
         self._open.set()
 
     async def close(self) -> None:
-        """Commit what was settled, leave the group, and end ``async for``."""
-        self._open.clear()
-        self._arrived.set()
-        for timer in self._later:
-            timer.cancel()
-        await self._assignment.stop()
+        """Commit what was settled, leave the group, and end ``async for``; in a child nothing.
+
+        Raises:
+            ClientMisusedError: it belongs to another event loop.
+        """
+        if self._instance.is_here():
+            self._open.clear()
+            self._arrived.set()
+            for timer in self._later:
+                timer.cancel()
+            await self._assignment.stop()
         await self._instance.close({"consumerGroup": self.group})
 
     @property
@@ -190,8 +198,7 @@ class Consumer:
         Raises:
             ClientClosedError: the consumer is not open.
         """
-        if not self._open.is_set():
-            raise ClientClosedError("consumer")
+        self._expect_open()
         at_once = self._next()
         if at_once is not None:
             return at_once
@@ -206,6 +213,11 @@ class Consumer:
         except TimeoutError:
             return None
         return None
+
+    def _expect_open(self) -> None:
+        if not self._open.is_set():
+            raise ClientClosedError("consumer")
+        self._instance.check()
 
     def _next(self) -> ReceivedMessage | None:
         while self._ready:
@@ -235,7 +247,11 @@ class Consumer:
 
         Args:
             message: what this consumer has handed out.
+
+        Raises:
+            ClientClosedError: the consumer is not open; the message comes again.
         """
+        self._expect_open()
         assigned, generation = _place(message)
         if assigned.settle(message, generation):
             self._offer(assigned)
@@ -258,6 +274,7 @@ class Consumer:
             RequestRefusedError: the broker cannot keep it.
             RemotingError: no answer; the message is not settled, and may come again nevertheless.
         """
+        self._expect_open()
         assigned, generation = _place(message)
         if isinstance(assigned, SingleMessage):
             assigned.give_back()

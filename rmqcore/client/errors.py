@@ -41,6 +41,36 @@ class ClientClosedError(RemotingError):
         super().__init__(f"the {client} is not open; use it inside `async with`")
 
 
+class ClientForkedError(RemotingError):
+    """A client was used in a child process; its connections are the parent's. Open one there.
+
+    Attributes:
+        client: producer, consumer or admin.
+        opened_by: the process that opened it.
+    """
+
+    def __init__(self, client: str, opened_by: int) -> None:
+        self.client = client
+        self.opened_by = opened_by
+        super().__init__(
+            f"the {client} was opened by process {opened_by}; open another one in this process"
+        )
+
+
+class ClientMisusedError(RemotingError):
+    """A call from where it could never be answered.
+
+    Attributes:
+        client: producer, consumer or admin.
+        reason: from where, and what to do.
+    """
+
+    def __init__(self, client: str, reason: str) -> None:
+        self.client = client
+        self.reason = reason
+        super().__init__(f"{client}: {reason}")
+
+
 class BadAnswerError(RemotingError, ValueError):
     """A broker or name server answered with what is no answer to the request.
 

@@ -12,7 +12,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rmqcore.client.errors import BadAnswerError, ClientClosedError, NoRouteError
+from rmqcore.client.errors import (
+    BadAnswerError,
+    ClientClosedError,
+    ClientForkedError,
+    ClientMisusedError,
+    NoRouteError,
+)
 from rmqcore.client.route import TopicRoute, parse_route
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
@@ -91,9 +97,8 @@ class ClientInstance:
             hosts = []
         if not hosts:
             raise ArgumentError("namesrv_addr", namesrv_addr, "host:port, with ; between several")
-        host = _own_host(self.name_servers[0])
-        self.client_id = f"{host}@{os.getpid()}#{time.monotonic_ns()}#{next(_NUMBERS)}"
-        self.ids = UniqueIds(host)
+        self._host = _own_host(self.name_servers[0])
+        self._take_name()
         self.timeout_ms = timeout_ms
         self.remoting: RemotingClient | None = None
         self.routes: dict[str, TopicRoute] = {}
@@ -103,14 +108,30 @@ class ClientInstance:
         self._tls = tls
         self._beat = beat
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._known: set[str] = set()
+
+    def _take_name(self) -> None:
+        """Be another than all clients of all processes; a fork would copy the name."""
+        self._pid = os.getpid()
+        self.client_id = f"{self._host}@{self._pid}#{time.monotonic_ns()}#{next(_NUMBERS)}"
+        self.ids = UniqueIds(self._host)
 
     async def start(self, processors: Mapping[int, Processor] | None = None) -> None:
         """Begin to look after routes and heart-beats.
 
         Args:
             processors: for what brokers ask, by request code.
+
+        Raises:
+            ClientForkedError, ClientMisusedError: it is open already, elsewhere.
         """
+        if self.remoting is not None:
+            self.check()
+            return
+        if self._pid != os.getpid():
+            self._take_name()
+        self._loop = asyncio.get_running_loop()
         self.remoting = RemotingClient(
             settings=ClientSettings(tls=self._tls),
             processors=dict(processors or {}),
@@ -118,21 +139,24 @@ class ClientInstance:
             # who comes again over another connection is a stranger to the broker
             on_close=lambda address, _: self._known.discard(address),
         )
-        self._task = asyncio.get_running_loop().create_task(self._look_after())
+        self._task = self._loop.create_task(self._look_after())
 
     async def close(self, groups: Mapping[str, str] | None = None) -> None:
-        """Tell the brokers good-bye and close every connection.
+        """Tell the brokers good-bye and close every connection; in a forked child nothing.
 
         Args:
             groups: fields of UNREGISTER_CLIENT: ``producerGroup``, ``consumerGroup``.
+
+        Raises:
+            ClientMisusedError: it is another event loop's.
         """
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
-        remoting = self.remoting
-        if remoting is None:
+        remoting, task = self.remoting, self._task
+        if remoting is None or not self.is_here():
             return
+        if task is not None:
+            self._task = None
+            task.cancel()
+            await asyncio.wait([task])
         if groups:
             fields = {"clientID": self.client_id, **groups}
             await asyncio.gather(
@@ -143,6 +167,35 @@ class ClientInstance:
             )
         self.remoting = None
         await remoting.close()
+
+    def is_here(self) -> bool:
+        """Tell whether it is open; not when the parent process or an ended loop has opened it.
+
+        Raises:
+            ClientMisusedError: it is another event loop's.
+        """
+        gone = self._loop is None or self._loop.is_closed() or self._pid != os.getpid()
+        if self.remoting is None or gone:
+            return False
+        self.check()
+        return True
+
+    def check(self) -> RemotingClient:
+        """The connections, for a caller that may use them.
+
+        Raises:
+            ClientClosedError: the client is not open.
+            ClientForkedError: it is the parent's of this process.
+            ClientMisusedError: it is another event loop's.
+        """
+        if self.remoting is None:
+            raise ClientClosedError(self._kind)
+        if self._pid != os.getpid():
+            raise ClientForkedError(self._kind, self._pid)
+        if asyncio.get_running_loop() is not self._loop:
+            reason = "it belongs to another event loop; open one for each loop"
+            raise ClientMisusedError(self._kind, reason)
+        return self.remoting
 
     # ---- asking -----------------------------------------------------------------------------
 
@@ -158,10 +211,10 @@ class ClientInstance:
 
         Raises:
             RemotingError: there is no answer.
-            ClientClosedError: the client is not open.
+            ClientClosedError, ClientForkedError, ClientMisusedError: see `check`.
         """
         command = RemotingCommand(int(code), dict(fields or {}), body)
-        return await self._open_remoting().invoke(
+        return await self.check().invoke(
             address, command, self.timeout_ms if timeout_ms is None else timeout_ms
         )
 
@@ -192,7 +245,7 @@ class ClientInstance:
             RemotingError: it could not be sent.
         """
         command = RemotingCommand(int(code), dict(fields), body)
-        await self._open_remoting().invoke_oneway(address, command, self.timeout_ms)
+        await self.check().invoke_oneway(address, command, self.timeout_ms)
 
     async def ask_name_server(
         self, code: int, fields: Mapping[str, str] | None = None
@@ -212,7 +265,7 @@ class ClientInstance:
         for address in list(self.name_servers):
             try:
                 answer = await self.invoke(address, code, fields, timeout_ms=share_ms)
-            except ClientClosedError:
+            except (ClientClosedError, ClientForkedError, ClientMisusedError):
                 raise
             except RemotingError as error:
                 last = error
@@ -222,11 +275,6 @@ class ClientInstance:
                 self.name_servers.insert(0, address)
             return answer, address
         raise last or NoRouteError("name server", "there is none")
-
-    def _open_remoting(self) -> RemotingClient:
-        if self.remoting is None:
-            raise ClientClosedError(self._kind)
-        return self.remoting
 
     async def _try(self, address: str, code: int, fields: Mapping[str, str]) -> None:
         with contextlib.suppress(RemotingError):
