@@ -78,6 +78,7 @@ class Assignment:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
         }
         self._instance = instance
+        self._troubles = instance.troubles
         self._requests = requests
         self._subscriptions = subscriptions
         self._group = group
@@ -108,8 +109,10 @@ class Assignment:
         """Join the group, and have the first share of the queues.
 
         Raises:
+            RequestRefusedError: a broker cannot use an expression.
             RemotingError: no name server answers.
         """
+        self._wanted = asyncio.Event()
         self._instance.on_routes = self._wanted.set
         await self._update_routes()
         routes = self._instance.routes
@@ -119,10 +122,24 @@ class Assignment:
             if topic in routes
             for queue in routes[topic].to_read(topic)
         )
+        await self._check_expressions()
         await self._instance.meet_new_brokers()
         await self._rebalance()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._balance()), loop.create_task(self._commit_often())]
+
+    async def _check_expressions(self) -> None:
+        """Ask about those in SQL92, of topics that have a route; pulls tell about the others."""
+        for subscription in self._subscriptions.values():
+            if not subscription.by_sql or subscription.topic not in self._instance.routes:
+                continue
+            try:
+                await self._requests.check(subscription)
+            except RequestRefusedError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+            except RemotingError as error:
+                logger.warning("group %s: %s: %s", self._group, subscription.topic, error)
 
     async def stop(self) -> None:
         """Leave all queues, and commit how far they were consumed."""
@@ -149,13 +166,16 @@ class Assignment:
             except TimeoutError:
                 look_again_s = min(2 * look_again_s, _LOOK_AGAIN_S_MOST)
             self._wanted.clear()
+            what = f"group {self._group}: the share of queues"
             try:
                 if missing:
                     await self._update_routes()
                 await self._instance.meet_new_brokers()
                 await self._rebalance()
             except RmqCoreError as error:
-                logger.warning("group %s: the share of queues: %s", self._group, error)
+                self._troubles.note(what, error)
+            else:
+                self._troubles.end(what)
 
     def _balance_soon(self) -> None:
         asyncio.get_running_loop().call_later(_PULL_PAUSE_S, self._wanted.set)
@@ -189,11 +209,16 @@ class Assignment:
         queues = route.to_read(topic)
         if self._broadcasting:
             return queues
+        what = f"group {self._group}: the consumers of {topic}"
         try:
             members = await self._requests.members(topic)
         except RemotingError as error:
-            logger.warning("group %s: the consumers of %s: %s", self._group, topic, error)
+            # code 1: the broker has seen no consumer; it may have refused the heart-beat
+            unseen = getattr(error, "code", None) == ResponseCode.SYSTEM_ERROR
+            self._troubles.note(what, error, is_passing=unseen)
+            self._balance_soon()
             return [queue for queue in self.queues if queue.topic == topic]
+        self._troubles.end(what)
         return allocate(queues, members, self._instance.client_id)
 
     async def _join_all(self, queues: list[MessageQueue]) -> None:
@@ -210,12 +235,14 @@ class Assignment:
 
     async def _join(self, queue: MessageQueue) -> bool:
         """Begin with a queue; whether the broker has an offset of the group for its topic now."""
+        what = f"group {self._group}: where {queue} begins"
         try:
             offset, is_stored = await self._first_offset(queue)
         except RemotingError as error:
-            logger.warning("group %s: where %s begins: %s", self._group, queue, error)
+            self._troubles.note(what, error)
             self._balance_soon()
             return False
+        self._troubles.end(what)
         assigned = AssignedQueue(
             queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
         )
@@ -244,6 +271,7 @@ class Assignment:
         left = [self.queues.pop(queue) for queue in queues]
         for assigned in left:
             assigned.drop()
+            self._troubles.end(self._pull_of(assigned))
         tasks = [assigned.task for assigned in left if assigned.task is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -265,10 +293,14 @@ class Assignment:
                     assigned.queue, assigned.next_offset, subscription, assigned.broker_id
                 )
                 await self._take(assigned, answer, address, subscription)
+                self._troubles.end(self._pull_of(assigned))
             except RmqCoreError as error:
-                logger.warning("group %s: pull of %s: %s", self._group, assigned.queue, error)
+                self._troubles.note(self._pull_of(assigned), error)
                 assigned.broker_id = 0
                 await self._after_failure(error, assigned.queue.topic)
+
+    def _pull_of(self, assigned: AssignedQueue) -> str:
+        return f"group {self._group}: the pull of {assigned.queue}"
 
     async def _after_failure(self, error: Exception, topic: str) -> None:
         """Pause; and ask for another route when the broker cannot be reached."""
@@ -277,10 +309,13 @@ class Assignment:
             await asyncio.sleep(_FLOW_CONTROL_PAUSE_S if busy else _PULL_PAUSE_S)
             return
         await asyncio.sleep(_PULL_PAUSE_S)
+        what = f"the route of {topic}"
         try:
             await self._instance.update_route(topic)
         except RemotingError as failure:
-            logger.warning("group %s: the route of %s: %s", self._group, topic, failure)
+            self._troubles.note(what, failure)
+        else:
+            self._troubles.end(what)
         # a broker that comes again does not know this consumer
         self._wanted.set()
 
@@ -328,11 +363,13 @@ class Assignment:
         """Tell how far the group is; whether that went well."""
         if self._broadcasting:
             return True
+        what = f"group {self._group}: the offset of {assigned.queue}"
         try:
             await self._requests.commit(assigned.queue, assigned.commit_offset, wait=wait)
         except RemotingError as error:
-            logger.warning("group %s: offset of %s: %s", self._group, assigned.queue, error)
+            self._troubles.note(what, error)
             return False
+        self._troubles.end(what)
         return True
 
     async def _reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

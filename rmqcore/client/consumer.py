@@ -117,9 +117,10 @@ class Consumer:
         self._asked = Asked(
             self._assignment, self._instance.name_servers, orderly=orderly, offer=self._offer
         )
+        self._instance.troubles.on_refusal = self._wake
         self._ready: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
-        self._open = asyncio.Event()
+        self._open = False
         self._later: set[asyncio.TimerHandle] = set()
 
     async def __aenter__(self) -> Self:
@@ -138,18 +139,20 @@ class Consumer:
         """Join the group and take a share of the queues; ``async with`` does it.
 
         Raises:
+            RequestRefusedError: a broker cannot use an expression, or the group may not have it.
             RemotingError: no name server answers.
         """
-        if self._open.is_set():
+        if self._open:
             self._instance.check()
             return
+        self._arrived = asyncio.Event()
         await self._instance.start({**self._assignment.processors, **self._asked.processors})
         try:
             await self._assignment.start()
         except BaseException:
             await self.close()
             raise
-        self._open.set()
+        self._open = True
 
     async def close(self) -> None:
         """Commit what was settled, leave the group, and end ``async for``; in a child nothing.
@@ -158,7 +161,7 @@ class Consumer:
             ClientMisusedError: it belongs to another event loop.
         """
         if self._instance.is_here():
-            self._open.clear()
+            self._open = False
             self._arrived.set()
             for timer in self._later:
                 timer.cancel()
@@ -196,26 +199,33 @@ class Consumer:
             the message; None when there was none in time, or the consumer was closed meanwhile.
 
         Raises:
+            RequestRefusedError: there is none, and a broker refuses to hand out some; it is asked
+                again meanwhile, so who goes on gets them when it no longer does.
             ClientClosedError: the consumer is not open.
         """
         self._expect_open()
         at_once = self._next()
         if at_once is not None:
             return at_once
+        told = self._instance.troubles.told
         try:
             async with asyncio.timeout(timeout_s):
-                while self._open.is_set():
+                while self._open:
                     message = self._next()
                     if message is not None:
                         return message
+                    self._instance.troubles.raise_refusal(told)
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
             return None
         return None
 
+    def _wake(self) -> None:
+        self._arrived.set()
+
     def _expect_open(self) -> None:
-        if not self._open.is_set():
+        if not self._open:
             raise ClientClosedError("consumer")
         self._instance.check()
 

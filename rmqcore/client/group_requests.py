@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from rmqcore.client.errors import BadAnswerError
 from rmqcore.client.instance import ClientInstance, refusal
@@ -30,6 +31,24 @@ class GroupRequests:
         self._instance = instance
         self._group = group
 
+    async def check(self, subscription: Subscription) -> None:
+        """Ask whether an expression can be used (46). Source: checkClientInBroker.
+
+        Raises:
+            RequestRefusedError: it cannot; with code 3 by a broker that does not tell.
+        """
+        body = {
+            "clientId": self._instance.client_id,
+            "group": self._group,
+            "subscriptionData": subscription.to_java(),
+        }
+        await self._instance.ask(
+            self._instance.any_address(subscription.topic),
+            RequestCode.CHECK_CLIENT_CONFIG,
+            {},
+            format_compact_java_json(body).encode(),
+        )
+
     async def members(self, topic: str) -> list[str]:
         """The ids of the group's consumers (38)."""
         address = self._instance.any_address(topic)
@@ -39,10 +58,8 @@ class GroupRequests:
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, address)
-        try:
-            listed = parse_object(answer.body).get("consumerIdList")
-        except ValueError as error:
-            raise BadAnswerError(address, f"the consumers of {self._group}: {error}") from error
+        what = f"the consumers of {self._group}"
+        listed = _parsed(answer.body, address, what).get("consumerIdList")
         return sorted(map(str, listed)) if isinstance(listed, list) else []
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
@@ -144,15 +161,17 @@ class GroupRequests:
         return set().union(*parts)
 
     async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> set[MessageQueue]:
+        what = f"group {self._group}: the locks of {broker_name}"
         try:
             address = self._instance.address_of(broker_name)
             answer = await self._instance.ask(
                 address, RequestCode.LOCK_BATCH_MQ, {}, self._lock_body(queues)
             )
-            locked = objects(parse_object(answer.body).get("lockOKMQSet"))
-        except (RemotingError, ValueError) as error:
-            logger.warning("group %s: locks of %s: %s", self._group, broker_name, error)
+            locked = objects(_parsed(answer.body, address, "the locks").get("lockOKMQSet"))
+        except RemotingError as error:
+            self._instance.troubles.note(what, error)
             return set()
+        self._instance.troubles.end(what)
         names = {
             (entry.get("topic"), entry.get("brokerName"), entry.get("queueId")) for entry in locked
         }
@@ -185,6 +204,13 @@ class GroupRequests:
             "queueId": str(queue.queue_id),
             "bname": queue.broker_name,
         }
+
+
+def _parsed(body: bytes, address: str, what: str) -> dict[str, Any]:
+    try:
+        return parse_object(body)
+    except ValueError as error:
+        raise BadAnswerError(address, f"{what}: {error}") from error
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import socket
 import ssl
@@ -20,6 +19,7 @@ from rmqcore.client.errors import (
     NoRouteError,
 )
 from rmqcore.client.route import TopicRoute, parse_route
+from rmqcore.client.troubles import Troubles
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
 from rmqcore.java.json import format_compact_java_json
@@ -38,14 +38,13 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import MASTER_ID
 
-logger = logging.getLogger(__name__)
-
 AUTO_CREATE_TOPIC = "TBW102"
 #: queues that a client asks for when its first message creates a topic
 _NEW_TOPIC_QUEUES = 4
 #: seconds between two heart-beats, and between two looks at the routes
 HEART_BEAT_INTERVAL_S = 30.0
-_FIRST_HEART_BEAT_S = 1.0
+#: seconds between two looks for brokers that know nothing of this client
+_MEET_INTERVAL_S = 1.0
 DEFAULT_TIMEOUT_MS = 3000.0
 #: for a good-bye, which brokers can do without
 _GOOD_BYE_TIMEOUT_MS = 1000.0
@@ -64,6 +63,7 @@ class ClientInstance:
         ids: makes the ids of messages.
         routes: by topic, those that were asked for.
         on_routes: called after a route has changed.
+        troubles: what fails of what goes on by itself.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class ClientInstance:
         self.remoting: RemotingClient | None = None
         self.routes: dict[str, TopicRoute] = {}
         self.on_routes: Callable[[], None] | None = None
+        self.troubles = Troubles()
         self._kind = kind
         self._acl = acl
         self._tls = tls
@@ -110,6 +111,7 @@ class ClientInstance:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._known: set[str] = set()
+        self._strangers = asyncio.Event()
 
     def _take_name(self) -> None:
         """Be another than all clients of all processes; a fork would copy the name."""
@@ -132,6 +134,7 @@ class ClientInstance:
         if self._pid != os.getpid():
             self._take_name()
         self._loop = asyncio.get_running_loop()
+        self._strangers = asyncio.Event()
         self.remoting = RemotingClient(
             settings=ClientSettings(tls=self._tls),
             processors=dict(processors or {}),
@@ -317,8 +320,10 @@ class ClientInstance:
             return self.routes.get(topic)
         changed = self.routes.get(topic) != route
         self.routes[topic] = route
-        if changed and self.on_routes is not None:
-            self.on_routes()
+        if changed:
+            self._strangers.set()
+            if self.on_routes is not None:
+                self.on_routes()
         return route
 
     def address_of(
@@ -373,26 +378,47 @@ class ClientInstance:
             await self.heart_beat(new)
         return bool(new & self._known)
 
+    def meet(self, address: str) -> None:
+        """A broker was used: it gets a heart-beat soon, if it had none over this connection."""
+        if address not in self._known:
+            self._strangers.set()
+
     async def _beat_at(self, address: str, body: bytes) -> None:
+        what = f"the heart-beat to {address}"
         try:
             await self.ask(address, RequestCode.HEART_BEAT, {}, body)
         except RemotingError as error:
             self._known.discard(address)
-            logger.warning("%s: heart-beat to %s: %s", self.client_id, address, error)
+            self.troubles.note(what, error)
         else:
             self._known.add(address)
+            self.troubles.end(what)
 
     async def _look_after(self) -> None:
-        pause_s = _FIRST_HEART_BEAT_S
+        """Send heart-beats: to a broker when it is first used, to all every half a minute."""
+        due_s = time.monotonic() + HEART_BEAT_INTERVAL_S
         while True:
-            await asyncio.sleep(pause_s)
-            pause_s = HEART_BEAT_INTERVAL_S
-            for topic in list(self.routes):
-                try:
-                    await self.update_route(topic)
-                except RemotingError as error:
-                    logger.warning("%s: the route of %s: %s", self.client_id, topic, error)
-            await self.heart_beat()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(due_s - time.monotonic()):
+                    await self._strangers.wait()
+            self._strangers.clear()
+            if time.monotonic() < due_s:
+                await self.meet_new_brokers()
+            else:
+                due_s = time.monotonic() + HEART_BEAT_INTERVAL_S
+                await self._look_at_routes()
+                await self.heart_beat()
+            await asyncio.sleep(_MEET_INTERVAL_S)
+
+    async def _look_at_routes(self) -> None:
+        for topic in list(self.routes):
+            what = f"the route of {topic}"
+            try:
+                await self.update_route(topic)
+            except RemotingError as error:
+                self.troubles.note(what, error)
+            else:
+                self.troubles.end(what)
 
 
 class Deadline:

@@ -203,6 +203,7 @@ class Producer:
         fields = message.fields(self.group, queue.queue_id)
         address = self._instance.address_of(queue.broker_name)
         await self._instance.tell(address, message.code, fields, message.body)
+        self._instance.meet(address)
 
     async def send_batch(
         self, topic: str, messages: Iterable[bytes | Message], *, queue_id: int | None = None
@@ -415,6 +416,7 @@ class Producer:
             message.body,
             deadline.rest_ms,
         )
+        self._instance.meet(address)
         if answer.code not in _STORED:
             raise refusal(answer, address)
         try:

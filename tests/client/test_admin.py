@@ -1,15 +1,11 @@
 """An admin creates, measures, resets and deletes."""
 
-import asyncio
-
 import pytest
 from client.test_produce_and_consume import receive
 from patience import until_async
 
 from rmqcore.client import Admin, Consumer, GroupNotFoundError, NoRouteError, Producer
-from rmqcore.client.group_requests import GroupRequests
-from rmqcore.client.instance import ClientInstance
-from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.remoting import RequestRefusedError
 
 pytestmark = pytest.mark.engine
 
@@ -110,59 +106,28 @@ def test_brokers_tell_their_settings_and_figures(rocketmq_broker, run):
     run(scenario())
 
 
-def test_what_is_forbidden_to_a_group_comes_when_it_is_allowed(
-    rocketmq_broker, rocketmq_topic, run, monkeypatch
-):
-    namesrv, group = rocketmq_broker.namesrv_addr, "F-" + rocketmq_topic[-20:]
-    refused, pull = [], GroupRequests.pull
-
-    async def noted(requests, queue, *arguments):
-        answer, address = await pull(requests, queue, *arguments)
-        if (queue.topic, answer.code) == (rocketmq_topic, ResponseCode.NO_PERMISSION):
-            refused.append(queue.queue_id)
-        return answer, address
-
-    monkeypatch.setattr(GroupRequests, "pull", noted)
-    monkeypatch.setattr("rmqcore.client.assignment._PULL_PAUSE_S", 0.02)
+def test_a_producer_is_known_to_a_broker_that_it_has_used(rocketmq_broker, rocketmq_topic, run):
+    namesrv = rocketmq_broker.namesrv_addr
 
     async def scenario():
-        async with Admin(namesrv) as admin, Producer(namesrv) as producer:
+        async with Admin(namesrv) as admin, Producer(namesrv, group="PG-known") as producer:
+
+            async def known():
+                found = await admin.producers("PG-known", rocketmq_topic)
+                return [each.client_id for each in found]
+
             await producer.send(rocketmq_topic, b"x")
-            await admin.set_read_permission(group, rocketmq_topic, False)
-            consumer = Consumer(namesrv, group, {rocketmq_topic: "*"}, start="first")
-            async with consumer:
-                await until_async(
-                    lambda: min(map(refused.count, range(4))) > 1, "each queue refused twice"
-                )
-                assert await consumer.receive(0) is None
-                await admin.set_read_permission(group, rocketmq_topic, True)
-                return (await receive(consumer, 1))[0].body
+            first = await until_async(known, "the producer at the broker")
+            # over another connection it is a stranger again
+            producer._instance.remoting.disconnect(rocketmq_broker.broker_addr)
 
-    assert run(scenario()) == b"x"
+            async def unknown():
+                return not await known()
 
-
-def test_a_producer_is_known_soon_after_it_has_sent(
-    rocketmq_broker, rocketmq_topic, run, monkeypatch
-):
-    namesrv, group = rocketmq_broker.namesrv_addr, f"PG-{rocketmq_topic}"
-    sent, look_after = asyncio.Event(), ClientInstance._look_after
-
-    async def look_after_the_send(instance):
-        await sent.wait()
-        await look_after(instance)
-
-    # the first heart-beat has a broker to go to, and there is no second one meanwhile
-    monkeypatch.setattr(ClientInstance, "_look_after", look_after_the_send)
-    monkeypatch.setattr("rmqcore.client.instance._FIRST_HEART_BEAT_S", 0.02)
-
-    async def scenario():
-        async with Admin(namesrv) as admin, Producer(namesrv, group=group) as producer:
-            await producer.send(rocketmq_topic, b"x")
-            sent.set()
-            found = await until_async(
-                lambda: admin.producers(group, rocketmq_topic), "the producer's heart-beat"
-            )
-            assert [each.client_id for each in found] == [producer.client_id]
+            await until_async(unknown, "the broker has seen the connection's end")
+            await producer.send(rocketmq_topic, b"y")
+            again = await until_async(known, "the producer at the broker")
+            assert first == again == [producer.client_id]
 
     run(scenario())
 
