@@ -22,12 +22,15 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.remoting.codec import DEFAULT_LIMITS
 from rmqcore.remoting.permissions import account_of, may_end_transaction
 from rmqcore.store.protocol import MessageStore
 
+#: Java: defaultQueryMaxNum and maxMsgsNumBatch
 _UNIQUE_QUERY_MAX: Final = 32
-#: Java: maxMsgsNumBatch
 _QUERY_MAX: Final = 64
+#: bytes of records that an answer has room for beside its header
+_ANSWER_SIZE_MAX: Final = DEFAULT_LIMITS.frame_size - (1 << 20)
 
 
 class QueryMessages:
@@ -42,7 +45,10 @@ class QueryMessages:
         server.register(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
 
     async def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """12: the messages of a topic that carry a key, looked up off the event loop."""
+        """12: the messages of a topic that carry a key, looked up off the event loop.
+
+        The newest ones, 64 at most as in IndexService.queryOffset, and as many as one frame holds.
+        """
         topic, key = request.text("topic"), request.text("key")
         count = max(1, min(_QUERY_MAX, request.number("maxNum")))
         if request.boolean("_UNIQUE_KEY_QUERY"):
@@ -55,7 +61,7 @@ class QueryMessages:
                 topic, key, max_messages=count, begin_ms=begin_ms, end_ms=end_ms
             ).messages
             newest = found[-1] if found else None
-            records = [message.record for message in found]
+            records = _newest([message.record for message in found])
             if newest is None:
                 return records, 0, 0
             return records, newest.store_timestamp_ms, newest.phy_offset
@@ -96,3 +102,13 @@ def _may_see(account: Account | None, half: MessageExt) -> bool:
     """Tell whether an account may see a half message: who may end its transaction."""
     group, topic = (half.properties.get(name, "") for name in ("PGROUP", "REAL_TOPIC"))
     return may_end_transaction(account, group, topic)
+
+
+def _newest(records: list[memoryview]) -> list[memoryview]:
+    """The last ones that an answer has room for."""
+    size = 0
+    for number, record in enumerate(reversed(records)):
+        size += len(record)
+        if size > _ANSWER_SIZE_MAX and number:
+            return records[-number:]
+    return records
