@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rmqcore._codec import decode_message_id
+from rmqcore.arguments import text, whole_number
 from rmqcore.client.errors import BadAnswerError, GroupNotFoundError, NoRouteError
 from rmqcore.client.instance import AUTO_CREATE_TOPIC, ClientInstance
 from rmqcore.client.received import decode_messages
@@ -241,9 +242,9 @@ class Admin:
         fields = {
             "topic": topic,
             "defaultTopic": AUTO_CREATE_TOPIC,
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": str(perm),
+            "readQueueNums": str(whole_number("queues", queues)),
+            "writeQueueNums": str(whole_number("queues", queues)),
+            "perm": str(whole_number("perm", perm)),
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "true" if order else "false",
@@ -305,12 +306,12 @@ class Admin:
             settings: further ones under RocketMQ's names, such as ``{"consumeEnable": False}``.
         """
         fields = {
-            "groupName": group,
+            "groupName": text("group", group),
             "consumeEnable": True,
             "consumeFromMinEnable": True,
             "consumeBroadcastEnable": broadcast,
-            "retryQueueNums": retry_queues,
-            "retryMaxTimes": retry_max_times,
+            "retryQueueNums": whole_number("retry_queues", retry_queues),
+            "retryMaxTimes": whole_number("retry_max_times", retry_max_times),
             "brokerId": 0,
             "whichBrokerWhenConsumeSlowly": 1,
             "notifyConsumerIdsChangedEnable": True,
@@ -361,7 +362,7 @@ class Admin:
         """
         fields = {"consumerGroup": group}
         if topic is None:
-            masters = await self._masters_of(RETRY_PREFIX + group)
+            masters = await self._masters_of(RETRY_PREFIX + text("group", group))
         else:
             fields["topic"] = topic
             masters = _masters(await self.route(topic))
@@ -378,7 +379,7 @@ class Admin:
     async def consumers(self, group: str) -> list[ClientConnection]:
         """The consumers of a group that are connected (203)."""
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        topic = RETRY_PREFIX + group
+        topic = RETRY_PREFIX + text("group", group)
         return await self._connections(code, {"consumerGroup": group}, topic)
 
     async def producers(self, group: str, topic: str) -> list[ClientConnection]:
@@ -447,7 +448,7 @@ class Admin:
             RequestRefusedError: there is no such message.
         """
         try:
-            address, phy_offset = decode_message_id(offset_message_id)
+            address, phy_offset = decode_message_id(text("offset_message_id", offset_message_id))
         except ValueError as error:
             raise ArgumentError(
                 "offset_message_id", offset_message_id, "32 or 56 hexadecimal digits"
@@ -475,16 +476,16 @@ class Admin:
             topic: which.
             key: one of KEYS, or the producer's id.
             unique: it is the latter.
-            count: so many at most.
+            count: so many at most; a broker answers with 64.
             begin_ms: of the store time, Unix milliseconds.
             end_ms: likewise.
         """
         fields = {
             "topic": topic,
             "key": key,
-            "maxNum": str(count),
-            "beginTimestamp": str(begin_ms),
-            "endTimestamp": str(end_ms),
+            "maxNum": str(whole_number("count", count)),
+            "beginTimestamp": str(whole_number("begin_ms", begin_ms)),
+            "endTimestamp": str(whole_number("end_ms", end_ms)),
         }
         if unique:
             fields["_UNIQUE_KEY_QUERY"] = "true"

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from rmqcore.arguments import text, whole_number
 from rmqcore.client.asked import Asked, SingleMessage
 from rmqcore.client.assigned import AssignedQueue, Place
 from rmqcore.client.assignment import Assignment, Start
 from rmqcore.client.errors import ClientClosedError
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
-from rmqcore.client.names import GROUP_MAX, TOPIC_MAX, check_name
+from rmqcore.client.names import GROUP_MAX, TOPIC_MAX, check_name, check_time
 from rmqcore.client.subscription import Subscription
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ArgumentError
@@ -89,7 +90,7 @@ class Consumer:
         self.group = group
         self._broadcasting = mode == "broadcasting"
         self._orderly = orderly
-        self._reconsume_max = reconsume_max
+        self._reconsume_max = whole_number("reconsume_max", reconsume_max, 0)
         self._instance = ClientInstance(
             "consumer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
         )
@@ -110,8 +111,8 @@ class Consumer:
             start=start,
             broadcasting=self._broadcasting,
             orderly=orderly,
-            prefetch=prefetch,
-            unacked_max=unacked_max,
+            prefetch=whole_number("prefetch", prefetch, 1),
+            unacked_max=whole_number("unacked_max", unacked_max, 1),
             on_messages=self._offer,
         )
         self._asked = Asked(
@@ -202,8 +203,11 @@ class Consumer:
             RequestRefusedError: there is none, and a broker refuses to hand out some; it is asked
                 again meanwhile, so who goes on gets them when it no longer does.
             ClientClosedError: the consumer is not open.
+            ArgumentError: the time is no number, or below 0.
         """
         self._expect_open()
+        if timeout_s is not None:
+            check_time("timeout_s", timeout_s)
         at_once = self._next()
         if at_once is not None:
             return at_once
@@ -285,6 +289,7 @@ class Consumer:
             RemotingError: no answer; the message is not settled, and may come again nevertheless.
         """
         self._expect_open()
+        delay_level = whole_number("delay_level", delay_level, -1)
         assigned, generation = _place(message)
         if isinstance(assigned, SingleMessage):
             assigned.give_back()
@@ -339,17 +344,20 @@ class Consumer:
 
 
 def _place(message: ReceivedMessage) -> Place:
-    if not isinstance(message.place, Place):
+    place = getattr(message, "place", None)
+    if not isinstance(place, Place):
         raise ArgumentError("message", message, "a message that a consumer has handed out")
-    return message.place
+    return place
 
 
 def _check(group: object, subscriptions: object, start: object, mode: object) -> None:
     check_name("group", group, GROUP_MAX)
     if not isinstance(subscriptions, Mapping) or not subscriptions:
         raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
-    for topic in subscriptions:
+    for topic, expression in subscriptions.items():
         check_name("topic", topic, TOPIC_MAX)
+        if expression is not None:
+            text(f"subscriptions[{topic!r}]", expression)
     if start not in ("first", "last") and (type(start) is not int or start < 0):
         raise ArgumentError("start", start, "'first', 'last' or a Unix time in milliseconds")
     if mode not in ("clustering", "broadcasting"):

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from rmqcore.arguments import text
 from rmqcore.client.errors import (
     BadAnswerError,
     ClientClosedError,
@@ -18,6 +19,7 @@ from rmqcore.client.errors import (
     ClientMisusedError,
     NoRouteError,
 )
+from rmqcore.client.names import check_time
 from rmqcore.client.route import TopicRoute, parse_route
 from rmqcore.client.troubles import Troubles
 from rmqcore.client.unique_id import UniqueIds
@@ -87,19 +89,19 @@ class ClientInstance:
             beat: what the heart-beats say of this client; None sends none.
 
         Raises:
-            ArgumentError: an address is not host:port.
+            ArgumentError: an address is not host:port, or the time no number.
         """
-        listed = namesrv_addr.split(";") if isinstance(namesrv_addr, str) else namesrv_addr
-        self.name_servers = [each.strip() for each in listed if each.strip()]
         try:
+            listed = namesrv_addr.split(";") if isinstance(namesrv_addr, str) else namesrv_addr
+            self.name_servers = [each.strip() for each in listed if each.strip()]
             hosts = [split_address(address) for address in self.name_servers]
-        except ValueError:
+        except (ValueError, TypeError, AttributeError):
             hosts = []
         if not hosts:
             raise ArgumentError("namesrv_addr", namesrv_addr, "host:port, with ; between several")
         self._host = _own_host(self.name_servers[0])
         self._take_name()
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = check_time("timeout_ms", timeout_ms)
         self.remoting: RemotingClient | None = None
         self.routes: dict[str, TopicRoute] = {}
         self.on_routes: Callable[[], None] | None = None
@@ -213,10 +215,12 @@ class ClientInstance:
         """Ask a broker or name server; returns its answer whatever code that has.
 
         Raises:
+            ArgumentError: the address or a field is no str.
             RemotingError: there is no answer.
             ClientClosedError, ClientForkedError, ClientMisusedError: see `check`.
         """
-        command = RemotingCommand(int(code), dict(fields or {}), body)
+        text("address", address)
+        command = RemotingCommand(int(code), _fields(fields), body)
         return await self.check().invoke(
             address, command, self.timeout_ms if timeout_ms is None else timeout_ms
         )
@@ -247,7 +251,7 @@ class ClientInstance:
         Raises:
             RemotingError: it could not be sent.
         """
-        command = RemotingCommand(int(code), dict(fields), body)
+        command = RemotingCommand(int(code), _fields(fields), body)
         await self.check().invoke_oneway(address, command, self.timeout_ms)
 
     async def ask_name_server(
@@ -441,6 +445,11 @@ class Deadline:
         """
         if self.rest_ms <= 0:
             raise RemotingTimeoutError(address, int(code), self.timeout_ms)
+
+
+def _fields(fields: Mapping[str, str] | None) -> dict[str, str]:
+    """Header fields; what somebody gave as a name has to be a str."""
+    return {name: text(name, value) for name, value in (fields or {}).items()}
 
 
 def refusal(answer: RemotingCommand, address: str) -> RequestRefusedError:

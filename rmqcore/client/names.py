@@ -1,7 +1,8 @@
-"""Names that brokers accept: what has another is refused before anybody waits for it."""
+"""Names and times that are accepted: another is refused before anybody waits for it."""
 
 from __future__ import annotations
 
+import numbers
 import re
 from typing import Final
 
@@ -29,3 +30,14 @@ def check_name(argument: str, name: object, most: int) -> None:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > most:
         raise ArgumentError(argument, name, f"1 to {most} letters, digits, %, |, _ and -")
+
+
+def check_time(argument: str, value: object) -> float:
+    """A time to wait, in the unit of the argument's name.
+
+    Raises:
+        ArgumentError: it is no number, or below 0.
+    """
+    if isinstance(value, numbers.Real) and float(value) >= 0:
+        return float(value)
+    raise ArgumentError(argument, value, "a number, 0 or more")

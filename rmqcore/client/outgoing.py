@@ -7,12 +7,14 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rmqcore._codec import encode_batch, encode_properties
+from rmqcore._codec import decode_record, encode_batch, encode_properties, encode_record
+from rmqcore.arguments import properties_of, text, whole_number
 from rmqcore.client.instance import AUTO_CREATE_TOPIC
+from rmqcore.client.names import TOPIC_MAX, check_name
 from rmqcore.client.results import SendResult, TransactionState
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import MessageIllegalError
+from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.message import Message, ReceivedMessage
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import RequestCode
@@ -84,8 +86,8 @@ def outgoing(
     body: bytes,
     *,
     tags: str | None,
-    keys: str | Iterable[str],
-    properties: Mapping[str, str] | None,
+    keys: str | Iterable[str] | None,
+    properties: Mapping[str, str] | Iterable[tuple[str, str]] | None,
     delay_level: int,
     deliver_at_ms: int | None,
     unique_id: str,
@@ -95,26 +97,31 @@ def outgoing(
 
     Raises:
         MessageIllegalError: it breaks a limit.
+        ArgumentError: an argument is of another type.
     """
-    _check_topic(topic)
-    own = {"UNIQ_KEY": unique_id, "WAIT": "true"}
-    if tags:
-        own["TAGS"] = tags
-    words = [keys] if isinstance(keys, str) else list(keys)
-    if words:
-        own["KEYS"] = " ".join(words)
-    if delay_level:
-        own["DELAY"] = str(delay_level)
-    if deliver_at_ms is not None:
-        own["TIMER_DELIVER_MS"] = str(deliver_at_ms)
-    for name in properties or {}:
+    topic = _topic(topic)
+    given = properties_of(properties or {})
+    for name in given:
         if name in _OWN:
             raise MessageIllegalError(f"property {name} is RocketMQ's own: {_OWN[name]}")
+    level = whole_number("delay_level", delay_level)
+    own = {"UNIQ_KEY": unique_id, "WAIT": "true"}
+    if level > 0:
+        own["DELAY"] = str(level)
+    if deliver_at_ms is not None:
+        own["TIMER_DELIVER_MS"] = str(whole_number("deliver_at_ms", deliver_at_ms, 0))
     plain, sys_flag = _checked(body), 0
     if compress_above is not None and len(plain) >= compress_above:
         plain = zlib.compress(plain, _ZLIB_LEVEL)
         sys_flag = SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB
-    return Outgoing(topic, plain, {**(properties or {}), **own}, unique_id, sys_flag=sys_flag)
+    settled = _settled(Message(topic, b"x", tags=tags, keys=keys, properties=given | own))
+    return Outgoing(topic, plain, settled, unique_id, sys_flag=sys_flag)
+
+
+def _settled(message: Message) -> dict[str, str]:
+    """All properties of a message, checked as a store checks them."""
+    record = encode_record(message, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
+    return decode_record(record).properties
 
 
 def batch_of(topic: str, messages: Iterable[bytes | Message], ids: UniqueIds) -> Outgoing:
@@ -123,32 +130,40 @@ def batch_of(topic: str, messages: Iterable[bytes | Message], ids: UniqueIds) ->
     Raises:
         MessageIllegalError: they cannot be sent together, or one breaks a limit.
     """
-    _check_topic(topic)
+    topic = _topic(topic)
     parts, names = [], []
-    for each in messages:
+    for each in _elements(messages):
         message = each if isinstance(each, Message) else Message(topic, _checked(each))
         if message.topic != topic:
             raise MessageIllegalError(f"a batch has one topic: {topic}, not {message.topic}")
-        if message.delay_level:
+        if message.delay_level > 0:
             raise MessageIllegalError("a delayed message cannot be part of a batch")
         name = ids.make()
         own = {"UNIQ_KEY": name, "WAIT": "true"}
-        settings = message.to_dict() | {"properties": {**(message.properties or {}), **own}}
-        parts.append(Message(**settings))
+        taken = {
+            "body": _checked(message.body),
+            "keys": message.keys,
+            "properties": properties_of(message.properties or {}) | own,
+        }
+        parts.append(Message(**(message.to_dict() | taken)))
         names.append(name)
     if not parts:
         raise MessageIllegalError("a batch has at least one message")
-    body = _checked(encode_batch(parts))
+    encoded = _checked(encode_batch(parts))
     # brokers of 4.9 give each message the properties of the batch: it has no id of its own
-    return Outgoing(topic, body, {"WAIT": "true"}, ",".join(names), RequestCode.SEND_BATCH_MESSAGE)
+    named = ",".join(names)
+    return Outgoing(topic, encoded, {"WAIT": "true"}, named, RequestCode.SEND_BATCH_MESSAGE)
 
 
 def reply_to(message: ReceivedMessage, body: bytes, ids: UniqueIds) -> Outgoing:
     """The answer to a message that asks for one. Source: MessageUtil, createReplyMessage.
 
     Raises:
+        ArgumentError: it is no message that was received.
         MessageIllegalError: it does not, or the body is too large.
     """
+    if not isinstance(message, ReceivedMessage):
+        raise ArgumentError("message", message, "a message that a consumer has handed out")
     asked = message.properties
     wanted = ("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT")
     missing = [name for name in wanted if name not in asked]
@@ -168,14 +183,28 @@ def reply_to(message: ReceivedMessage, body: bytes, ids: UniqueIds) -> Outgoing:
     return Outgoing(topic, _checked(body), properties, unique_id, code)
 
 
-def _check_topic(topic: str) -> None:
-    if not topic:
-        raise MessageIllegalError("topic: a name is needed")
+def _elements(messages: object) -> Iterable[bytes | Message]:
+    if isinstance(messages, str | bytes | bytearray | memoryview | Message) or not isinstance(
+        messages, Iterable
+    ):
+        raise ArgumentError("messages", messages, "several bodies or messages, in a list")
+    return messages
 
 
-def _checked(body: bytes) -> bytes:
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise MessageIllegalError(f"body: bytes are needed, not {type(body).__name__}")
-    if len(body) > BODY_SIZE_MAX:
-        raise MessageIllegalError(f"body of {len(body)} bytes: {BODY_SIZE_MAX} at most")
-    return bytes(body)
+def _topic(topic: object) -> str:
+    check_name("topic", topic, TOPIC_MAX)
+    return text("topic", topic)
+
+
+def _checked(body: object) -> bytes:
+    """A body as bytes. The sentences are those of a store's put."""
+    if isinstance(body, str):
+        raise MessageIllegalError("the body is a str; encode it to bytes first")
+    try:
+        view = memoryview(body)  # type: ignore[arg-type]
+        plain = bytes(body) if isinstance(body, bytes) else view.cast("B").tobytes()
+    except (TypeError, BufferError, ValueError) as error:
+        raise MessageIllegalError(f"the body is no contiguous buffer of bytes: {error}") from None
+    if len(plain) > BODY_SIZE_MAX:
+        raise MessageIllegalError(f"body of {len(plain)} bytes: {BODY_SIZE_MAX} at most")
+    return plain

@@ -11,15 +11,16 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from rmqcore._codec import decode_message_id
+from rmqcore.arguments import whole_number
 from rmqcore.client.errors import BadAnswerError, NoRouteError
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance, Deadline, refusal
-from rmqcore.client.names import PRODUCERS_MAX, check_name
+from rmqcore.client.names import PRODUCERS_MAX, check_name, check_time
 from rmqcore.client.outgoing import Outgoing, batch_of, outgoing, reply_to
 from rmqcore.client.received import decode_messages
 from rmqcore.client.replies import Replies
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
 from rmqcore.client.route import TopicRoute
-from rmqcore.errors import CorruptRecordError, MessageIllegalError
+from rmqcore.errors import ArgumentError, CorruptRecordError, MessageIllegalError
 from rmqcore.message import Message, ReceivedMessage
 from rmqcore.remoting import (
     AclSigner,
@@ -49,6 +50,8 @@ _TRY_ELSEWHERE = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+#: a mapping, or pairs, of names and values
+Properties: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 State: TypeAlias = TransactionState | None
 #: Says what became of a transaction; a plain function or a coroutine function. None: unknown.
 TransactionCheck: TypeAlias = Callable[[ReceivedMessage], State | Awaitable[State]]
@@ -92,11 +95,16 @@ class Producer:
             tls: trust for TLS; None connects without.
 
         Raises:
-            ArgumentError: an address is not host:port, or the group no name that brokers accept.
+            ArgumentError: an address is not host:port, the group no name that brokers accept, or
+                another argument not what it should be.
         """
         check_name("group", group, PRODUCERS_MAX)
+        if check_transaction is not None and not callable(check_transaction):
+            raise ArgumentError("check_transaction", check_transaction, "a function of a message")
+        if compress_above is not None:
+            compress_above = whole_number("compress_above", compress_above, 0)
         self.group = group
-        self._retries = retries
+        self._retries = whole_number("retries", retries, 0)
         self._compress_above = compress_above
         self._check_transaction = check_transaction
         self._instance = ClientInstance(
@@ -144,8 +152,8 @@ class Producer:
         body: bytes,
         *,
         tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
+        keys: str | Iterable[str] | None = (),
+        properties: Properties | None = None,
         queue_id: int | None = None,
         delay_level: int = 0,
         deliver_at_ms: int | None = None,
@@ -157,13 +165,14 @@ class Producer:
             body: at most 4 MiB.
             tags: the filter tag.
             keys: look-up keys; one str is one key.
-            properties: further names and values.
+            properties: further names and values, a mapping or pairs.
             queue_id: the queue, of the first broker that has it; None: the queues take turns.
             delay_level: 0, or the number of a level of ``messageDelayLevel``.
             deliver_at_ms: Unix time to deliver it at, for brokers with a timer wheel.
 
         Raises:
-            MessageIllegalError: the message breaks a limit; nothing was sent.
+            MessageIllegalError: the message breaks a limit, or, as an ArgumentError, an argument is
+                of another type; nothing was sent.
             NoRouteError: no broker has the topic.
             RequestRefusedError: the broker refuses it.
             RemotingError: no answer; the message may be stored or not.
@@ -177,8 +186,8 @@ class Producer:
         body: bytes,
         *,
         tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
+        keys: str | Iterable[str] | None = (),
+        properties: Properties | None = None,
         queue_id: int | None = None,
         delay_level: int = 0,
         deliver_at_ms: int | None = None,
@@ -233,8 +242,8 @@ class Producer:
         transaction: Transaction,
         *,
         tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
+        keys: str | Iterable[str] | None = (),
+        properties: Properties | None = None,
     ) -> SendResult:
         """Send a message that consumers get when a transaction commits.
 
@@ -253,20 +262,22 @@ class Producer:
                 transaction has not begun.
         """
         message = self._outgoing(topic, body, tags, keys, properties, 0, None)
+        if not callable(transaction):
+            raise ArgumentError("transaction", transaction, "a function of the result of the send")
         message.prepare_transaction(self.group)
         await self._queues(topic)
         await self._instance.meet_new_brokers()
         result = await self._send(message, None)
-        state: State = TransactionState.UNKNOWN
+        state = TransactionState.UNKNOWN
         try:
             if result.status is SendStatus.SEND_OK:
                 said = transaction(result)
-                state = await said if inspect.isawaitable(said) else said
+                state = _state(await said if inspect.isawaitable(said) else said)
             else:
                 state = TransactionState.ROLLBACK
         finally:
-            await self._end_transaction(result, state or TransactionState.UNKNOWN)
-        return message.result_of(result, state or TransactionState.UNKNOWN)
+            await self._end_transaction(result, state)
+        return message.result_of(result, state)
 
     async def request(
         self,
@@ -274,8 +285,8 @@ class Producer:
         body: bytes,
         *,
         tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
+        keys: str | Iterable[str] | None = (),
+        properties: Properties | None = None,
         timeout_ms: float | None = None,
     ) -> ReceivedMessage:
         """Send a message and wait for a consumer's reply, see `reply`.
@@ -292,7 +303,8 @@ class Producer:
             RemotingTimeoutError: nobody has replied in time.
             MessageIllegalError, NoRouteError, RequestRefusedError, RemotingError: see `send`.
         """
-        deadline = Deadline(self._instance.timeout_ms if timeout_ms is None else timeout_ms)
+        within_ms = self._instance.timeout_ms if timeout_ms is None else timeout_ms
+        deadline = Deadline(check_time("timeout_ms", within_ms))
         message = self._outgoing(topic, body, tags, keys, properties, 0, None)
         with self._replies.expect(message, self.client_id, deadline.timeout_ms) as reply:
             await self._queues(topic)
@@ -321,8 +333,8 @@ class Producer:
         topic: str,
         body: bytes,
         tags: str | None,
-        keys: str | Iterable[str],
-        properties: Mapping[str, str] | None,
+        keys: str | Iterable[str] | None,
+        properties: Properties | None,
         delay_level: int,
         deliver_at_ms: int | None,
     ) -> Outgoing:
@@ -362,8 +374,9 @@ class Producer:
         avoided: frozenset[str] | set[str],
     ) -> MessageQueue:
         if queue_id is not None:
+            number = whole_number("queue_id", queue_id)
             for queue in queues:
-                if queue.queue_id == queue_id:
+                if queue.queue_id == number:
                     return queue
             raise MessageIllegalError(f"topic {topic} has no queue {queue_id} to write")
         better = [queue for queue in queues if queue.broker_name not in avoided]
@@ -467,13 +480,13 @@ class Producer:
             return
         message = ReceivedMessage(stored[0], request.text("bname", ""))
         said = self._check_transaction(message)
-        state = await said if inspect.isawaitable(said) else said
+        state = _state(await said if inspect.isawaitable(said) else said)
         fields = {
             "topic": message.topic,
             "producerGroup": self.group,
             "tranStateTableOffset": str(request.number("tranStateTableOffset")),
             "commitLogOffset": str(request.number("commitLogOffset")),
-            "commitOrRollback": str(int(state or TransactionState.UNKNOWN)),
+            "commitOrRollback": str(int(state)),
             "fromTransactionCheck": "true",
             "msgId": message.message_id,
             "transactionId": request.text("transactionId", message.message_id),
@@ -487,3 +500,16 @@ class Producer:
             "producerDataSet": [{"groupName": self.group}],
             "withoutSub": False,
         }
+
+
+def _state(said: object) -> TransactionState:
+    """What a transaction has said.
+
+    Raises:
+        ArgumentError: nothing that is known; the broker asks again.
+    """
+    if said is None:
+        return TransactionState.UNKNOWN
+    if not isinstance(said, TransactionState):
+        raise ArgumentError("transaction", said, "a TransactionState, or None")
+    return said
