@@ -52,6 +52,7 @@ BESIDE = {
     "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file"},
     "client/": {
         "errors",
+        "arguments",
         "clock",
         "message",
         "_codec",
