@@ -1,0 +1,119 @@
+package org.apache.rocketmq.test.base;
+
+import java.lang.reflect.Proxy;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
+import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.header.QueryConsumerOffsetRequestHeader;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
+import org.apache.rocketmq.store.MessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/** A broker of another process, of which some tests ask more than clients can: what the wire can tell is asked there. */
+class RemoteBroker extends BrokerController {
+    private static final long TIMEOUT_MS = 10_000;
+    private DefaultMQAdminExt admin;
+    private MessageStore store;
+    private SubscriptionGroupManager groups;
+    private ConsumerOffsetManager offsets;
+
+    RemoteBroker(BrokerConfig config, NettyServerConfig server, MessageStoreConfig storeConfig) {
+        super(config, server, new NettyClientConfig(), storeConfig);
+        getBrokerOuterAPI().start();
+        getBrokerOuterAPI().updateNameServerAddressList(config.getNamesrvAddr());
+        admin = new DefaultMQAdminExt(TIMEOUT_MS);
+        admin.setNamesrvAddr(config.getNamesrvAddr());
+        admin.setInstanceName("RemoteBroker-" + config.getBrokerName());
+        told(() -> {
+            admin.start();
+            return null;
+        });
+        store = (MessageStore) Proxy.newProxyInstance(RemoteBroker.class.getClassLoader(),
+            new Class<?>[] {MessageStore.class}, (it, method, given) -> ask(method.getName(), given));
+        groups = new SubscriptionGroupManager(this) {
+            @Override
+            public SubscriptionGroupConfig findSubscriptionGroupConfig(String group) {
+                SubscriptionGroupConfig found = told(() -> admin.examineSubscriptionGroupConfig(getBrokerAddr(), group));
+                if (found != null) {
+                    return found;
+                }
+                // a broker makes a group of which it is asked in its own process
+                SubscriptionGroupConfig made = new SubscriptionGroupConfig();
+                made.setGroupName(group);
+                updateSubscriptionGroupConfig(made);
+                return made;
+            }
+
+            @Override
+            public void updateSubscriptionGroupConfig(SubscriptionGroupConfig changed) {
+                told(() -> {
+                    admin.createAndUpdateSubscriptionGroupConfig(getBrokerAddr(), changed);
+                    return null;
+                });
+            }
+        };
+        offsets = new ConsumerOffsetManager(this) {
+            @Override
+            public long queryOffset(String group, String topic, int queueId) {
+                QueryConsumerOffsetRequestHeader header = new QueryConsumerOffsetRequestHeader();
+                header.setConsumerGroup(group);
+                header.setTopic(topic);
+                header.setQueueId(queueId);
+                return told(() -> {
+                    try {
+                        return admin.getDefaultMQAdminExtImpl().getMqClientInstance().getMQClientAPIImpl()
+                            .queryConsumerOffset(getBrokerAddr(), header, TIMEOUT_MS);
+                    } catch (MQBrokerException none) {
+                        return -1L;
+                    }
+                });
+            }
+        };
+    }
+
+    private Object ask(String method, Object[] given) throws Exception {
+        switch (method) {
+            case "dispatchBehindBytes":
+                // dispatch follows a put within 50 ms
+                Thread.sleep(200);
+                return 0L;
+            case "getStateMachineVersion":
+                return 0L;
+            case "getMaxOffsetInQueue":
+                return admin.maxOffset(new MessageQueue((String) given[0], brokerConfig.getBrokerName(), (int) given[1]));
+            case "getMinOffsetInQueue":
+                return admin.minOffset(new MessageQueue((String) given[0], brokerConfig.getBrokerName(), (int) given[1]));
+            default:
+                throw new UnsupportedOperationException("the broker is not in this process: " + method);
+        }
+    }
+
+    private static <T> T told(java.util.concurrent.Callable<T> question) {
+        try {
+            return question.call();
+        } catch (Exception e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    @Override
+    public MessageStore getMessageStore() {
+        return store;
+    }
+
+    @Override
+    public SubscriptionGroupManager getSubscriptionGroupManager() {
+        return groups == null ? super.getSubscriptionGroupManager() : groups;
+    }
+
+    @Override
+    public ConsumerOffsetManager getConsumerOffsetManager() {
+        return offsets == null ? super.getConsumerOffsetManager() : offsets;
+    }
+}

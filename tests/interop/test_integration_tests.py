@@ -1,0 +1,165 @@
+"""Apache RocketMQ's own integration tests, at our name server and three of our brokers.
+
+`it/classes.txt` has their classes, `it/not_passed.txt` what does not pass and why.
+"""
+
+import asyncio
+import contextlib
+import os
+import ssl
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from interop.cluster import CLUSTER, PEM, TIMEOUT_S
+from interop.peer import missing
+from rmqcore.broker import Broker
+from rmqcore.namesrv import NameServer
+from rmqcore.remoting import Tls, TlsMode
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+HERE = Path(__file__).parent / "it"
+RUN = HERE / "run"
+RELEASES = ("5.5.0", "4.9.7")
+PACKAGE = "org.apache.rocketmq.test"
+#: as those that the tests would start
+SETTINGS = {
+    "brokerClusterName": CLUSTER,
+    "brokerIP1": "127.0.0.1",
+    "listenPort": 0,
+    "haListenPort": 0,
+    "enablePropertyFilter": True,
+    "recallMessageEnable": True,
+    "mappedFileSizeCommitLog": 100 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 6000,
+    "maxIndexNum": 1000,
+    "maxHashSlotNum": 4000,
+}
+#: the longest of them waits for two minutes, several times
+CLASS_S = 5 * TIMEOUT_S
+
+
+def lines(name):
+    """The lines of a file beside, split into at most three words, without comments."""
+    text = (HERE / name).read_text("ascii")
+    return [line.split(maxsplit=2) for line in text.splitlines() if line and line[0] != "#"]
+
+
+def reasons():
+    """Why a class is not run, or a test does not pass: {(release, class or class#test): reason}."""
+    return {(release, name): why for release, name, why in lines("not_passed.txt")}
+
+
+def cases():
+    """A release and class of each run."""
+    known = reasons()
+    listed = [(release, name) for release, name in lines("classes.txt")]
+    return [
+        pytest.param(*case, id="-".join([case[1].rpartition("/")[2], case[0]]))
+        for case in listed
+        if case not in known
+    ]
+
+
+@contextlib.contextmanager
+def cluster(path):
+    """A name server and three brokers in a thread; yields what tells the tests of them."""
+    started, found = threading.Event(), {}
+
+    async def serve():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(PEM)
+        tls = Tls(TlsMode.PERMISSIVE, context)
+        async with contextlib.AsyncExitStack() as stack:
+            name_server = NameServer("127.0.0.1", 0, tls=tls)
+            await name_server.start()
+            stack.push_async_callback(name_server.stop)
+            address, ports = f"127.0.0.1:{name_server.port}", []
+            for number in range(1, 4):
+                name = f"TestBrokerName_{number}"
+                own = {"brokerName": name, "namesrvAddr": address}
+                broker = Broker(path / name, {**SETTINGS, **own}, tls=tls)
+                await broker.start()
+                stack.push_async_callback(broker.stop)
+                ports.append(broker.address.rpartition(":")[2])
+            found["options"] = f"-Dit.namesrv={name_server.port} -Dit.brokers={','.join(ports)}"
+            found["stop"], found["loop"] = asyncio.Event(), asyncio.get_running_loop()
+            started.set()
+            await found["stop"].wait()
+
+    def work():
+        try:
+            asyncio.run(serve())
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    try:
+        yield found["options"]
+    finally:
+        found["loop"].call_soon_threadsafe(found["stop"].set)
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Where the servers are."""
+    with cluster(tmp_path_factory.mktemp("it")) as options:
+        yield options
+
+
+def fetched(release):
+    """See to it that the jars of a release are here, and compiled what stands in front of them."""
+    environment = {**os.environ, "ROCKETMQ": release}
+    subprocess.run([RUN, "-version"], env=environment, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_class_is_listed(release):
+    fetched(release)
+    cache = Path(os.environ.get("CACHE", Path.home() / ".cache" / "rocketmq-peer"))
+    jar = cache / f"it-{release}" / "lib" / f"rocketmq-test-{release}-tests.jar"
+    with zipfile.ZipFile(jar) as archive:
+        there = {
+            name.removeprefix(PACKAGE.replace(".", "/") + "/").removesuffix(".class")
+            for name in archive.namelist()
+            if name.endswith(("IT.class", "Test.class"))
+        }
+    listed = {name for of, name, *_ in lines("classes.txt") if of == release}
+    assert there == listed
+
+
+@pytest.mark.parametrize(("release", "name"), cases())
+def test_an_integration_test_passes_at_our_brokers(release, name, servers, tmp_path):
+    fetched(release)
+    output = tmp_path / "output.txt"
+    options = f"{servers} -Duser.home={tmp_path} -Djava.io.tmpdir={tmp_path}"
+    with output.open("wb") as said:
+        subprocess.run(
+            [RUN, f"{PACKAGE}.{name.replace('/', '.')}"],
+            env={**os.environ, "ROCKETMQ": release, "JAVA_OPTS": options},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            timeout=CLASS_S,
+            check=False,
+        )
+    text = output.read_text("utf-8", "replace")
+    rows = [line.split("\t")[1:] for line in text.splitlines() if line.startswith("RESULT\t")]
+    assert rows, text[-4000:]
+    known = reasons()
+    failed = {
+        test: why
+        for what, test, why in rows
+        if what == "FAILED" and (release, f"{name}#{test}") not in known
+    }
+    print(*("\t".join(row) for row in rows), sep="\n")
+    assert not failed, text[-8000:]
