@@ -281,6 +281,23 @@ def test_starting_twice_is_starting_once(rocketmq_broker, rocketmq_topic, run):
     run(scenario())
 
 
+def test_a_client_that_was_closed_is_opened_in_another_loop(rocketmq_broker, rocketmq_topic):
+    clients = made(Asynchronous, rocketmq_broker.namesrv_addr, rocketmq_topic, "G-again")
+
+    async def once(number):
+        async with clients["producer"] as producer, clients["consumer"] as consumer:
+            waiting = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0)
+            await producer.send(rocketmq_topic, b"%d" % number)
+            message = await waiting
+            await consumer.ack(message)
+            async with clients["admin"] as admin:
+                await admin.topics()
+            return message.body
+
+    assert [asyncio.run(once(number)) for number in range(3)] == [b"0", b"1", b"2"]
+
+
 def test_settling_with_a_closed_consumer_is_refused(rocketmq_broker, rocketmq_topic, run):
     async def scenario():
         namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
