@@ -1,16 +1,22 @@
 package org.apache.rocketmq.test.base;
 
-import java.lang.reflect.Proxy;
+import java.io.IOException;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
 import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
+import org.apache.rocketmq.broker.topic.TopicConfigManager;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.header.QueryConsumerOffsetRequestHeader;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
+import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -20,6 +26,7 @@ class RemoteBroker extends BrokerController {
     private static final long TIMEOUT_MS = 10_000;
     private DefaultMQAdminExt admin;
     private MessageStore store;
+    private TopicConfigManager topics;
     private SubscriptionGroupManager groups;
     private ConsumerOffsetManager offsets;
 
@@ -34,8 +41,18 @@ class RemoteBroker extends BrokerController {
             admin.start();
             return null;
         });
-        store = (MessageStore) Proxy.newProxyInstance(RemoteBroker.class.getClassLoader(),
-            new Class<?>[] {MessageStore.class}, (it, method, given) -> ask(method.getName(), given));
+        store = told(() -> new RemoteStore(storeConfig));
+        topics = new TopicConfigManager(this) {
+            @Override
+            public ConcurrentMap<String, TopicConfig> getTopicConfigTable() {
+                return new ConcurrentHashMap<>() {
+                    @Override
+                    public TopicConfig get(Object topic) {
+                        return told(() -> admin.examineTopicConfig(getBrokerAddr(), (String) topic));
+                    }
+                };
+            }
+        };
         groups = new SubscriptionGroupManager(this) {
             @Override
             public SubscriptionGroupConfig findSubscriptionGroupConfig(String group) {
@@ -77,24 +94,34 @@ class RemoteBroker extends BrokerController {
         };
     }
 
-    private Object ask(String method, Object[] given) throws Exception {
-        switch (method) {
-            case "dispatchBehindBytes":
-                // dispatch follows a put within 50 ms
+    /** The store of the other process; it is neither loaded nor started here. */
+    private class RemoteStore extends DefaultMessageStore {
+        RemoteStore(MessageStoreConfig config) throws IOException {
+            super(config, RemoteBroker.this.getBrokerStatsManager(), null, RemoteBroker.this.brokerConfig, new ConcurrentHashMap<>());
+        }
+
+        @Override
+        public long dispatchBehindBytes() {
+            // dispatch follows a put within 50 ms
+            told(() -> {
                 Thread.sleep(200);
-                return 0L;
-            case "getStateMachineVersion":
-                return 0L;
-            case "getMaxOffsetInQueue":
-                return admin.maxOffset(new MessageQueue((String) given[0], brokerConfig.getBrokerName(), (int) given[1]));
-            case "getMinOffsetInQueue":
-                return admin.minOffset(new MessageQueue((String) given[0], brokerConfig.getBrokerName(), (int) given[1]));
-            default:
-                throw new UnsupportedOperationException("the broker is not in this process: " + method);
+                return null;
+            });
+            return 0;
+        }
+
+        @Override
+        public long getMaxOffsetInQueue(String topic, int queueId) {
+            return told(() -> admin.maxOffset(new MessageQueue(topic, brokerConfig.getBrokerName(), queueId)));
+        }
+
+        @Override
+        public long getMinOffsetInQueue(String topic, int queueId) {
+            return told(() -> admin.minOffset(new MessageQueue(topic, brokerConfig.getBrokerName(), queueId)));
         }
     }
 
-    private static <T> T told(java.util.concurrent.Callable<T> question) {
+    private static <T> T told(Callable<T> question) {
         try {
             return question.call();
         } catch (Exception e) {
@@ -105,6 +132,11 @@ class RemoteBroker extends BrokerController {
     @Override
     public MessageStore getMessageStore() {
         return store;
+    }
+
+    @Override
+    public TopicConfigManager getTopicConfigManager() {
+        return topics == null ? super.getTopicConfigManager() : topics;
     }
 
     @Override
