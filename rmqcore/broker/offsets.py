@@ -89,12 +89,15 @@ class Offsets:
         return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
 
     def is_young(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a new group reads a queue from its first message, whatever it asked for."""
+        """Tell whether a new group reads a queue from its first message, whatever it asked for.
+
+        So it does where there is none yet: who asks for the end next would miss what came between.
+        """
         if self._store.min_queue_offset(topic, queue_id) > 0:
             return False
         first = self._store.get_message(topic, queue_id, 0, max_messages=1).messages
         if not first:
-            return False
+            return self._store.max_queue_offset(topic, queue_id) == 0
         return self._store.max_phy_offset - first[0].phy_offset < _YOUNG_BYTES
 
     def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -297,3 +297,22 @@ def test_a_store_that_was_served_holds_what_was_acknowledged(with_broker, tmp_pa
     with rmqcore.open_store(tmp_path / "store") as store:
         assert store.consumer_offsets.get("T", "CG", 0) == 7
         assert store.topics.get("T").write_queue_nums == 4
+
+
+def test_a_new_group_begins_with_the_first_message_of_an_empty_queue(with_broker):
+    """A message between this answer and the next question, where the queue ends, is not missed."""
+
+    async def scenario(_, peer):
+        await peer.send("T", b"x", queue_id=0)
+
+        async def begin(queue_id, **more):
+            fields = {"topic": "T", "consumerGroup": "New", "queueId": queue_id, **more}
+            answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+            return answer.code, answer.ext_fields.get("offset")
+
+        for queue_id in (0, 1):
+            assert await begin(queue_id) == (ResponseCode.SUCCESS, "0")
+        unknown = await begin(1, setZeroIfNotFound="false")
+        assert unknown == (ResponseCode.QUERY_NOT_FOUND, None)
+
+    with_broker(scenario)
