@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -171,6 +171,25 @@ class Connection(asyncio.Protocol):
             logger.error("%r: request %d was answered a second time", self, request.code)
             return
         request.answered = True
+        self._send_answer(request, response)
+
+    async def answer_in_turn(
+        self, request: RemotingCommand, responses: Iterable[RemotingCommand]
+    ) -> None:
+        """Answer a request with one frame or more, each when the peer takes what it is sent.
+
+        So that long answers, however many, never pile up. Ends early when the connection does.
+        """
+        for response in responses:
+            self._flush()
+            while self._write_paused and not self.closed:
+                await asyncio.wait([self._resumed()])
+                self._flush()
+            if self.closed:
+                return
+            self._send_answer(request, response)
+
+    def _send_answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         response.opaque = request.opaque
         response.flag = RESPONSE_FLAG
         try:
@@ -483,10 +502,14 @@ class Connection(asyncio.Protocol):
             logger.warning("%r: disconnected, for it does not read what it is sent", self)
             self.abort()
 
-    async def _until_writable(self, timeout_ms: float, code: int) -> None:
+    def _resumed(self) -> asyncio.Future[None]:
+        """Done when the peer takes something again, or the connection is gone."""
         if self._writable is None:
             self._writable = self._loop.create_future()
-        done, _ = await asyncio.wait([self._writable], timeout=timeout_ms / 1000)
+        return self._writable
+
+    async def _until_writable(self, timeout_ms: float, code: int) -> None:
+        done, _ = await asyncio.wait([self._resumed()], timeout=timeout_ms / 1000)
         if not done:
             raise RemotingTimeoutError(self.remote_address, code, timeout_ms)
         if self.closed:

@@ -41,8 +41,9 @@ _CALL: Final = "RMQCORE_CALL"
 #: so many records before those of a table are read for the calls in them
 _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
-#: bytes of keys and values that are put at once
+#: bytes that are put at once, and of a record beside key and value
 _BATCH_SIZE: Final = 1 << 18
+_RECORD_HEAD_SIZE: Final = 128
 _HEAD: Final = struct.Struct(">qI")
 _INT64_MAX: Final = 2**63 - 1
 
@@ -353,12 +354,12 @@ class KeyValues:
                 self.topics.put(
                     TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
                 )
-            for batch in _batches(changes):
-                if call:
-                    records = [_record_of_call(topic, table, *change, call) for change in batch]
-                else:
-                    records = [_record(topic, *change) for change in batch]
-                self._raised(self.put_messages(records))
+            if call:
+                records = [_record_of_call(topic, table, *change, call) for change in changes]
+            else:
+                records = [_record(topic, *change) for change in changes]
+            for batch in self._batches(records):
+                self._raised(self.put_messages(batch))
         except BaseException:
             # what has reached the log is not known here: it is read again at the next use
             self._tables.pop(name, None)
@@ -369,11 +370,10 @@ class KeyValues:
 
     def _compact(self, topic: str, table: _Table) -> None:
         """Put every entry anew, and let the table begin there."""
-        anew: list[_Change] = [(key, *table.entries[key]) for key in table.keys]
+        anew = [_record(topic, key, *table.entries[key]) for key in table.keys]
         start = None
-        for batch in _batches(anew):
-            receipt = self.put_messages([_record(topic, *change) for change in batch])
-            self._raised(receipt)
+        for batch in self._batches(anew):
+            receipt = self._raised(self.put_messages(batch))
             start = receipt.queue_offset if start is None else start
         # what the offset passes over may be the only copy on the disk
         self.flush()
@@ -381,6 +381,20 @@ class KeyValues:
             start = self.max_queue_offset(topic, 0)
         self.consumer_offsets.commit(topic, GROUP, 0, start)
         table.records = len(anew)
+
+    def _batches(self, records: list[Message]) -> Iterator[list[Message]]:
+        """Records in batches that a store takes at once; a long one is alone."""
+        batch: list[Message] = []
+        size, size_max = 0, min(_BATCH_SIZE, self.config.effective_max_message_size)
+        for record in records:
+            record_size = len(record.body) + _RECORD_HEAD_SIZE
+            if batch and size + record_size > size_max:
+                yield batch
+                batch, size = [], 0
+            batch.append(record)
+            size += record_size
+        if batch:
+            yield batch
 
 
 def _check_key(key: object) -> None:
@@ -435,17 +449,3 @@ def _parts(message: MessageExt) -> tuple[bytes, bytes, int]:
         message.phy_offset,
         "no record of a key-value table; docs/format/key-values.md",
     )
-
-
-def _batches(changes: list[_Change]) -> Iterator[list[_Change]]:
-    """Changes in batches that a store takes at once."""
-    batch: list[_Change] = []
-    size = 0
-    for change in changes:
-        batch.append(change)
-        size += len(change[0]) + len(change[1] or b"")
-        if size >= _BATCH_SIZE:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

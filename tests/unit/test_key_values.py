@@ -102,6 +102,17 @@ def test_a_table_is_written_anew_before_it_is_long(tmp_path):
         assert store._tables["t"].records < 2 * key_values._COMPACTED_FROM
 
 
+def test_long_values_are_written_anew_beside_short_ones(store, monkeypatch):
+    monkeypatch.setattr(key_values, "_COMPACTED_FROM", 0)
+    size = store.config.effective_max_message_size - 100
+    wanted = [(b"a", bytes(200_000)), (b"b", bytes(size)), (b"c", b"short")]
+    for _ in range(6):
+        for key, value in wanted:
+            store.kv_put("t", key, value)
+    assert store.consumer_offsets.get("%KV%t", key_values.GROUP, 0) > 0
+    assert store.kv_list("t") == wanted
+
+
 def test_a_table_that_became_empty_begins_behind_its_records(tmp_path):
     with open_store(tmp_path / "s") as store:
         for number in range(key_values._COMPACTED_FROM + 2):

@@ -23,7 +23,7 @@ from rmqcore.store.sharing.values import pack, unpack
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
 #: version of these calls; an owner refuses a client with another version
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Runs(Enum):

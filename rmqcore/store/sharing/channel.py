@@ -19,11 +19,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rmqcore.errors import OwnerTimeoutError, is_refusal
+from rmqcore.errors import MessageIllegalError, OwnerTimeoutError, is_refusal
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
 from rmqcore.remoting.codec import encode_command
 from rmqcore.store.sharing.calls import CANCEL, GOODBYE, LEASES
+from rmqcore.store.sharing.pieces import MORE, body_size, joined
 from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _OPAQUE_MASK: Final = (1 << 31) - 1
 #: a socket that can be written at all takes so much without blocking
 _SENT_AT_ONCE_SIZE: Final = 1 << 16
 _NEVER: Final = math.inf
+#: who waits to send looks so often whether the thread that reads still does
+_ANOTHER_READS_S: Final = 0.05
 
 
 class ChannelLostError(Exception):
@@ -59,15 +62,28 @@ class Waiter:
         wake: called when there is something to look at.
     """
 
-    __slots__ = ("answer", "opaque", "reads", "wake")
+    __slots__ = ("answer", "opaque", "pieces", "reads", "wake")
 
     def __init__(self, wake: Callable[[], object], *, reads: bool) -> None:
         self.answer: RemotingCommand | None = None
+        #: what has come of an answer that comes in pieces
+        self.pieces: list[bytes] = []
         #: number of the request
         self.opaque = 0
         self.wake = wake
         #: whether its thread can read the socket, for all who wait
         self.reads = reads
+
+
+class Asked(Waiter):
+    """Who waits for a sign of life.
+
+    Attributes:
+        signs_of_life: what the channel had counted when this was looked at last.
+    """
+
+    __slots__ = ("signs_of_life",)
+    signs_of_life: int
 
 
 class Channel:
@@ -91,6 +107,8 @@ class Channel:
         self._sending = ReentrantLock(counted=False)
         self._reading = ReentrantLock(counted=False)
         self._waiting: dict[int, Waiter] = {}
+        #: grows whenever the owner has taken or sent something
+        self._signs_of_life = 0
         #: wakes the thread that watches; it reads while somebody waits without a thread
         self._watching = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.lost = False
@@ -109,12 +127,12 @@ class Channel:
         Raises:
             ChannelLostError: the owner has gone.
             OwnerTimeoutError: it does not answer; whether it has done what was asked is not known.
-            FrameError: no frame can hold the request.
+            MessageIllegalError: the request is too large; nothing was done.
         """
         look = threading.Lock()
         look.acquire()
         waiter = Waiter(partial(_release, look), reads=True)
-        asked: Waiter | None = None
+        asked: Asked | None = None
         try:
             self.send(request, waiter)
             while True:
@@ -130,7 +148,7 @@ class Channel:
         finally:
             self.drop(waiter, asked)
 
-    def ask_whether_there(self, waiter: Waiter, asked: Waiter | None) -> Waiter:
+    def ask_whether_there(self, waiter: Waiter, asked: Asked | None) -> Asked:
         """Ask the owner of which an answer is overdue for a sign of life.
 
         Args:
@@ -138,12 +156,16 @@ class Channel:
             asked: what this returned when it was called half the time-out ago; None the first time.
 
         Raises:
-            OwnerTimeoutError: it has not answered that either.
+            OwnerTimeoutError: it has not answered that either, nor sent or taken anything else.
         """
-        if asked is not None and asked.answer is None and waiter.answer is None:
-            raise self.hangs()
-        asking = Waiter(waiter.wake, reads=waiter.reads)
-        self.send(RemotingCommand(RequestCode.HEART_BEAT), asking)
+        if asked is None or asked.answer is not None:
+            asking = Asked(waiter.wake, reads=waiter.reads)
+            self.send(RemotingCommand(RequestCode.HEART_BEAT), asking)
+        else:
+            asking = asked
+            if waiter.answer is None and asked.signs_of_life == self._signs_of_life:
+                raise self.hangs()
+        asking.signs_of_life = self._signs_of_life
         return asking
 
     def give_up(self, request: RemotingCommand, waiter: Waiter) -> None:
@@ -215,17 +237,22 @@ class Channel:
         Raises:
             ChannelLostError: the owner has gone.
             OwnerTimeoutError: it does not read.
-            FrameError: no frame can hold the request.
+            MessageIllegalError: the request is too large; nothing was done.
         """
-        with self._sending.within(self._timeout_s) as mine:
-            if not self._may_send(mine):
-                raise self.hangs()
-            self._send_locked(request, waiter)
+        signs_of_life = -1
+        while True:
+            with self._sending.within(self._timeout_s) as mine:
+                if self._may_send(mine):
+                    self._send_locked(request, waiter)
+                    return
+                if mine or signs_of_life == self._signs_of_life:
+                    raise self.hangs()
+            # the owner takes a long request of another thread
+            signs_of_life = self._signs_of_life
 
     def send_now(self, request: RemotingCommand, waiter: Waiter) -> bool:
         """As `send`, if that does not block; False when it would, and nothing was sent."""
-        size = len(request.body) + sum(map(len, request.parts))
-        if size > _SENT_AT_ONCE_SIZE:
+        if body_size(request) > _SENT_AT_ONCE_SIZE:
             return False
         with self._sending.within(0.0) as mine:
             if not self._may_send(mine) or self.lost or not writable(self._socket, 0):
@@ -246,18 +273,21 @@ class Channel:
     def _send_locked(self, request: RemotingCommand, waiter: Waiter) -> None:
         opaque = next(self._opaques) & _OPAQUE_MASK
         request.opaque, request.flag = opaque, 0
-        buffers, _ = encode_command(request, limits=LIMITS)
+        try:
+            buffers, _ = encode_command(request, limits=LIMITS)
+        except FrameError as error:
+            raise MessageIllegalError(f"a call of a shared store: {error}") from error
         waiter.opaque = opaque
         self._waiting[opaque] = waiter
         try:
-            self._write(buffers, time.monotonic() + self._timeout_s)
+            self._write(buffers)
         except BaseException:
             self._waiting.pop(opaque, None)
             raise
         if not waiter.reads:
             os.eventfd_write(self._watching, 1)
 
-    def _write(self, buffers: list[Buffer], deadline: float) -> None:
+    def _write(self, buffers: list[Buffer]) -> None:
         """Send a frame; what ends it in the middle ends the connection."""
         if len(buffers) > _BUFFERS_MAX:
             buffers = [b"".join(buffers)]
@@ -271,8 +301,9 @@ class Channel:
                     sent = self._socket.sendmsg(buffers)
                 except BlockingIOError:
                     sent = 0
-                    if not writable(self._socket, deadline):
+                    if not self._wait_until_writable():
                         raise self.hangs() from None
+                self._signs_of_life += sent
                 left -= sent
                 if not left:
                     whole = True
@@ -285,6 +316,32 @@ class Channel:
         finally:
             if not whole:
                 self._lose()
+
+    def _wait_until_writable(self) -> bool:
+        """Wait until the owner takes more; False when there is no sign of life.
+
+        Meanwhile this thread reads for those who wait, as an owner whose answers nobody takes does
+        not read on.
+        """
+        signs_of_life, deadline = self._signs_of_life, time.monotonic() + self._timeout_s
+        try:
+            while time.monotonic() < deadline:
+                with self._reading.within(0.0) as mine:
+                    reads = mine and self._reading.depth == 1
+                    pause_s = self._timeout_s if reads else _ANOTHER_READS_S
+                    until = min(deadline, time.monotonic() + pause_s)
+                    if writable(self._socket, until, or_readable=reads):
+                        return True
+                    if reads:
+                        self._read_while(lambda: True, 0.0)
+                if self._signs_of_life != signs_of_life:
+                    signs_of_life, deadline = (
+                        self._signs_of_life,
+                        time.monotonic() + self._timeout_s,
+                    )
+            return False
+        finally:
+            self._let_another_read()
 
     # ---- receiving
 
@@ -329,6 +386,7 @@ class Channel:
             try:
                 data = self._socket.recv(_RECEIVE_SIZE)
                 if data:
+                    self._signs_of_life += 1
                     self._take(data)
                     continue
             except BlockingIOError:
@@ -345,9 +403,14 @@ class Channel:
     def _take(self, data: bytes) -> None:
         self._decoder.feed(data)
         while (answer := self._decoder.next()) is not None:
-            waiter = self._waiting.pop(answer.opaque, None)
-            if waiter is not None:
-                waiter.answer = answer
+            waiter = self._waiting.get(answer.opaque)
+            if waiter is None:
+                continue
+            if MORE in answer.ext_fields:
+                waiter.pieces.append(answer.body)
+            else:
+                waiter.answer = joined(waiter.pieces, answer)
+                self.drop(waiter)
                 waiter.wake()
 
     def _lose(self) -> None:

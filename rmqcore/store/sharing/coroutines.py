@@ -8,7 +8,7 @@ from functools import partial
 
 from rmqcore.errors import OwnerTimeoutError
 from rmqcore.remoting import RemotingCommand
-from rmqcore.store.sharing.channel import Channel, ChannelLostError, Waiter
+from rmqcore.store.sharing.channel import Asked, Channel, ChannelLostError, Waiter
 
 
 async def ask(channel: Channel, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -16,7 +16,7 @@ async def ask(channel: Channel, request: RemotingCommand, timeout_s: float) -> R
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     waiter = Waiter(partial(_wake, loop, woken), reads=False)
-    asked: Waiter | None = None
+    asked: Asked | None = None
     try:
         if not channel.send_now(request, waiter):
             await loop.run_in_executor(None, channel.send, request, waiter)

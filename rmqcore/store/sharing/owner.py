@@ -42,13 +42,12 @@ from rmqcore.store.sharing.calls import (
 )
 from rmqcore.store.sharing.channel import LIMITS
 from rmqcore.store.sharing.daemon_threads import DaemonThreads
+from rmqcore.store.sharing.pieces import PIECE_SIZE, body_size, pieces_of
 from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.values import unpack
 
 _log = logging.getLogger("rmqcore")
 
-#: of records that one answer holds; a get that asks for more is answered with less
-_ANSWER_SIZE_MAX: Final = 32 << 20
 _STOP_S: Final = 5.0
 #: durabilities for which a put has to wait
 _WAITED_FOR: Final = ("disk", "replicated")
@@ -133,7 +132,7 @@ class StoreServer:
             settings=ServerSettings(connection=connection),
             on_close=self._closed,
         )
-        self._server.register(STORE_CALL, self._call)
+        self._server.register(STORE_CALL, self._answer)
         self._server.register(HELLO, self._hello)
         self._server.register(CANCEL, self._cancel)
         self._server.register(GOODBYE, self._goodbye)
@@ -197,9 +196,18 @@ class StoreServer:
         elif self._store is not None and "call" in request.ext_fields:
             self._store.take_back_lease(request.text("call"), request.text("holder"))
 
-    def _call(
+    def _answer(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """Answer a call at once where that is short, else as fast as the client reads."""
+        answer = self._call(connection, request)
+        if isinstance(answer, RemotingCommand) and body_size(answer) <= PIECE_SIZE:
+            return answer
+        return _answer_in_pieces(connection, request, answer)
+
+    def _call(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         if self._store is None:
             return self._call_when_ready(connection, request)
         try:
@@ -246,14 +254,14 @@ class StoreServer:
 
     async def _call_when_ready(
         self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | None:
+    ) -> RemotingCommand:
         await asyncio.shield(self._ready)
         answer = self._call(connection, request)
         return answer if isinstance(answer, RemotingCommand) else await answer
 
     def _work(
         self, store: DefaultMessageStore, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         method = request.text("method")
         args, settings = unpack(request.body)
         if method in PROPERTIES:
@@ -266,10 +274,6 @@ class StoreServer:
         call = CALLS.get(method)
         if call is None:
             raise StoreError(f"{method} is no call of a shared store")
-        if method == "get_message":
-            settings["max_bytes"] = min(
-                settings.get("max_bytes", _ANSWER_SIZE_MAX), _ANSWER_SIZE_MAX
-            )
         if call.runs is Runs.PUT:
             return self._put(store, request, args, settings)
         function = method_of(store, method)
@@ -292,7 +296,7 @@ class StoreServer:
         request: RemotingCommand,
         args: list[Any],
         settings: dict[str, Any],
-    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         method = request.text("method")
         durability = settings.get("durability")
         waits = store.waits if durability is None else durability in _WAITED_FOR
@@ -332,6 +336,15 @@ class StoreServer:
         self._waits[key] = task = self._loop.create_task(working)
         task.add_done_callback(lambda _: self._waits.pop(key, None))
         return _answer_later(task)
+
+
+async def _answer_in_pieces(
+    connection: Connection,
+    request: RemotingCommand,
+    answer: RemotingCommand | Awaitable[RemotingCommand],
+) -> None:
+    whole = answer if isinstance(answer, RemotingCommand) else await answer
+    await connection.answer_in_turn(request, pieces_of(whole))
 
 
 async def _answer_later(working: Awaitable[Any]) -> RemotingCommand:

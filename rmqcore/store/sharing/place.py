@@ -164,16 +164,18 @@ def peer_of(connected: socket.socket) -> int:
 
 def readable(connected: socket.socket, deadline: float) -> bool:
     """Wait until a socket can be read; False when it is too late."""
-    return _ready(connected, select.POLLIN, deadline)
+    return bool(_ready(connected, select.POLLIN, deadline))
 
 
-def writable(connected: socket.socket, deadline: float) -> bool:
-    """Wait until a socket can be written; False when it is too late."""
-    return _ready(connected, select.POLLOUT, deadline)
+def writable(connected: socket.socket, deadline: float, *, or_readable: bool = False) -> bool:
+    """Wait until a socket can be written; False when it is too late, or it can be read only."""
+    events = select.POLLOUT | (select.POLLIN if or_readable else 0)
+    return bool(_ready(connected, events, deadline) & ~select.POLLIN)
 
 
-def _ready(connected: socket.socket, events: int, deadline: float) -> bool:
+def _ready(connected: socket.socket, events: int, deadline: float) -> int:
+    """What a socket is ready for; 0 when it is too late."""
     poll = select.poll()
     poll.register(connected, events)
     left_ms = None if deadline == math.inf else max(0.0, deadline - time.monotonic()) * 1000
-    return bool(poll.poll(left_ms))
+    return next((ready for _, ready in poll.poll(left_ms)), 0)

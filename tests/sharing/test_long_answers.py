@@ -1,0 +1,120 @@
+"""Answers and requests of any size between an owner and its clients, and what ends a wait."""
+
+import mmap
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from patience import TIMEOUT_S
+
+import rmqcore
+from rmqcore import Message, MessageIllegalError, OwnerTimeoutError
+from rmqcore.remoting import RemotingCommand
+from rmqcore.remoting.codec import encode_command
+from rmqcore.store.sharing.calls import request_of
+from rmqcore.store.sharing.channel import LIMITS, Channel, Waiter
+from rmqcore.store.sharing.pieces import MORE, PIECE_SIZE, joined, pieces_of
+from rmqcore.store.sharing.place import MeetingPlace
+
+pytestmark = pytest.mark.engine
+
+#: the largest that a store takes as it comes; 17 are more than a connection lets pile up
+SIZE = 4 << 20
+COUNT = 17
+
+
+@pytest.fixture
+def store(store_path):
+    """A client; who owns the store is another handle of this process."""
+    with rmqcore.open_shared(store_path), rmqcore.open_shared(store_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def filled(store):
+    """A client of a store that has more than one answer of a connection holds."""
+    for _ in range(COUNT):
+        store.put("T", bytes(SIZE), keys="k")
+    return store
+
+
+def test_a_client_is_handed_out_as_many_bytes_as_it_asks_for(filled):
+    leased = filled.lease("g", {"T": "*"}, max_messages=COUNT, timeout_ms=0)
+    assert [len(each.body) for each in leased] == [SIZE] * COUNT
+
+
+def test_a_client_gets_and_queries_as_many_bytes_as_the_owner_would(filled):
+    assert len(filled.get_message("T", 0, 0, max_messages=COUNT).messages) == COUNT
+    assert len(filled.query_message("T", "k", max_messages=COUNT).messages) == COUNT
+
+
+def test_a_client_lists_and_takes_a_table_of_any_size(store):
+    for number in range(COUNT):
+        store.kv_put("t", b"%d" % number, bytes(SIZE - 1000))
+    keys = sorted(b"%d" % number for number in range(COUNT))
+    assert [key for key, _ in store.kv_list("t")] == keys
+    assert all(len(value) == SIZE - 1000 for value in store.kv_get("t", keys))
+    assert [key for key, _ in store.kv_take("t")] == keys
+
+
+def test_long_answers_to_many_threads_do_not_pile_up(filled):
+    def get(_):
+        return len(filled.get_message("T", 0, 0, max_messages=6).messages)
+
+    connected = filled.settled()
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(get, range(16))) == [6] * 16
+    assert filled.settled() is connected
+
+
+def test_a_long_request_goes_out_though_nobody_takes_the_answers_before_it(filled):
+    channel = filled.settled()
+    for _ in range(2):
+        # as of a thread that was interrupted: nobody reads what comes
+        request = request_of("get_message", ("T", 0, 0), {"max_messages": COUNT})
+        channel.send(request, Waiter(lambda: None, reads=True))
+    assert filled.put("T", bytes(SIZE)).ok
+    assert filled.settled() is channel
+
+
+def test_a_request_that_no_frame_holds_is_an_error_of_its_caller_alone(store):
+    connected = store.settled()
+    with (
+        mmap.mmap(-1, LIMITS.frame_size) as room,
+        memoryview(room) as body,
+        pytest.raises(MessageIllegalError),
+    ):
+        store.put("T", body)
+    assert store.put("T", b"x").ok
+    assert store.settled() is connected
+
+
+@pytest.mark.logic
+@pytest.mark.parametrize("sizes", [(), (PIECE_SIZE,), (1, PIECE_SIZE), (3 * PIECE_SIZE, 0, 7)])
+def test_the_pieces_of_an_answer_are_the_answer(sizes):
+    parts = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    pieces = list(pieces_of(RemotingCommand(0, {}, b"head", parts=parts)))
+    bodies = [b"".join((each.body, *each.parts)) for each in pieces]
+    assert all(len(each) <= PIECE_SIZE for each in bodies)
+    assert [MORE in each.ext_fields for each in pieces] == [True] * (len(pieces) - 1) + [False]
+    last = RemotingCommand(0, {}, bodies[-1])
+    assert joined(bodies[:-1], last).body == b"head" + b"".join(parts)
+
+
+def test_an_owner_that_sends_an_answer_is_there(tmp_path):
+    ours, owners = socket.socketpair()
+    ours.setblocking(False)
+    channel = Channel(ours, MeetingPlace(tmp_path), TIMEOUT_S)
+    waiter, look = Waiter(lambda: None, reads=True), threading.Lock()
+    channel.send(RemotingCommand(0), waiter)
+    asked = channel.ask_whether_there(waiter, None)
+    piece = RemotingCommand(0, {MORE: "1"}, b"piece", opaque=waiter.opaque, flag=1)
+    owners.sendall(b"".join(encode_command(piece)[0]))
+    assert channel._wait(waiter, look, 0.0) is None
+    assert channel.ask_whether_there(waiter, asked) is asked
+    with pytest.raises(OwnerTimeoutError):
+        channel.ask_whether_there(waiter, asked)
+    owners.close()
+    channel.end()
