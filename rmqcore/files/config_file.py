@@ -133,6 +133,11 @@ class ConfigFile(Generic[T]):
         self._stored_crc = zlib.crc32(data)
         _sync_directory(directory)
 
+    def remove(self) -> None:
+        """Remove the file and its backup; killed in between, the file is there."""
+        self.backup_path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
     def discard_unfinished(self) -> None:
         """Remove what a kill has left of a `store`; not beside one."""
         self._temporary_path.unlink(missing_ok=True)

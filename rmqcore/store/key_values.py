@@ -6,15 +6,21 @@ read at its first use; docs/format/key-values.md has the records and how they ar
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.arguments import whole_number
-from rmqcore.errors import ArgumentError, CorruptRecordError
+from rmqcore.errors import (
+    ArgumentError,
+    CorruptRecordError,
+    PutMessageError,
+    StoreNotWritableError,
+)
 from rmqcore.files.config_tables import (
     ConsumerOffsetTable,
     TopicConfig,
@@ -22,10 +28,14 @@ from rmqcore.files.config_tables import (
     check_topic_name,
 )
 from rmqcore.message import Message
+from rmqcore.store.tables_aside import Aside, TablesAside
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
+    from rmqcore.files.store_dir import StoreDir
     from rmqcore.message import MessageExt, PutMessageResult
+
+_log = logging.getLogger("rmqcore")
 
 #: what the topic of a table begins with
 TOPIC_PREFIX: Final = "%KV%"
@@ -41,6 +51,10 @@ _CALL: Final = "RMQCORE_CALL"
 #: so many records before those of a table are read for the calls in them
 _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
+#: a table notes so many times, and twice as many as it has entries, at which one is gone
+_DUE_AT_LEAST: Final = 64
+#: log files go for tables that are put anew when they have so many times the bytes of these
+_WORTH: Final = 2
 #: bytes that are put at once, and of a record beside key and value
 _BATCH_SIZE: Final = 1 << 18
 _RECORD_HEAD_SIZE: Final = 128
@@ -60,20 +74,42 @@ class _Table:
         self.due: list[tuple[int, bytes]] = []
         #: records of the topic, from the group's offset on
         self.records = 0
+        #: bytes that its entries take when they are put anew
+        self.size = 0
         #: what calls have done that a former owner may not have answered
         self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
 
     def apply(self, key: bytes, value: bytes | None, expires_ms: int) -> None:
         """Make one change; a value of None deletes."""
-        if value is None:
-            if self.entries.pop(key, None) is not None:
-                del self.keys[bisect_left(self.keys, key)]
-            return
-        if key not in self.entries:
+        known = key in self.entries
+        self._set(key, value, expires_ms)
+        if value is None and known:
+            del self.keys[bisect_left(self.keys, key)]
+        elif value is not None and not known:
             insort(self.keys, key)
+
+    def load(self, changes: Iterable[_Change]) -> None:
+        """Make the changes of a table that has no entries yet, however many, one after the other.
+
+        Those whose time is over are dropped by `expire`, as all others are.
+        """
+        for change in changes:
+            self._set(*change)
+        self.keys = sorted(self.entries)
+
+    def _set(self, key: bytes, value: bytes | None, expires_ms: int) -> None:
+        old = self.entries.pop(key, None) if value is None else self.entries.get(key)
+        if old is not None:
+            self.size -= len(key) + len(old[0]) + _RECORD_HEAD_SIZE
+        if value is None:
+            return
+        self.size += len(key) + len(value) + _RECORD_HEAD_SIZE
         self.entries[key] = value, expires_ms
         if expires_ms:
             heappush(self.due, (expires_ms, key))
+            if len(self.due) > max(_DUE_AT_LEAST, 2 * len(self.entries)):
+                # keys that are set again and again, long before their time is over
+                self.due = sorted((due, each) for each, (_, due) in self.entries.items() if due)
 
     def expire(self, now_ms: int) -> None:
         """Drop what has expired; no record is needed, as a reader sees it too."""
@@ -108,7 +144,13 @@ class KeyValues:
     messages: Callable[..., Iterator[MessageExt]]
     flush: Callable[[], int]
     min_queue_offset: Callable[[str, int], int]
+    _directory: StoreDir
     max_queue_offset: Callable[[str, int], int]
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Physical offset of the first byte of the log."""
+        raise NotImplementedError
 
     @property
     def max_phy_offset(self) -> int:
@@ -314,35 +356,104 @@ class KeyValues:
     def _read(self, name: str) -> _Table:
         topic = _topic_of(name)
         table = _Table()
+        table.load(self._changes_of(topic, table))
+        return table
+
+    def _changes_of(self, topic: str, table: _Table) -> Iterator[_Change]:
+        """The changes that make a table, which is told of its records and of calls in them."""
         start = self._start_of(topic)
+        aside = self._aside.load().get(topic)
+        committed = self.consumer_offsets.get(topic, GROUP, 0)
+        if aside is not None and committed is not None and committed <= aside.end:
+            yield from aside.entries
         read_from = max(self.min_queue_offset(topic, 0), start - _CALLS_READ)
         for message in self.messages(topic, 0, start=read_from):
             key, value, expires_ms = _parts(message)
             call = message.properties.get(_CALL)
             if call is not None:
                 table.calls.setdefault(call, []).append((key, value))
-            if message.queue_offset < start:
-                continue
-            table.records += 1
-            table.apply(key, None if message.tags == DELETE else value, expires_ms)
-        return table
+            if message.queue_offset >= start:
+                table.records += 1
+                yield key, None if message.tags == DELETE else value, expires_ms
 
     def _start_of(self, topic: str) -> int:
         """Queue offset from which on a table's topic is read."""
         committed = self.consumer_offsets.get(topic, GROUP, 0) or 0
         return max(committed, self.min_queue_offset(topic, 0))
 
-    def _move_tables_up(self) -> None:
-        """Put tables that begin in an older log file anew, so that they hold none back."""
+    def _free_of_tables(self, needed: int, delete: Callable[[], int]) -> int:
+        """Delete the log files that only tables hold back, and put these anew.
+
+        So that no table is written again and again, that has to free more than it takes. Where the
+        disk has no room for it, the tables are in a file of their own until the log files are gone.
+
+        Args:
+            needed: physical offset of the oldest message that anything else needs.
+            delete: deletes the log files that nothing needs; returns how many.
+
+        Returns:
+            files deleted.
+
+        Raises:
+            OSError: the disk refused.
+        """
         file_size = self.config.mapped_file_size_commit_log
-        newest = self.max_phy_offset // file_size * file_size
+        end = needed // file_size * file_size
+        with self._tables_held():
+            were_aside = self._take_back_aside()
+            held = self._tables_before(end)
+            size = sum(table.size for table in held.values())
+            if not held or end - self.min_phy_offset < _WORTH * size:
+                return delete() if were_aside else 0
+            try:
+                for topic, table in held.items():
+                    self._compact(topic, table)
+                return delete()
+            except (StoreNotWritableError, PutMessageError) as error:
+                _log.warning("tables are kept beside the log for a moment: %s", error)
+            self._put_aside(held)
+            deleted = delete()
+            try:
+                self._take_back_aside()
+            except (StoreNotWritableError, PutMessageError) as error:
+                _log.warning("tables stay beside the log: %s", error)
+            return deleted
+
+    def _tables_before(self, phy_offset: int) -> dict[str, _Table]:
+        """The tables that begin before a physical offset, by topic."""
+        found = {}
         for topic, _ in self.queues():
-            if not topic.startswith(TOPIC_PREFIX):
-                continue
-            with self._tables_held():
+            if topic.startswith(TOPIC_PREFIX):
                 first = next(self.messages(topic, 0, start=self._start_of(topic)), None)
-                if first is not None and first.phy_offset < newest:
-                    self._compact(topic, self._table(topic.removeprefix(TOPIC_PREFIX)))
+                if first is not None and first.phy_offset < phy_offset:
+                    found[topic] = self._table(topic.removeprefix(TOPIC_PREFIX))
+        return found
+
+    @property
+    def _aside(self) -> TablesAside:
+        return TablesAside(self._directory.config)
+
+    def _take_back_aside(self) -> bool:
+        """Put tables anew that are in a file of their own; False when none are."""
+        topics = self._aside.load()
+        for topic in topics:
+            self._compact(topic, self._table(topic.removeprefix(TOPIC_PREFIX)))
+        if topics:
+            self._aside.remove()
+        return bool(topics)
+
+    def _put_aside(self, tables: Mapping[str, _Table]) -> None:
+        """Write tables into a file, and let them begin behind all their records."""
+        ends = {topic: self.max_queue_offset(topic, 0) for topic in tables}
+        self._aside.store(
+            {
+                topic: Aside(ends[topic], [(key, *table.entries[key]) for key in table.keys])
+                for topic, table in tables.items()
+            }
+        )
+        for topic, end in ends.items():
+            self.consumer_offsets.commit(topic, GROUP, 0, end)
+        self.consumer_offsets.persist()
 
     def _write(self, name: str, table: _Table, changes: list[_Change], call: str = "") -> None:
         """Put changes, which a call of another process may have made, into topic and memory."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmqcore.arguments import text
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptStoreError, PutMessageError, StoreNotWritableError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Patience, Sleeper
+from rmqcore.store.key_values import TOPIC_PREFIX
 from rmqcore.store.message_reads import MessageReads
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from rmqcore.services.retention import RetentionService
     from rmqcore.status import Durability, DurabilityName
     from rmqcore.store.consume.leases import Leases
+
+
+_log = logging.getLogger("rmqcore")
 
 
 class Leasing(MessageReads):
@@ -37,7 +42,7 @@ class Leasing(MessageReads):
     _clock_ms: Callable[[], int]
     _directory: StoreDir
     _retention: RetentionService
-    _move_tables_up: Callable[[], None]
+    _free_of_tables: Callable[[int, Callable[[], int]], int]
     _delayed: DeliverDelayedMessageService | None
     _keep_from: Callable[[], int | None]
 
@@ -434,12 +439,35 @@ class Leasing(MessageReads):
         Raises:
             OSError: the disk refused to flush before, or a file cannot be deleted.
         """
-        self._move_tables_up()
-        self.flush()
-        return self._retention.delete_before(self._needed_from(frozenset(disposable)))
+        disposed = frozenset(disposable)
 
-    def _needed_from(self, disposable: frozenset[str]) -> int:
-        """Physical offset of the oldest message that somebody has still to consume."""
+        def delete() -> int:
+            needed = self._needed_from(disposed)
+            if needed - self.min_phy_offset < self._bytes_to_next_file():
+                return 0
+            self.flush()
+            return self._retention.delete_before(needed)
+
+        deleted = delete()
+        needed = self._needed_from(disposed, tables=False)
+        try:
+            return deleted + self._free_of_tables(needed, delete)
+        except (OSError, StoreNotWritableError, PutMessageError) as error:
+            _log.warning("%s: tables hold log files back: %s", self.path, error)
+            return deleted
+
+    def _bytes_to_next_file(self) -> int:
+        """How far the log's second file is from its begin."""
+        size = self.config.mapped_file_size_commit_log
+        return size - self.min_phy_offset % size
+
+    def _needed_from(self, disposable: frozenset[str], *, tables: bool = True) -> int:
+        """Physical offset of the oldest message that somebody has still to consume.
+
+        Args:
+            disposable: topics that nobody needs.
+            tables: whether what tables of keys and values begin with counts.
+        """
         groups: dict[str, list[str]] = {}
         for topic, group in self.consumer_offsets.pairs():
             groups.setdefault(topic, []).append(group)
@@ -448,6 +476,8 @@ class Leasing(MessageReads):
         delivers = self.config.deliver_delayed
         for topic, queue_id in self.queues():
             if topic in disposable or (delivers and topic == SCHEDULE_TOPIC):
+                continue
+            if not tables and topic.startswith(TOPIC_PREFIX):
                 continue
             least = self.min_queue_offset(topic, queue_id)
             wanted = [

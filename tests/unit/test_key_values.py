@@ -138,6 +138,114 @@ def test_tables_hold_no_log_file_back(tmp_path):
         assert store.kv_list("gone") == []
 
 
+SMALL = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}
+
+
+def consumed(store, count=40):
+    """Put messages of 100,000 bytes, and be done with all."""
+    for _ in range(count):
+        store.put("T", bytes(100_000))
+    store.consumer_offsets.commit("T", "g", 0, store.max_queue_offset("T", 0))
+
+
+def refused(*_):
+    raise DiskFullError("/disk")
+
+
+@pytest.mark.parametrize("freed", [True, False])
+def test_tables_leave_a_full_disk_before_they_are_put_anew(tmp_path, monkeypatch, freed):
+    with open_store(tmp_path / "s", **SMALL) as store:
+        compact = store._compact
+        store.kv_put("t", b"old", b"1")
+        store.kv_put("t", b"gone", b"1")
+        store.kv_put("t", b"gone", None)
+        store.kv_put("forever", b"k", b"\0", ttl_ms=1 << 50)
+        consumed(store)
+        before, aside = store.max_phy_offset, tmp_path / "s/config/movingTables.json"
+
+        def compact_with_room(*args):
+            if not freed or store.min_phy_offset == 0:
+                refused()
+            compact(*args)
+
+        monkeypatch.setattr(store, "_compact", compact_with_room)
+        assert store.delete_consumed_files() == 3
+        assert aside.exists() is not freed
+        assert (store.max_phy_offset > before) is freed
+        store.kv_put("t", b"new", b"2")
+    for _ in range(3):
+        with open_store(tmp_path / "s", **SMALL) as store:
+            assert store.kv_list("t") == [(b"new", b"2"), (b"old", b"1")]
+            assert store.kv_list("forever") == [(b"k", b"\0")]
+            consumed(store)
+            assert store.delete_consumed_files() > 0
+            assert not aside.exists()
+
+
+def test_a_table_whose_file_has_no_room_either_keeps_its_log_files(tmp_path, monkeypatch):
+    with open_store(tmp_path / "s", **SMALL) as store:
+        store.kv_put("t", b"old", b"1")
+        consumed(store)
+        monkeypatch.setattr(store, "_compact", refused)
+        monkeypatch.setattr(key_values.TablesAside, "store", refused)
+        assert store.delete_consumed_files() == 0
+    with open_store(tmp_path / "s", **SMALL) as store:
+        assert store.kv_list("t") == [(b"old", b"1")]
+
+
+def test_what_a_killed_process_had_put_aside_is_read(tmp_path):
+    with open_store(tmp_path / "s", **SMALL) as store:
+        store.kv_put("t", b"a", b"1")
+        store.kv_put("t", b"b", b"1")
+        with store._tables_held():
+            store._put_aside({"%KV%t": store._table("t")})
+        store.kv_put("t", b"b", None)
+    with open_store(tmp_path / "s", **SMALL) as store:
+        assert store.kv_list("t") == [(b"a", b"1")]
+        assert store.delete_topic("%KV%t")
+    with open_store(tmp_path / "s", **SMALL) as store:
+        assert store.kv_list("t") == []
+
+
+def test_a_table_is_put_anew_only_where_that_frees_more_than_it_takes(tmp_path):
+    with open_store(tmp_path / "s", **SMALL) as store:
+        for number in range(30):
+            store.kv_put("t", b"%d" % number, bytes(100_000))
+        consumed(store, 20)
+        end = store.max_phy_offset
+        assert [store.delete_consumed_files() for _ in range(3)] == [0, 0, 0]
+        assert store.max_phy_offset == end
+        consumed(store)
+        assert store.delete_consumed_files() > 6
+        assert store.kv_count("t") == 30
+        end = store.max_phy_offset
+        assert [store.delete_consumed_files() for _ in range(3)] == [0, 0, 0]
+        assert store.max_phy_offset == end
+
+
+def test_reading_a_table_sorts_its_keys_once(tmp_path, monkeypatch):
+    keys = [b"%d" % (number * 7919 % 1000) for number in range(1000)]
+    with open_store(tmp_path / "s") as store:
+        for key in keys:
+            store.kv_put("t", key, b"v")
+        store.kv_put("t", keys[0], None)
+
+    def one_by_one(*_):
+        pytest.fail("a key is put into its place")
+
+    monkeypatch.setattr(key_values, "insort", one_by_one)
+    with open_store(tmp_path / "s") as store:
+        assert [key for key, _ in store.kv_list("t")] == sorted(keys[1:])
+
+
+def test_a_key_that_is_set_again_and_again_takes_the_memory_of_one(store):
+    for number in range(1000):
+        store.kv_put("t", b"k", b"%d" % number, ttl_ms=1 << 40)
+    table = store._tables["t"]
+    assert len(table.due) <= key_values._DUE_AT_LEAST
+    assert table.size == len(b"k") + len(b"999") + key_values._RECORD_HEAD_SIZE
+
+
 def test_counting_up_by_swaps_loses_nothing(store):
     def count():
         for _ in range(100):

@@ -1,0 +1,78 @@
+"""Tables beside the log, for as long as a full disk has no room in it to put them anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rmqcore.files.config_file import ConfigFile, sealed, unsealed
+from rmqcore.files.store_dir import room_at
+
+FILE_NAME: Final = "movingTables.json"
+Entry = tuple[bytes, bytes, int]
+
+
+class Aside(NamedTuple):
+    """One table.
+
+    Attributes:
+        end: queue offset behind the last record that its entries come from.
+        entries: key, value, and the Unix time in ms from which on it is gone, 0 for never.
+    """
+
+    end: int
+    entries: list[Entry]
+
+
+class TablesAside:
+    """The file ``config/movingTables.json``; docs/format/key-values.md describes it.
+
+    Args:
+        directory: ``config/`` of the store.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = ConfigFile(directory / FILE_NAME, _decode)
+
+    def load(self) -> Mapping[str, Aside]:
+        """The tables in the file, by topic.
+
+        Raises:
+            CorruptConfigFileError: it cannot be read.
+        """
+        return self._file.load() or {}
+
+    def store(self, tables: Mapping[str, Aside]) -> None:
+        """Write tables into the file, in the place of those that are in it.
+
+        Raises:
+            DiskFullError: there is no room for it, either; nothing has changed.
+        """
+        content = {
+            topic: {"end": end, "entries": [_text_of(each) for each in entries]}
+            for topic, (end, entries) in tables.items()
+        }
+        with room_at(self._file.path):
+            self._file.store(sealed(json.dumps(content)))
+
+    def remove(self) -> None:
+        """Remove the file: all of it is in the log."""
+        self._file.remove()
+
+
+def _text_of(entry: Entry) -> list[str | int]:
+    key, value, expires_ms = entry
+    return [key.hex(), value.hex(), expires_ms]
+
+
+def _decode(text: str) -> dict[str, Aside]:
+    tables = json.loads(unsealed(text))
+    return {topic: Aside(each["end"], _entries(each["entries"])) for topic, each in tables.items()}
+
+
+def _entries(texts: Iterable[tuple[str, str, int]]) -> list[Entry]:
+    return [
+        (bytes.fromhex(key), bytes.fromhex(value), expires_ms) for key, value, expires_ms in texts
+    ]
