@@ -31,3 +31,10 @@ def within(seconds: float) -> asyncio.Timeout:
     import asyncio  # noqa: PLC0415 - as above
 
     return asyncio.timeout(seconds)
+
+
+async def one_turn() -> None:
+    """Let everything else that is ready on the running loop have its turn."""
+    import asyncio  # noqa: PLC0415 - as above
+
+    await asyncio.sleep(0)

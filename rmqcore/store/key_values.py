@@ -11,6 +11,7 @@ import struct
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +52,10 @@ _CALL: Final = "RMQCORE_CALL"
 #: so many records before those of a table are read for the calls in them
 _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
+#: entries of a table that takes less time to read than to let a thread do it
+_AT_HAND_MAX: Final = 1000
+#: so many changes at a time, and the keys are sorted anew
+_SORTED_FROM: Final = 64
 #: a table notes so many times, and twice as many as it has entries, at which one is gone
 _DUE_AT_LEAST: Final = 64
 #: log files go for tables that are put anew when they have so many times the bytes of these
@@ -79,20 +84,21 @@ class _Table:
         #: what calls have done that a former owner may not have answered
         self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
 
-    def apply(self, key: bytes, value: bytes | None, expires_ms: int) -> None:
-        """Make one change; a value of None deletes."""
-        known = key in self.entries
-        self._set(key, value, expires_ms)
-        if value is None and known:
-            del self.keys[bisect_left(self.keys, key)]
-        elif value is not None and not known:
-            insort(self.keys, key)
+    def apply(self, changes: Sequence[_Change]) -> None:
+        """Make some changes, one after the other; a value of None deletes."""
+        if len(changes) > _SORTED_FROM:
+            self.load(changes)
+            return
+        for key, value, expires_ms in changes:
+            known = key in self.entries
+            self._set(key, value, expires_ms)
+            if value is None and known:
+                del self.keys[bisect_left(self.keys, key)]
+            elif value is not None and not known:
+                insort(self.keys, key)
 
     def load(self, changes: Iterable[_Change]) -> None:
-        """Make the changes of a table that has no entries yet, however many, one after the other.
-
-        Those whose time is over are dropped by `expire`, as all others are.
-        """
+        """As `apply`, for very many: the keys are sorted once."""
         for change in changes:
             self._set(*change)
         self.keys = sorted(self.entries)
@@ -113,10 +119,13 @@ class _Table:
 
     def expire(self, now_ms: int) -> None:
         """Drop what has expired; no record is needed, as a reader sees it too."""
+        gone: list[_Change] = []
         while self.due and self.due[0][0] <= now_ms:
             expires_ms, key = heappop(self.due)
             if self.entries.get(key, (b"", 0))[1] == expires_ms:
-                self.apply(key, None, 0)
+                gone.append((key, None, 0))
+        if gone:
+            self.apply(gone)
 
     def range(
         self, first: bytes, last: bytes | None, max_entries: int
@@ -173,6 +182,18 @@ class KeyValues:
         """The lock of all tables; not waited for in a forked child, where nobody would free it."""
         self._check_open()
         return self._tables_lock
+
+    @contextmanager
+    def table_at_hand(self, table: object) -> Iterator[bool]:
+        """Tell whether reads of a table are short and wait for nothing, as long as a block runs."""
+        lock = self._tables_held()
+        mine = lock.acquire(blocking=False)
+        try:
+            known = self._tables.get(table) if mine and isinstance(table, str) else None
+            yield known is not None and len(known.entries) <= _AT_HAND_MAX
+        finally:
+            if mine:
+                lock.release()
 
     def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of keys, None for each that there is not.
@@ -475,8 +496,7 @@ class KeyValues:
             # what has reached the log is not known here: it is read again at the next use
             self._tables.pop(name, None)
             raise
-        for change in changes:
-            table.apply(*change)
+        table.apply(changes)
         table.records += len(changes)
 
     def _compact(self, topic: str, table: _Table) -> None:

@@ -13,8 +13,10 @@ from rmqcore.errors import CorruptStoreError, PutMessageError, StoreNotWritableE
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
+from rmqcore.services.event_loop import one_turn, running_loop
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Patience, Sleeper
+from rmqcore.store.consume.holders import is_gone
 from rmqcore.store.key_values import TOPIC_PREFIX
 from rmqcore.store.message_reads import MessageReads
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from rmqcore.services.delay_schedule import DeliverDelayedMessageService
     from rmqcore.services.retention import RetentionService
     from rmqcore.status import Durability, DurabilityName
+    from rmqcore.store.consume.lease_request import LeaseRequest
     from rmqcore.store.consume.leases import Leases
 
 
@@ -243,17 +246,44 @@ class Leasing(MessageReads):
         """
         leases = self._made_leases()
         request = leases.request(group, subscriptions, call=call, **settings)
-        found = leases.lease(request)
+        found = self._lease_now(leases, request)
         if found or timeout_ms == 0:
             return found
         sleeper, patience = Sleeper(request.holder), Patience(timeout_ms, time.monotonic)
         with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
-            while not (found := leases.lease(request)):
+            while not (found := self._lease_now(leases, request)):
                 left_s = patience.left_s
                 if left_s == 0 or sleeper.ended:
                     break
                 sleeper.sleep(self._until_due(leases, left_s))
         return found
+
+    def _lease_now(self, leases: Leases, request: LeaseRequest) -> list[ReceivedMessage]:
+        """What there is, however many messages have to be passed over for it."""
+        while True:
+            taken = leases.take(request)
+            if taken.dead:
+                leases.bury(taken)
+            if taken.found or taken.looks > 0:
+                return taken.found
+
+    async def _lease_now_async(
+        self, leases: Leases, request: LeaseRequest
+    ) -> list[ReceivedMessage]:
+        """As `_lease_now`; others have their turn meanwhile, and dead letters go by themselves."""
+        while True:
+            taken = leases.take(request)
+            burying = None
+            if taken.dead:
+                burying = running_loop().run_in_executor(None, leases.bury, taken)
+            if taken.found:
+                # nothing is waited for any more: who is cancelled has taken nothing
+                return taken.found
+            if burying is not None:
+                await burying
+            if taken.looks > 0:
+                return []
+            await one_turn()
 
     def take_back_lease(self, call: str, holder: str) -> None:
         """Let count as never handed out what a call was given whose caller has stopped waiting.
@@ -273,16 +303,19 @@ class Leasing(MessageReads):
         if self._leases is not None:
             self._leases.keep(holders)
 
-    def release_ended(self, known: Iterable[str]) -> int:
+    def release_ended(
+        self, known: Iterable[str], has_ended: Callable[[str], bool] = is_gone
+    ) -> int:
         """Let all come again at once that processes have leased which have ended.
 
         Args:
             known: holders of whose end the caller is told.
+            has_ended: tells whether the process of a holder has.
 
         Returns:
             how many holders in other processes are left besides.
         """
-        return 0 if self._leases is None else self._leases.release_ended(known)
+        return 0 if self._leases is None else self._leases.release_ended(known, has_ended)
 
     async def lease_async(
         self,
@@ -322,12 +355,12 @@ class Leasing(MessageReads):
         """As `lease_once`, without blocking the event loop while there is none."""
         leases = self._made_leases()
         request = leases.request(group, subscriptions, call=call, **settings)
-        found = leases.lease(request)
+        found = await self._lease_now_async(leases, request)
         if found or timeout_ms == 0:
             return found
         sleeper, patience = AsyncSleeper(request.holder), Patience(timeout_ms, time.monotonic)
         with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
-            while not (found := leases.lease(request)):
+            while not (found := await self._lease_now_async(leases, request)):
                 left_s = patience.left_s
                 if left_s == 0 or sleeper.ended:
                     break

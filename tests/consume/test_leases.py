@@ -1,5 +1,6 @@
 """Leases: one at a time, again when nobody acknowledges, after too many tries a dead letter."""
 
+import asyncio
 import pickle
 import threading
 
@@ -7,7 +8,19 @@ import pytest
 from consume.conftest import TOPIC, bodies, places, put
 
 import rmqcore
-from rmqcore import ArgumentError, Lease, QueueLag, Sql, StoreClosedError
+from rmqcore import (
+    ArgumentError,
+    DiskFullError,
+    Lease,
+    MessageIllegalError,
+    QueueLag,
+    Sql,
+    StoreClosedError,
+)
+from rmqcore.message import EXPIRES_MS
+from rmqcore.status import Durability
+from rmqcore.store.consume import lease_request
+from rmqcore.store.consume.leases import Leases
 
 pytestmark = pytest.mark.engine
 
@@ -410,3 +423,104 @@ def test_a_signal_handler_inside_a_call_is_refused(store, monkeypatch):
 def test_a_group_that_can_be_none_is_named_as_one(store):
     with pytest.raises(rmqcore.MessageIllegalError, match="group 'my group': only letters"):
         rmqcore.Consumer(store, "my group", {"T": "*"})
+
+
+def put_message_that_refuses(store, monkeypatch, refused):
+    """Let the store refuse its puts with some numbers; the durability that each one asks for."""
+    put_message, asked = store.put_message, []
+
+    def noted(message, *, durability=None):
+        asked.append(durability)
+        if len(asked) in refused:
+            raise refused[len(asked)]
+        return put_message(message, durability=durability)
+
+    monkeypatch.setattr(store, "put_message", noted)
+    return asked
+
+
+@pytest.mark.parametrize("lease_again", [False, True])
+def test_dead_letters_wait_for_the_disk_once(store, monkeypatch, lease_again):
+    put(store, 50)
+    found = store.lease("g", TOPIC, holder="h", max_messages=50)
+    asked = put_message_that_refuses(store, monkeypatch, {})
+    if lease_again:
+        store.release_leases("h")
+        assert store.lease("g", TOPIC, max_messages=50, max_reconsume_times=0) == []
+    else:
+        assert store.give_back("g", places(found), max_reconsume_times=0) == 50
+    assert asked == [Durability.PAGE_CACHE] * 49 + [Durability.DISK]
+    assert store._log_writer.flushed_offset == store.max_phy_offset
+    assert store.max_queue_offset("%DLQ%g", 0) == 50
+    assert store.lag("g", ["T"])[0].ready == 0
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {3: DiskFullError("/disk"), 4: DiskFullError("/disk")},
+        {5: MessageIllegalError("too long")},
+        {2: MessageIllegalError("too long"), 5: DiskFullError("/disk")},
+    ],
+)
+def test_dead_letters_that_are_refused_stay_and_the_others_are_on_the_disk(
+    store, clock, monkeypatch, refused
+):
+    put(store, 5)
+    found = store.lease("g", TOPIC, max_messages=5)
+    with monkeypatch.context() as refuses:
+        put_message_that_refuses(store, refuses, refused)
+        with pytest.raises(type(refused[max(refused)])):
+            store.give_back("g", places(found), max_reconsume_times=0)
+    dead = [bytes(each.body) for each in store.messages("%DLQ%g")]
+    assert store._log_writer.flushed_offset == store.max_phy_offset
+    clock.pass_ms(60_000)
+    assert sorted(dead + bodies(store.lease("g", TOPIC))) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_who_looks_for_few_among_many_looks_at_some_at_a_time(store, monkeypatch):
+    for number in range(100):
+        store.put("T", b"%d" % number, properties={"n": str(number)})
+    looked = []
+    take = Leases.take
+
+    def counted(leases, request):
+        looked.append(take(leases, request))
+        return looked[-1]
+
+    monkeypatch.setattr(lease_request, "LOOKS_MAX", 10)
+    monkeypatch.setattr(Leases, "take", counted)
+    wanted = {"T": Sql("n >= 90")}
+    assert bodies(store.lease("g", wanted, max_messages=3)) == [b"90", b"91", b"92"]
+    assert len(looked) > 1
+    store.lease("g", wanted, max_messages=32)
+    del looked[:]
+    assert store.lease("g", wanted) == []
+    assert len(looked) == 1
+
+
+def test_a_coroutine_that_looks_for_few_among_many_lets_others_work(store, monkeypatch):
+    for number in range(200):
+        store.put("T", b"%d" % number, properties={"n": str(number)})
+    monkeypatch.setattr(lease_request, "LOOKS_MAX", 10)
+    ended = []
+
+    async def lease():
+        ended.append(bodies(await store.lease_async("g", {"T": Sql("n = 199")})))
+
+    async def other():
+        ended.append("other")
+
+    async def both():
+        await asyncio.gather(lease(), other())
+
+    asyncio.run(both())
+    assert ended == ["other", [b"199"]]
+
+
+def test_messages_whose_time_is_over_are_passed_over_some_at_a_time(store, monkeypatch):
+    for _ in range(50):
+        store.put("T", b"late", properties={EXPIRES_MS: "1"})
+    store.put("T", b"x")
+    monkeypatch.setattr(lease_request, "LOOKS_MAX", 10)
+    assert bodies(store.lease("g", TOPIC, drop_expired=True, max_messages=50)) == [b"x"]

@@ -82,10 +82,20 @@ def test_holders_are_known_to_be_gone_or_not():
     assert not is_gone(new_holder())
     assert not is_gone("")
     assert not is_gone("worker-7")
-    pid, _, tick = new_holder().partition("-")[0].partition(".")
-    other_start = f"{pid}.{int(tick) + 1}-x"
+    pid, tick, namespace = new_holder().partition("-")[0].split(".")
+    other_start = f"{pid}.{int(tick) + 1}.{namespace}-x"
     assert is_gone(other_start)
     assert not is_mine(other_start)
+    elsewhere = f"{pid}.{tick}.{int(namespace) + 1}-x"
+    assert not is_gone(elsewhere)
+    assert not is_mine(elsewhere)
+
+
+def test_who_holds_in_another_pid_namespace_holds_on_after_a_kill(filled):
+    pid, tick, namespace = new_holder().partition("-")[0].split(".")
+    holder = f"{pid}.{int(tick) + 1}.{int(namespace) + 1}-x"
+    killed(filled, lambda store: store.lease("g", TOPIC, holder=holder, max_messages=3))
+    assert bodies(filled().lease("g", TOPIC)) == [b"3", b"4"]
 
 
 def test_what_a_power_cut_leaves_of_the_journal_counts(filled, journal, clock):

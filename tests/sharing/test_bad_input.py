@@ -114,7 +114,8 @@ def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch):
 
 def test_a_client_of_another_version_is_refused(store, monkeypatch):
     monkeypatch.setattr(shared_store, "VERSION", 99)
-    with pytest.raises(StoreError, match=f"process {os.getpid()}, shares it by version {calls.VERSION}"):
+    words = f"process {os.getpid()}, shares it by version {calls.VERSION}"
+    with pytest.raises(StoreError, match=words):
         rmqcore.open_shared(store.path)
 
 

@@ -19,6 +19,7 @@ from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing import owner as owner_module
+from rmqcore.store.sharing import shared_store
 from rmqcore.store.sharing.channel import Channel
 from rmqcore.store.sharing.owner import StoreServer
 
@@ -53,8 +54,8 @@ def looks(monkeypatch):
     monkeypatch.setattr(owner_module, "_LOOK_S", 0.001)
     release_ended, looked = DefaultMessageStore.release_ended, []
 
-    def counted(store, known):
-        looked.append(release_ended(store, known))
+    def counted(store, known, has_ended):
+        looked.append(release_ended(store, known, has_ended))
         return looked[-1]
 
     def look(count):
@@ -88,6 +89,26 @@ def test_a_client_that_does_nothing_after_a_take_over_is_freed_when_it_ends(stor
         assert leased(store) == []
         assert store.owner == os.getpid()
         process.kill()
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
+
+
+def elsewhere(number=1):
+    """A holder of another PID namespace, whose process id is that of this process."""
+    return f"{os.getpid()}.1.{number}-x"
+
+
+@pytest.mark.engine
+def test_who_lives_in_another_pid_namespace_keeps_what_it_holds(store_path, looks, monkeypatch):
+    with rmqcore.open_shared(store_path) as store:
+        store.put("T", b"0")
+        assert bodies(leased(store, holder=elsewhere())) == [b"0"]
+    # the next owner knows of the holder's process what its connection says
+    with rmqcore.open_shared(store_path) as store:
+        monkeypatch.setattr(shared_store, "new_holder", lambda: f"{elsewhere()}-client")
+        with rmqcore.open_shared(store_path):
+            monkeypatch.setattr(owner_module, "_MISSED_S", 0.0)
+            looks(2)
+            assert leased(store) == []
         assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 

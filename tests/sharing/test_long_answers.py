@@ -4,13 +4,12 @@ import mmap
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from patience import TIMEOUT_S
 
 import rmqcore
-from rmqcore import Message, MessageIllegalError, OwnerTimeoutError
+from rmqcore import MessageIllegalError, OwnerTimeoutError
 from rmqcore.remoting import RemotingCommand
 from rmqcore.remoting.codec import encode_command
 from rmqcore.store.sharing.calls import request_of

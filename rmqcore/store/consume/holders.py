@@ -11,6 +11,8 @@ _PROC: Final = Path("/proc")
 _STATE_FIELD: Final = 0
 _FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19
+#: of a process's name: id, start, namespace
+_PARTS: Final = 3
 #: states of a process that has ended and that its parent has not asked for yet
 _ENDED: Final = "ZX"
 #: the flag of a process that ends: PF_EXITING
@@ -18,7 +20,7 @@ _EXITING: Final = 4
 
 
 def new_holder() -> str:
-    """A name of its own for a holder in this process: ``process.start-random``."""
+    """A name of its own for a holder in this process: ``process.start.namespace-random``."""
     return f"{_process(os.getpid())}-{os.urandom(6).hex()}"
 
 
@@ -43,37 +45,57 @@ def is_gone(holder: str) -> bool:
     """Tell whether a name is of a process of this machine that has ended, or is about to.
 
     A process that is killed gives up its files and its locks before it is gone, and stays until its
-    parent has asked for it. Names that `new_holder` has not made are of nobody who could be asked,
-    and never gone.
+    parent has asked for it. Names that `new_holder` has not made, and those of another PID
+    namespace (`is_elsewhere`), are of nobody who could be asked, and never gone.
     """
-    if not (has_process(holder) and _PROC.is_dir()):
+    if not has_process(holder) or is_elsewhere(holder) or not _PROC.is_dir():
         return False
-    process = holder.partition("-")[0]
-    pid = process.partition(".")[0]
+    pid, start, _ = process_of(holder).split(".")
     fields = _stat(int(pid))
     if fields is None:
-        return process != f"{pid}.0"
-    if process != f"{pid}.{fields[_STARTED_FIELD]}":
+        return start != "0"
+    if start != fields[_STARTED_FIELD]:
         return True
     return fields[_STATE_FIELD] in _ENDED or bool(int(fields[_FLAGS_FIELD]) & _EXITING)
 
 
 def has_process(holder: str) -> bool:
     """Tell whether a name may be one that `new_holder` has made."""
-    process, dash, _ = holder.partition("-")
-    pid, dot, _ = process.partition(".")
-    return bool(dash and dot) and pid.isascii() and pid.isdigit()
+    parts = process_of(holder).split(".")
+    numbers = all(each.isascii() and each.isdigit() for each in parts)
+    return "-" in holder and len(parts) == _PARTS and numbers
+
+
+def process_of(holder: str) -> str:
+    """The process in a name that `new_holder` has made."""
+    return holder.partition("-")[0]
+
+
+def is_elsewhere(holder: str) -> bool:
+    """Tell whether a name is of another PID namespace, such as another container's.
+
+    The same number there is another process here.
+    """
+    return has_process(holder) and process_of(holder).rpartition(".")[2] != _namespace()
 
 
 def is_mine(holder: str) -> bool:
     """Tell whether a name was made in this process."""
-    return holder.partition("-")[0] == _process(os.getpid())
+    return process_of(holder) == _process(os.getpid())
 
 
 def _process(pid: int) -> str:
-    """A process by its id and the clock tick of its start, 0 where nobody tells it."""
+    """A process by its id, the clock tick of its start and its PID namespace; 0 if not known."""
     fields = _stat(pid)
-    return f"{pid}.0" if fields is None else f"{pid}.{fields[_STARTED_FIELD]}"
+    return f"{pid}.{0 if fields is None else fields[_STARTED_FIELD]}.{_namespace()}"
+
+
+def _namespace() -> str:
+    """The PID namespace of this process, as a number; 0 where nobody tells it."""
+    try:
+        return str((_PROC / "self" / "ns" / "pid").stat().st_ino)
+    except OSError:
+        return "0"
 
 
 def _stat(pid: int) -> list[str] | None:

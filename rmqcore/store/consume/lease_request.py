@@ -15,6 +15,8 @@ from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_cond
 
 LEASE_MS_MAX: Final = 1 << 40
 _MANY: Final = 1 << 30
+#: messages that one step of a lease looks at, to pass over those that are not wanted
+LOOKS_MAX: Final = 1024
 #: messages that are got at once where a condition decides which are wanted
 _LOOKED_AT: Final = 64
 
@@ -149,15 +151,17 @@ class Taken:
         found: what is handed out.
         dead: what was handed out too often, or cannot be read.
         left: how many may still be handed out.
+        looks: how many messages may still be looked at; 0 when there is more to be looked at.
     """
 
-    __slots__ = ("dead", "due_ms", "found", "left", "now_ms", "request")
+    __slots__ = ("dead", "due_ms", "found", "left", "looks", "now_ms", "request")
 
     def __init__(self, request: LeaseRequest, now_ms: int, due_ms: int) -> None:
         self.request = request
         self.now_ms = now_ms
         self.due_ms = due_ms
         self.left = request.max_messages
+        self.looks = LOOKS_MAX
         self.found: list[ReceivedMessage] = []
         self.dead: list[tuple[LeaseQueue, Item, Lease]] = []
 

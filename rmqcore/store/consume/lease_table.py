@@ -54,8 +54,12 @@ class LeasedStore(Protocol):
         max_messages: int = 32,
         max_bytes: int = 128 << 20,
         tags: str | None = None,
+        max_scanned: int | None = None,
     ) -> GetMessageResult:
         """Messages of one queue from an offset on, and where to go on."""
+
+    def flush(self) -> int:
+        """Write everything put so far to the disk."""
 
     def put_message(
         self, message: Message, *, durability: Durability | None = None

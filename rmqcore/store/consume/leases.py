@@ -37,12 +37,11 @@ from rmqcore.message import (
     Lease,
     Message,
     QueueLag,
-    ReceivedMessage,
 )
 from rmqcore.status import Durability, GetMessageStatus
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals
-from rmqcore.store.consume.holders import is_gone, is_mine
+from rmqcore.store.consume.holders import is_mine
 from rmqcore.store.consume.lease_queue import TIMES_MAX, LeaseQueue, runs_of
 from rmqcore.store.consume.lease_request import (
     ALL,
@@ -58,6 +57,8 @@ from rmqcore.store.consume.retry import first_retry_level, sent_again
 _log = logging.getLogger("rmqcore")
 
 _BYTES_MAX: Final = 8 << 20
+#: units that one get looks at where tags decide which are wanted
+_SCANNED_MAX: Final = 1 << 16
 _REASON_MAX: Final = 1000
 #: a message that is on its way to another topic is nobody else's for so long
 _MOVING_MS: Final = 60_000
@@ -130,8 +131,12 @@ class Leases:
         if self._closed:
             raise StoreClosedError("the store has been closed")
 
-    def lease(self, request: LeaseRequest) -> list[ReceivedMessage]:
+    def take(self, request: LeaseRequest) -> Taken:
         """Hand out what there is now; see `MessageStore.lease`.
+
+        Returns:
+            what was found. Dead letters are for `bury`, which waits for the disk; where there is
+            more to be looked at, this is to be called again.
 
         Raises:
             StoreError: the journal takes nothing, or the store is closed; nothing is handed out.
@@ -147,15 +152,24 @@ class Leases:
                 self._table.take_back(request.call, holder)
             for queue in self._table.asked(request.group, request.topics, request.by_priority):
                 self._take(queue, taken, holder)
-                if taken.left <= 0:
+                if taken.left <= 0 or taken.looks <= 0:
                     break
             self._table.compact()
-        for queue, item, lease in taken.dead:
-            try:
-                self._move(queue, lease, self._dead_letter(request.group, item, lease))
-            except (StoreError, OSError, MessageIllegalError) as error:
-                _log.error("a dead letter of %s is tried again later: %s", request.group, error)
-        return taken.found
+        return taken
+
+    def bury(self, taken: Taken) -> None:
+        """Put the dead letters that were found; what cannot be put now is tried again later."""
+        group = taken.request.group
+        try:
+            self._move(
+                group,
+                [
+                    (queue, lease, item, self._dead_letter(group, item, lease))
+                    for queue, item, lease in taken.dead
+                ],
+            )
+        except (StoreError, OSError, MessageIllegalError) as error:
+            _log.error("dead letters of %s are tried again later: %s", group, error)
 
     def next_due_ms(self) -> int | None:
         """When to look again for what comes again, Unix ms; None: nothing does."""
@@ -170,10 +184,15 @@ class Leases:
         entries: list[Entry] = []
         due_ms, following = taken.due_ms, queue.position
         try:
-            while len(items) < taken.left and (offset := queue.next_free()) is not None:
+            while (
+                len(items) < taken.left
+                and taken.looks > 0
+                and (offset := queue.next_free()) is not None
+            ):
                 times = min(queue.times(offset) + 1, TIMES_MAX)
                 item = self._read(queue, offset)
                 if item is None or taken.is_expired(item):
+                    taken.looks -= 1
                     queue.done(offset)
                     entries.append(Done(queue.number, offset, 1))
                     continue
@@ -209,7 +228,7 @@ class Leases:
         fresh: list[tuple[int, Item]] = []
         wanted = taken.request.wanted.get(queue.topic, ALL)
         at = queue.position
-        while len(fresh) < count:
+        while len(fresh) < count and taken.looks > 0:
             try:
                 result = self._store.get_message(
                     queue.topic,
@@ -218,6 +237,7 @@ class Leases:
                     max_messages=wanted.looks_at(count - len(fresh)),
                     max_bytes=_BYTES_MAX,
                     tags=wanted.tags,
+                    max_scanned=_SCANNED_MAX,
                 )
                 items: Sequence[Item] = result.messages
                 following = result.next_queue_offset
@@ -226,11 +246,14 @@ class Leases:
                 items, following = [] if one is None else [one], at + 1
             if following <= at:
                 break
+            taken.looks -= 1
             for item in items:
                 if len(fresh) == count:
                     return fresh, item.queue_offset
                 if wanted.is_for(item) and not taken.is_expired(item):
                     fresh.append((item.queue_offset, item))
+                else:
+                    taken.looks -= 1
             at = following
         return fresh, at
 
@@ -318,12 +341,7 @@ class Leases:
                     self._table.set(queue, lease.queue_offset, now_ms + _MOVING_MS, holder)
                     moves.append((queue, lease, item, message))
             self._table.compact()
-        for queue, lease, item, message in moves:
-            try:
-                self._move(queue, lease, message)
-            except MessageIllegalError:
-                # no room for a retry's properties, which a dead letter can do without
-                self._move(queue, lease, self._dead_letter(group, item, lease))
+        self._move(group, moves)
         self._arrivals.wake(lease.topic for _, lease in held)
         return len(held)
 
@@ -380,20 +398,59 @@ class Leases:
             )
         return name
 
-    def _move(self, queue: LeaseQueue, lease: Lease, message: Message) -> None:
-        """Put a message elsewhere, and be done with it here.
+    def _move(self, group: str, moves: Sequence[tuple[LeaseQueue, Lease, Item, Message]]) -> None:
+        """Put messages elsewhere, and be done with them here; waits for the disk once.
 
         Raises:
-            StoreError: it was not put; the lease ends in its time.
+            StoreError, MessageIllegalError: some were not put; their leases end in their time.
         """
-        # on the disk before its place is given up: a power cut may take the last puts, and no more
-        receipt = self._store.put_message(message, durability=Durability.DISK)
+        put: list[tuple[LeaseQueue, Lease]] = []
+        refused: Exception | None = None
+        for left, (queue, lease, item, message) in enumerate(moves, 1 - len(moves)):
+            # with the last one all are on the disk before their places are given up: a power cut
+            # may take the last puts, and no more
+            durability = Durability.PAGE_CACHE if left else Durability.DISK
+            try:
+                self._put(group, lease, item, message, durability)
+            except MessageIllegalError as error:
+                refused = error
+            except StoreError as error:
+                refused = error
+                break
+            else:
+                put.append((queue, lease))
+        if put and refused is not None:
+            self._store.flush()
+        self._finish_moved(put)
+        if refused is not None:
+            raise refused
+
+    def _put(
+        self, group: str, lease: Lease, item: Item, message: Message, durability: Durability
+    ) -> None:
+        """Put a message elsewhere; as a dead letter where it has no room for a retry's properties.
+
+        Raises:
+            StoreError, MessageIllegalError: it was not put.
+        """
+        try:
+            receipt = self._store.put_message(message, durability=durability)
+        except MessageIllegalError:
+            letter = self._dead_letter(group, item, lease)
+            receipt = self._store.put_message(letter, durability=durability)
         if not receipt.ok:
             raise PutMessageError(receipt.status, receipt.reason)
+
+    def _finish_moved(self, moved: Iterable[tuple[LeaseQueue, Lease]]) -> None:
         with self._alone.within():
             self._alone.check()
-            if not self._closed and queue.is_open(lease.queue_offset):
-                self._table.finish({queue: (lease.queue_offset,)})
+            if self._closed:
+                return
+            queues: dict[LeaseQueue, set[int]] = {}
+            for queue, lease in moved:
+                if queue.is_open(lease.queue_offset):
+                    queues.setdefault(queue, set()).add(lease.queue_offset)
+            self._table.finish(queues)
 
     def release(self, holder: str) -> int:
         """Let come again at once what somebody has; see `MessageStore.release_leases`."""
@@ -417,13 +474,13 @@ class Leases:
         """Let holders of this process go on holding; see `keep_leases`."""
         self._kept = frozenset(holders)
 
-    def release_ended(self, known: Iterable[str]) -> int:
+    def release_ended(self, known: Iterable[str], has_ended: Callable[[str], bool]) -> int:
         """Free what processes hold that have ended; see `Leasing.release_ended`."""
         with self._alone.within():
             self._alone.check()
             self._check_open()
             held = self._table.held_by_others(known)
-        ended = [holder for holder in held if is_gone(holder)]
+        ended = [holder for holder in held if has_ended(holder)]
         for holder in ended:
             self.release(holder)
         return len(held) - len(ended)

@@ -37,6 +37,8 @@ class Runs(Enum):
     WAITS = "waits"
     #: as NOW; when it waits for the disk, as WAITS
     PUT = "put"
+    #: as NOW where its table is at hand, else as THREAD
+    TABLE = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +87,17 @@ CALLS: Final[dict[str, Call]] = {
     "stats": _NOW,
     "delete_expired_files": _THREAD,
     "flush": _THREAD,
-    "kv_get": _NOW,
+    "kv_get": Call(Runs.TABLE),
     "kv_put": Call(Runs.THREAD),
     "kv_swap": Call(Runs.THREAD, named=True),
-    "kv_list": _NOW,
+    "kv_list": Call(Runs.TABLE),
     "kv_take": Call(Runs.THREAD, named=True),
-    "kv_count": _NOW,
+    "kv_count": Call(Runs.TABLE),
     "wait": Call(Runs.WAITS, coroutine="wait_async"),
     "lease": Call(Runs.WAITS, named=True, coroutine="lease_async"),
     "acknowledge": _NOW,
     "change_lease": _NOW,
-    "give_back": _NOW,
+    "give_back": _THREAD,
     "release_leases": _NOW,
     "lag": _NOW,
     "purge": _THREAD,

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from rmqcore.remoting import (
     new_event_loop,
     success,
 )
-from rmqcore.store.consume.holders import is_gone
+from rmqcore.store.consume.holders import is_elsewhere, is_gone, process_of
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.arrivals import Arrivals
 from rmqcore.store.sharing.calls import (
@@ -56,6 +56,8 @@ _CLIENT: Final = "client"
 _LEAVES: Final = "leaves"
 #: pauses between two looks for the end of processes that have leases and no connection
 _LOOK_S: Final = 0.5
+#: a process that cannot be asked for has ended when it has had no connection for so long
+_MISSED_S: Final = 10.0
 
 
 class StoreServer:
@@ -80,6 +82,8 @@ class StoreServer:
         self._waits: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
         #: by client: in whose names it has leased messages
         self._holders: dict[str, set[str]] = {}
+        #: by process of another PID namespace: since when it is without a connection
+        self._missed: dict[str, float] = {}
         self._server: RemotingServer | None = None
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
@@ -154,14 +158,29 @@ class StoreServer:
             try:
                 connected = self._connected()
                 for client in self._holders.keys() - connected:
-                    if is_gone(client):
+                    if self._has_ended(client):
                         del self._holders[client]
                 known = [self._holders.get(client, ()) for client in connected]
-                if not store.release_ended(set().union(*known)):
+                if not store.release_ended(set().union(*known), self._has_ended):
                     return
             except (RmqCoreError, OSError) as error:
                 _log.warning("%s: leases cannot be freed now: %s", self.path, error)
             await asyncio.sleep(_LOOK_S)
+
+    def _has_ended(self, holder: str) -> bool:
+        """Tell whether the process of a holder, or of a client, has ended.
+
+        One of another PID namespace cannot be asked for: it has when it is without a connection for
+        long, as a process that lives makes a new one at once.
+        """
+        if not is_elsewhere(holder):
+            return is_gone(holder)
+        process = process_of(holder)
+        if process in map(process_of, self._connected()):
+            self._missed.pop(process, None)
+            return False
+        now_s = self._loop.time()
+        return now_s - self._missed.setdefault(process, now_s) >= _MISSED_S
 
     async def _stop(self) -> None:
         self._stopping = True
@@ -281,14 +300,18 @@ class StoreServer:
             client = connection.attributes[_CLIENT]
             holder = settings["holder"] = settings.get("holder") or client
             self._holders[client].add(holder)
-        at_once = method == "lease" and settings.get("timeout_ms", 0) == 0
-        if call.runs is Runs.NOW or at_once:
+        if call.runs is Runs.NOW:
             value = function(*args, **settings)
             return answer_of(list(value) if method.endswith("__iter__") else value)
         if call.runs is Runs.WAITS:
             waiting = coroutine_of(store, method)(*args, **settings)
             return self._answer_waiting(waiting, connection, request)
-        return _answer_later(self._loop.run_in_executor(None, partial(function, *args, **settings)))
+        if call.runs is Runs.TABLE:
+            with store.table_at_hand(args[0] if args else settings.get("table")) as at_hand:
+                if at_hand:
+                    return answer_of(function(*args, **settings))
+        work = partial(_answered, partial(function, *args, **settings))
+        return self._loop.run_in_executor(None, work)
 
     def _put(
         self,
@@ -345,6 +368,14 @@ async def _answer_in_pieces(
 ) -> None:
     whole = answer if isinstance(answer, RemotingCommand) else await answer
     await connection.answer_in_turn(request, pieces_of(whole))
+
+
+def _answered(function: Callable[[], Any]) -> RemotingCommand:
+    """What a function says, as an answer that is made in this thread."""
+    try:
+        return answer_of(function())
+    except Exception as error:  # noqa: BLE001 - it is the caller's to see
+        return answer_of(error)
 
 
 async def _answer_later(working: Awaitable[Any]) -> RemotingCommand:
