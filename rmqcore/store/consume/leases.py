@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rmqcore.arguments import whole_number
+from rmqcore.arguments import text, whole_number
 from rmqcore.errors import (
     CorruptStoreError,
     MessageIllegalError,
@@ -508,6 +508,7 @@ class Leases:
 
     def purge(self, group: str, topic: str) -> int:
         """Be done with all that is ready; see `MessageStore.purge`."""
+        topic = text("topic", topic)
         with self._alone.within():
             self._alone.check()
             self._check_open()

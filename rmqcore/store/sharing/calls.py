@@ -156,7 +156,7 @@ def request_of(
     """The request for a call.
 
     Raises:
-        TypeError: an argument is nothing that a store takes.
+        ArgumentError: an argument is nothing that a store takes.
     """
     fields = {"method": method}
     if again_ms is not None:

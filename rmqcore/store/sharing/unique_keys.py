@@ -34,14 +34,16 @@ class UniqueKeys:
         self, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
         """The arguments of `put_message`, with a key."""
-        (message,) = args
-        return (self._keyed(message),), settings
+        args, settings = _first_by_place("message", args, settings)
+        message, *others = args
+        return (self._keyed(message), *others), settings
 
     def put_messages(
         self, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
         """The arguments of `put_messages`, each message with a key, as an encoded batch."""
-        (messages,) = args
+        args, settings = _first_by_place("messages", args, settings)
+        messages = args[0]
         topic, queue_id = settings.get("topic"), settings.get("queue_id", 0)
         if isinstance(messages, _BUFFERS):
             if topic is None:
@@ -49,7 +51,7 @@ class UniqueKeys:
             messages = decode_batch(bytes(messages), topic=topic)
         keyed = [self._keyed(each) for each in listed(messages)]
         body, topic, queue_id = encoded_batch(keyed, topic, queue_id)
-        return (body,), {**settings, "topic": topic, "queue_id": queue_id}
+        return (body, *args[1:]), {**settings, "topic": topic, "queue_id": queue_id}
 
     def _keyed(self, message: Any) -> Any:
         if isinstance(message, MessageExt):
@@ -68,3 +70,19 @@ class UniqueKeys:
         if properties is None:
             return {UNIQUE_KEY: key}
         return {**properties, (PUT_ID if UNIQUE_KEY in properties else UNIQUE_KEY): key}
+
+
+def _first_by_place(
+    name: str, args: tuple[Any, ...], settings: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of which the first one was given by its place or by its name.
+
+    Raises:
+        TypeError: it is missing.
+    """
+    if args:
+        return args, settings
+    if name not in settings:
+        raise TypeError(f"missing 1 required positional argument: {name!r}")
+    others = {each: value for each, value in settings.items() if each != name}
+    return (settings[name],), others

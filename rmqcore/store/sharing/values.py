@@ -15,14 +15,17 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
+import numbers
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqcore import errors, status
 from rmqcore._codec import decode_record
 from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
-from rmqcore.errors import RmqCoreError, StoreError
+from rmqcore.errors import ArgumentError, RmqCoreError, StoreError
 from rmqcore.files.config_tables import DataVersion, TopicConfig
 from rmqcore.message import Lease, QueueLag, ReceivedMessage, Sql
 from rmqcore.native.format._message import Message, MessageExt
@@ -39,6 +42,8 @@ _LENGTH_SIZE: Final = 4
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _DECODE: Final = json.JSONDecoder().raw_decode
 _NO_LIMIT: Final = 1 << 31
+#: formats of buffers whose elements are characters
+_CHARACTERS: Final = "uw"
 
 _ENUMS: Final = {
     kind.__name__: kind
@@ -69,7 +74,7 @@ def pack(value: object) -> list[Buffer]:
     """A value as the buffers of a body; bytes in it are not copied.
 
     Raises:
-        TypeError: it holds what no call of a store takes or gives.
+        ArgumentError: it holds what no call of a store takes or gives.
     """
     parts: list[Buffer] = []
     text = _ENCODE(_plain(value, parts)).encode()
@@ -139,16 +144,42 @@ def _plain(value: object, parts: list[Buffer]) -> Any:
     for base, packer in _BASES:
         if isinstance(value, base):
             return packer(value, parts)
-    raise TypeError(f"{value!r} cannot be handed to the process that owns the store")
+    return _other(value, parts)
+
+
+def _other(value: object, parts: list[Buffer]) -> Any:
+    """What stands for a number, for bytes or for a list.
+
+    Bytes of what is not `bytes` stay another kind, as the owner takes them or not.
+    """
+    number = _number(value)
+    if number is not None:
+        return number
+    with suppress(TypeError):
+        view = memoryview(value)  # type: ignore[arg-type]
+        # of text it is a list
+        if view.format[-1] not in _CHARACTERS:
+            parts.append(view.cast("B"))
+            return ["v", view.nbytes]
+    if isinstance(value, Iterable):
+        return _list(value, parts)
+    rule = "what can be handed to the process that owns the store"
+    raise ArgumentError("argument", value, rule)
+
+
+def _number(value: Any) -> int | float | None:
+    """What stands for a number, such as an enum or one of numpy, as that; None for all else."""
+    with suppress(TypeError):
+        return operator.index(value)
+    return float(value) if isinstance(value, numbers.Real) else None
 
 
 _AS_THEY_ARE: Final = frozenset((str, int, float, bool, type(None)))
 
 
-def _bytes(value: Any, parts: list[Buffer]) -> list[Any]:
-    view = memoryview(value).cast("B")
-    parts.append(view)
-    return ["b", len(view)]
+def _bytes(value: bytes, parts: list[Buffer]) -> list[Any]:
+    parts.append(value)
+    return ["b", len(value)]
 
 
 def _pairs(value: Mapping[Any, Any], parts: list[Buffer]) -> list[Any]:
@@ -249,15 +280,13 @@ def _simple(fact: object) -> object:
     """A fact of an error, as text when no other process could have it."""
     try:
         pack(fact)
-    except TypeError:
+    except ArgumentError:
         return str(fact)
     return fact
 
 
 _PACKERS: Final[dict[type, Callable[[Any, list[Buffer]], Any]]] = {
     bytes: _bytes,
-    bytearray: _bytes,
-    memoryview: _bytes,
     dict: _pairs,
     list: _list,
     tuple: lambda value, parts: ["t", *_each(value, parts)],
@@ -273,10 +302,10 @@ _PACKERS: Final[dict[type, Callable[[Any, list[Buffer]], Any]]] = {
 #: for instances of subclasses: the first base that fits
 _BASES: Final[tuple[tuple[type, Callable[[Any, list[Buffer]], Any]], ...]] = (
     (str, lambda value, _: str.__str__(value)),
+    (bytes, lambda value, parts: _bytes(bytes(memoryview(value)), parts)),
     (Path, lambda value, _: ["p", str(value)]),
     (Mapping, _pairs),
     (Message, _PACKERS[Message]),
-    (Iterable, _list),
 )
 
 
@@ -367,6 +396,7 @@ def _config_again(plain: list[Any], runs: _Runs) -> StoreConfig:
 
 _UNPACKERS: Final[dict[str, Callable[[list[Any], _Runs], Any]]] = {
     "b": lambda plain, runs: bytes(runs.take(plain[1])),
+    "v": lambda plain, runs: runs.take(plain[1]),
     "d": _dict_again,
     "l": _values,
     "t": lambda plain, runs: tuple(_values(plain, runs)),
