@@ -111,19 +111,32 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
         """
         with self._lock:
             queue = self._queue(destination)
-            while queue is not None and (taken := self._home.hold(queue)) is not None:
-                body, slot = taken
-                try:
-                    frame = decode_frame(body)
-                except ValueError as error:
-                    self._home.bury(destination, body)
-                    self._home.release(slot)
-                    _log.error("%s: dead letter: %s", destination, error)
-                    continue
-                self._home.sync()
-                weakref.finalize(frame, self._home.release, slot).atexit = False
-                return frame
+            frame = None if queue is None else self._first_frame(destination, queue)
+            if queue is not None and not len(queue):
+                # its place is the next destination's: there are as many as wait at a time
+                del self._queues[queue.name]
+                self._home.close_queue(queue)
+            return frame
+
+    def _first_frame(self, destination: str, queue: NamedFifo) -> Frame | None:
+        while (taken := self._home.hold(queue)) is not None:
+            body, slot = taken
+            try:
+                frame = decode_frame(body)
+            except ValueError as error:
+                self._home.bury(destination, body)
+                self._home.release(slot)
+                _log.error("%s: dead letter: %s", destination, error)
+                continue
+            self._home.sync()
+            weakref.finalize(frame, self._home.release, slot).atexit = False
+            return frame
         return None
+
+    def held_size(self) -> int:
+        """Bytes of the log files that the store has."""
+        with self._lock:
+            return self._home.held_size()
 
     def size(self, destination: str) -> int:
         """How many frames a queue has."""
@@ -132,7 +145,7 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
             return 0 if queue is None else len(queue)
 
     def destinations(self) -> set[str]:
-        """The names of the queues that have had frames since the store was opened."""
+        """The names of the queues that have frames."""
         with self._lock:
             return set(self._queues)
 

@@ -22,7 +22,7 @@ from huey.signals import SIGNAL_INTERRUPTED
 from huey.storage import BaseStorage
 
 from rmqcore.adapters.names import topic_of
-from rmqcore.adapters.opened import OpenedStore, lease_of
+from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
 
@@ -68,7 +68,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         read_timeout: float = 1,
         result_ttl: float | None = None,
         lease_ms: int | None = None,
-        delete_consumed_every: float | None = None,
+        delete_consumed_every: float | None = DELETE_CONSUMED_EVERY_S,
         **settings: Any,
     ) -> None:
         """A storage; its store is opened at the first use.
@@ -82,8 +82,8 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
             lease_ms: None: a task is taken off the queue when it is handed out, as huey's own
                 storages do. A number: `RmqHuey` takes it off when it has been executed, and hands
                 it out again when its process has ended, or after so many milliseconds.
-            delete_consumed_every: seconds after which a scheduler gives log files back that nobody
-                needs any more; None for never.
+            delete_consumed_every: seconds after which log files that nobody needs any more are
+                given back; None for never.
             settings: of `rmqcore.open_shared`.
 
         Raises:
@@ -151,12 +151,12 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
 
     def lease(self, lease_ms: int) -> ReceivedMessage | None:
         """The next task, which comes again unless it is acknowledged in time; None without one."""
-        store = self.store
+        opened = self._open
+        self.delete_consumed()
         try:
-            leased = store.lease(
+            leased = opened.lease(
                 GROUP,
                 {self._topic: "*"},
-                holder=self._open.holder,
                 max_messages=1,
                 lease_ms=lease_ms,
                 timeout_ms=self._read_timeout_ms if self.blocking else 0,
@@ -220,6 +220,10 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
     def delete_consumed(self) -> None:
         """Give log files back, if it is time to."""
         self._open.delete_consumed(self._delete_consumed_every)
+
+    def held_size(self) -> int:
+        """Bytes of the log files that the store has."""
+        return self._open.held_size()
 
     def claim_schedule(self, ts: datetime) -> list[tuple[bytes, bytes]]:
         """(key, data) of the tasks that are due at a time, and that no other scheduler has.

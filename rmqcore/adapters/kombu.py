@@ -20,7 +20,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 from rmqcore.adapters.names import topic_of
-from rmqcore.adapters.opened import OpenedStore, lease_of
+from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError, StoreError, StoreNotFoundError
 from rmqcore.message import EXPIRES_MS
@@ -209,10 +209,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             max_messages: how many at most.
             timeout_s: how long to wait for the first.
         """
-        return self.store.lease(
+        return self.connection.opened.lease(
             GROUP,
             {_topic(queue): "*" for queue in queues},
-            holder=self.connection.opened.holder,
             max_messages=max_messages,
             lease_ms=int(self.visibility_timeout * 1000),
             timeout_ms=timeout_s * 1000,
@@ -307,7 +306,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         key, value = queue.encode(), dumps(kept).encode()
         expires_ms = kept.get("x-expires", 0)
         if expires_ms:
-            self._delete_expired()
+            self.delete_expired()
         while True:
             (old,) = self.store.kv_get(QUEUES, [key])
             if old == value and not expires_ms:
@@ -354,7 +353,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         for key, value in self._bindings_of(queue):
             self.store.kv_put(BINDINGS, key, value, ttl_ms=expires_ms)
 
-    def _delete_expired(self) -> None:
+    def delete_expired(self) -> None:
+        """Delete queues that nobody has used for as long as they were declared to live."""
         names = [key for key, _ in self.store.kv_list(EXPIRING)]
         for name, value in zip(names, self.store.kv_get(QUEUES, names), strict=True):
             if value is None and self.store.kv_swap(
@@ -478,9 +478,8 @@ _Channel = Channel
 class Transport(virtual.Transport):  # type: ignore[misc]
     """The transport ``rmqcore:///path``.
 
-    ``transport_options``: ``visibility_timeout`` (seconds, 3600), ``max_reconsume_times`` (without
-    limit), ``store`` (settings of `rmqcore.open_shared`), ``polling_interval``,
-    ``delete_consumed_every`` (seconds; None).
+    ``transport_options``: ``visibility_timeout`` (seconds, 3600), ``max_reconsume_times`` (no end),
+    ``store`` (see `open_shared`), ``polling_interval``, ``delete_consumed_every`` (seconds, 60).
     """
 
     Channel = Channel
@@ -539,7 +538,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             TimeoutError: nothing came within ``timeout`` seconds.
         """
         deadline = None if timeout is None else monotonic() + timeout
-        self.opened.delete_consumed(self.client.transport_options.get("delete_consumed_every"))
+        options = self.client.transport_options
+        every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
+        for channel in self.channels[:1]:
+            self.opened.delete_consumed(every_s, channel.delete_expired)
         while True:
             self._window_opened.clear()
             consuming = [channel for channel in self.channels if channel.queues]
@@ -555,6 +557,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                     raise TimeoutError
             if self._wait(consuming, left):
                 return
+
+    def held_size(self) -> int:
+        """Bytes of the store's log files."""
+        return self.opened.held_size()
 
     def _wait(self, consuming: list[_Channel], timeout_s: float) -> bool:
         """Wait for a message or for an acknowledgement; True when messages were delivered."""

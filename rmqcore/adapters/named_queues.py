@@ -26,6 +26,7 @@ from rmqcore.adapters.named_queue import (
     NamedLifo,
     NamedQueue,
 )
+from rmqcore.adapters.opened import held_size
 from rmqcore.adapters.words_file import WordsFile
 from rmqcore.errors import (
     ConfigError,
@@ -337,6 +338,10 @@ class NamedQueues:
             _log.warning("%s: no room is made now: %s", self.path, error)
         finally:
             self._next_look = self._end + _LOG_FILE_SIZE
+
+    def held_size(self) -> int:
+        """Bytes of the log files that the store has."""
+        return held_size(self.store, _LOG_FILE_SIZE)
 
     def _loaded(self, name: str) -> NamedQueue:
         queue = self._in_use.get(name)

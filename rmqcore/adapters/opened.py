@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from rmqcore.errors import ConfigError, StoreNotFoundError
+from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.sharing import open_shared
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from rmqcore.store.protocol import MessageStore
 
 _log = logging.getLogger("rmqcore")
+
+#: seconds after which log files that nobody needs are given back, where a program does not say
+DELETE_CONSUMED_EVERY_S: Final = 60.0
 
 
 class OpenedStore:
@@ -58,19 +62,72 @@ class OpenedStore:
         self._handle = known
         self.store = known.store
         self._holder = Holder()
+        self._pid = os.getpid()
         self._deletes_at = 0.0
+        #: bytes that were handed out since log files were given back, and those of such a file
+        self._handed_out_size = 0
+        self._file_size = self.store.config.mapped_file_size_commit_log
 
     @property
     def holder(self) -> str:
         """Who holds what this use leases: in a forked child another than in its parent."""
         return self._holder.name
 
-    def delete_consumed(self, every_s: float | None) -> None:
-        """Give back log files that nobody needs, if that was not done for so long; None: never."""
+    def lease(
+        self, group: str, subscriptions: Mapping[str, str], **terms: Any
+    ) -> list[ReceivedMessage]:
+        """Lease messages for this use; see `MessageStore.lease`."""
+        leased = self.store.lease(group, subscriptions, holder=self.holder, **terms)
+        self._handed_out_size += sum(message.stored.store_size for message in leased)
+        return leased
+
+    def delete_consumed(
+        self, every_s: float | None, expire: Callable[[], object] = lambda: None
+    ) -> None:
+        """Give back log files that nobody needs, if it is time to.
+
+        It is when so many bytes were handed out as a file has, and after so many seconds. What the
+        store refuses is logged: it is tried again.
+
+        Args:
+            every_s: the seconds; None for never.
+            expire: called before, drops what is of no use any more.
+        """
         now = monotonic()
-        if every_s is not None and now >= self._deletes_at:
-            self._deletes_at = now + every_s
-            self.store.delete_consumed_files()
+        due = now >= self._deletes_at or self._handed_out_size >= self._file_size
+        if every_s is None or not due:
+            return
+        self._deletes_at, self._handed_out_size = now + every_s, 0
+        try:
+            expire()
+            deleted = self.store.delete_consumed_files()
+            if deleted:
+                _log.info(
+                    "%s: %d log files given back, %d bytes held",
+                    self._key,
+                    deleted,
+                    self.held_size(),
+                )
+        except (StoreError, OSError) as error:
+            _log.warning("%s: no log files are given back now: %s", self._key, error)
+
+    def held_size(self) -> int:
+        """Bytes of the log files that the store has."""
+        return held_size(self.store, self._file_size)
+
+    def __del__(self) -> None:
+        """End a use that was dropped; what it held comes again."""
+        dropped = not getattr(self, "_closed", True) and hasattr(self, "_handle")
+        if dropped and not sys.is_finalizing():
+            # not here: this may be in the middle of any other call
+            threading.Thread(target=self._drop, name="CloseStore").start()
+
+    def _drop(self) -> None:
+        with suppress(StoreError, OSError):
+            if self._pid == os.getpid():
+                self.store.release_leases(self.holder)
+        with suppress(StoreError, OSError):
+            self.close()
 
     def close(self) -> None:
         """End this use; idempotent."""
@@ -105,6 +162,13 @@ class _Handle:
         _log.warning("%s has been removed while it was open", self._path)
         with suppress(StoreNotFoundError):
             self.store.close()
+
+
+def held_size(store: MessageStore, file_size: int) -> int:
+    """Bytes of the log files of a store whose files have so many."""
+    least = store.min_phy_offset // file_size
+    most = -(-store.max_phy_offset // file_size)
+    return max(1, most - least) * file_size
 
 
 def lease_of(message: ReceivedMessage) -> Lease:

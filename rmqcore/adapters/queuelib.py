@@ -119,6 +119,11 @@ class DiskQueue:
             self._home.close_queue(queue)
             self._home.leave()
 
+    def held_size(self) -> int:
+        """Bytes of the log files that the queue's store has."""
+        self._opened()
+        return self._home.held_size()
+
     def __len__(self) -> int:
         """How many elements there are."""
         return len(self._opened())

@@ -374,20 +374,41 @@ def test_a_broken_path_is_a_connection_error(address):
         connection.ensure_connection(max_retries=1, interval_start=0)
 
 
-def test_the_log_does_not_grow_for_ever_when_that_is_asked(connect):
+def test_the_log_does_not_grow_for_ever(connect):
     queue = kombu.Queue("q", kombu.Exchange("e"), routing_key="q")
     small = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}
-    connection = connect(store=small, delete_consumed_every=0)
-    for number in range(30):
+    connection = connect(store=small)
+    for number in range(40):
         publish(connection, "x" * 100_000, queue, priority=number % 3)
         for message in drained(connection, queue, timeout=0.001):
             message.ack()
     store = connection.default_channel.store
-    drained(connection, queue, timeout=0.001)
-    assert 0 < store.max_phy_offset - store.min_phy_offset < 3 << 20
     assert store.min_phy_offset >= 1 << 20
+    assert connection.transport.held_size() <= 3 << 20
     publish(connection, "y", queue)
     assert [m.payload for m in drained(connection, queue)] == ["y"]
+
+
+def test_a_queue_that_has_expired_holds_no_log_file_back(connect, clock):
+    queue = kombu.Queue("q", kombu.Exchange("e"), routing_key="q")
+    left = kombu.Queue("left", kombu.Exchange("e"), routing_key="left", expires=60.0)
+    small = {"mapped_file_size_commit_log": 1 << 20, "message_index_enable": False}
+    connection = connect(store=small, delete_consumed_every=0)
+    publish(connection, "nobody's", left)
+    store = connection.default_channel.store
+
+    def consume():
+        for _ in range(20):
+            publish(connection, "x" * 100_000, queue)
+            for message in drained(connection, queue, timeout=0.001):
+                message.ack()
+
+    consume()
+    assert store.min_phy_offset == 0
+    clock.pass_ms(60_000)
+    consume()
+    assert store.min_phy_offset >= 1 << 20
+    assert store.kv_list(transport.EXPIRING) == []
 
 
 def test_headers_exchanges_are_refused_by_name(connect):

@@ -7,8 +7,10 @@ import functools
 import inspect
 import logging
 import os
+import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -79,6 +81,8 @@ class SharedMessageStore(MessageReads):
 
     Threads: any. After a fork the child's handle is a client of the parent's.
     """
+
+    _closed = True
 
     def __init__(
         self, path: Path, config: StoreConfig, progress: Progress | None, owner_timeout_ms: float
@@ -357,6 +361,16 @@ class SharedMessageStore(MessageReads):
         self._client = new_holder()
         self._listeners = Listeners(self)
 
+    def __del__(self) -> None:
+        is_open = not self._closed and (self._store or self._channel) is not None
+        if not is_open or sys.is_finalizing():
+            return
+        try:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+        finally:
+            # not here: this may be in the middle of any other call
+            threading.Thread(target=_close, args=(self,), name="CloseStore").start()
+
     def __repr__(self) -> str:
         role = "closed" if self._closed else "owned" if self._store is not None else "shared"
         return f"SharedMessageStore({str(self.path)!r}, {role})"
@@ -444,10 +458,14 @@ def _watch(handle: weakref.ref[SharedMessageStore], channel: Channel) -> None:
 
 def _close_handles() -> None:
     for handle in list(_HANDLES):
-        try:
-            handle.close()
-        except OSError:
-            _log.exception("%s: could not be closed in order", handle.path)
+        _close(handle)
+
+
+def _close(handle: SharedMessageStore) -> None:
+    try:
+        handle.close()
+    except OSError:
+        _log.exception("%s: could not be closed in order", handle.path)
 
 
 def _forget_parents() -> None:
