@@ -9,15 +9,14 @@ loopback address; `rocketmq_topic`, a topic that no other test has.
 
 Without pytest's fixtures: ``with running_broker(path) as broker``.
 
+The fixtures stand in `pytest_rmqcore`, which a test run loads whether it uses them or not.
+
 Floor: F9.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,18 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
-
+from pytest_rmqcore import rocketmq_broker, rocketmq_topic
 from rmqcore.broker import Broker
 from rmqcore.errors import StoreError
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import new_event_loop
 
+__all__ = ["SMALL_FILES", "RunningBroker", "rocketmq_broker", "rocketmq_topic", "running_broker"]
+
 _HOST: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 30.0
-_NOT_OF_TOPICS: Final = re.compile(r"[^a-zA-Z0-9_-]+")
-_NAME_MAX: Final = 60
-_NUMBERS = itertools.count(1)
 #: files of a size that a test's disk has room for
 SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": 16 << 20,
@@ -133,17 +130,3 @@ def running_broker(path: str | Path, **properties: object) -> Iterator[RunningBr
         yield thread.served
     finally:
         thread.stop()
-
-
-@pytest.fixture(scope="session")
-def rocketmq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker and its name server, the same for all tests of the session."""
-    with running_broker(tmp_path_factory.mktemp("rocketmq") / "store") as broker:
-        yield broker
-
-
-@pytest.fixture
-def rocketmq_topic(request: pytest.FixtureRequest) -> str:
-    """A topic that no other test has, also to be the beginning of several topics' names."""
-    name = _NOT_OF_TOPICS.sub("_", request.node.name)[:_NAME_MAX]
-    return f"{name}-{next(_NUMBERS)}-{secrets.token_hex(3)}"

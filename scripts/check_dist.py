@@ -13,6 +13,8 @@ SOURCES = (".pyx", ".pxd", ".h", ".c")
 WRITTEN_IN_C = "bench/broker/load.c"
 #: What every system that a manylinux wheel may be installed on has.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
+#: What other programs import by itself, beside the package.
+MODULES = ("pyspark_rmq.py", "pytest_rmqcore.py")
 #: The extension modules, as paths without suffix (`rmqcore/_codec`).
 NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglob("*.pyx"))
 
@@ -20,13 +22,13 @@ NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglo
 def complaints_about_wheel(names: set[str]) -> list[str]:
     """Say what a wheel lacks and what it should not hold."""
     found = [f"wheel holds a source: {name}" for name in sorted(names) if name.endswith(SOURCES)]
-    needed = ["pyspark_rmq.py", "rmqcore/py.typed", *(f"{leaf}.pyi" for leaf in NATIVE)]
+    needed = [*MODULES, "rmqcore/py.typed", *(f"{leaf}.pyi" for leaf in NATIVE)]
     needed += sorted(path.as_posix() for path in Path("rmqcore").rglob("*.py"))
     found += [f"wheel lacks {name}" for name in needed if name not in names]
     for leaf in NATIVE:
         if not any(n.startswith(f"{leaf}.") and n.endswith(".so") for n in names):
             found.append(f"wheel lacks the compiled {leaf}")
-    allowed = ("rmqcore/", "rmqcore-", "pyspark_rmq.py")
+    allowed = ("rmqcore/", "rmqcore-", *MODULES)
     found += [f"wheel holds {name}" for name in sorted(names) if not name.startswith(allowed)]
     return found
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
+from rmqcore.arguments import whole_number
 from rmqcore.broker.metrics import CONTENT_TYPE, Metrics
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,7 @@ _REQUEST_TIMEOUT_S: Final = 5.0
 #: bytes of a request, header lines and all
 _REQUEST_MAX: Final = 16 * 1024
 _CONNECTIONS_MAX: Final = 32
+_PORT_MAX: Final = 65535
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -32,6 +34,9 @@ class StatusServer:
         port: 0 for any that is free.
         state: says whether requests are served, and what else is told of that.
         metrics: what `/metrics` answers with.
+
+    Raises:
+        ArgumentError: no port has that number.
     """
 
     def __init__(
@@ -42,7 +47,7 @@ class StatusServer:
         metrics: Metrics,
     ) -> None:
         self._host = host
-        self.port = port
+        self.port = whole_number("port", port, 0, _PORT_MAX)
         self._state = state
         self._metrics = metrics
         self._server: asyncio.Server | None = None

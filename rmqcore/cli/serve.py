@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import typer
 
@@ -27,6 +27,7 @@ from rmqcore.remoting.descriptors import raise_limit
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
+_PORTS: Final[dict[str, Any]] = {"min": 0, "max": 65535}
 
 Host = Annotated[str, typer.Option("--host", help="the address to listen on")]
 BrokerHost = Annotated[
@@ -58,6 +59,7 @@ MetricsPort = Annotated[
     typer.Option(
         "--metrics-port",
         help="port of this machine for /metrics, /healthz and /readyz; 0: any that is free",
+        **_PORTS,
     ),
 ]
 
@@ -78,10 +80,14 @@ def serve(
     settings: Settings = None,
     host: BrokerHost = None,
     namesrv_port: Annotated[
-        int, typer.Option("--namesrv-port", help="port of the name server; 0: any that is free")
+        int,
+        typer.Option(
+            "--namesrv-port", help="port of the name server; 0: any that is free", **_PORTS
+        ),
     ] = NAMESRV_PORT,
     port: Annotated[
-        int | None, typer.Option("--port", help="port of the broker; 0: any that is free")
+        int | None,
+        typer.Option("--port", help="port of the broker; 0: any that is free", **_PORTS),
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
@@ -133,7 +139,7 @@ def broker(
     settings: Settings = None,
     host: BrokerHost = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="the port, instead of listenPort")
+        int | None, typer.Option("--port", help="the port, instead of listenPort", **_PORTS)
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
@@ -157,7 +163,7 @@ def broker(
 
 def namesrv(
     port: Annotated[
-        int | None, typer.Option("--port", help="the port; 0: any that is free")
+        int | None, typer.Option("--port", help="the port; 0: any that is free", **_PORTS)
     ] = None,
     config: ConfigFile = None,
     host: Host = "127.0.0.1",

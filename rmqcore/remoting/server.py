@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from weakref import WeakSet
 
+from rmqcore.errors import ArgumentError
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
 from rmqcore.remoting.descriptors import connections_allowed
@@ -28,6 +29,7 @@ _TLS_HANDSHAKE = b"\x16"
 _GREETING_TIMEOUT_S = 10.0
 #: pause after the system refused to accept, for want of descriptors or memory
 _ACCEPT_PAUSE_S = 0.2
+_PORT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,12 @@ class RemotingServer:
             gate: asked before each request's processor, for unknown codes too.
             on_open: called with each new connection.
             on_close: called with each that is gone.
+
+        Raises:
+            ArgumentError: no port has that number.
         """
+        if not 0 <= port <= _PORT_MAX:
+            raise ArgumentError("port", port, f"0 to {_PORT_MAX}")
         self.processors = {} if processors is None else processors
         self.direct: tuple[DirectAnswers, ...] = ()
         self._host = host

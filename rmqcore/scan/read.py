@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from rmqcore.config import StoreConfig
@@ -73,7 +74,7 @@ def read(
         on_damage: called for each damaged place, which is passed over; None raises there.
 
     Returns:
-        a stream to iterate over, or to hand to anything that takes Arrow.
+        a stream to iterate over, or to hand to anything that takes Arrow, as often as is wanted.
 
     Raises:
         ValueError: an unknown column.
@@ -87,7 +88,8 @@ def read(
     if end_ms is not None:
         limits["end_ms"] = end_ms
     names = tuple(columns)
-    decoder = ColumnDecoder(
+    decoder = partial(
+        ColumnDecoder,
         names,
         row_max=batch_rows,
         byte_max=batch_bytes,
@@ -99,8 +101,10 @@ def read(
         delays_ms=delays_ms,
         **limits,
     )
+    # what is wrong with the arguments is said now
+    decoder()
     empty = ColumnDecoder(names, row_max=1).take()
-    return ColumnBatches(empty, _batches(decoder, LogWalk(split, on_damage=on_damage)))
+    return ColumnBatches(empty, lambda: _batches(decoder(), LogWalk(split, on_damage=on_damage)))
 
 
 def _batches(decoder: ColumnDecoder, walk: LogWalk) -> Iterator[ColumnBatch]:
@@ -130,10 +134,13 @@ def read_store(
         columns: as for `read`.
         config: settings of the store, as for `open_store`.
         **selection: further arguments of `read`.
+
+    Returns:
+        as `read`; each reading has the messages that the store had when this was called.
     """
     names = tuple(columns)
     splits = plan(store_path, topics=selection.get("topics"), config=config)
     empty = ColumnDecoder(names, row_max=1).take()
     return ColumnBatches(
-        empty, (batch for split in splits for batch in read(split, names, **selection))
+        empty, lambda: (batch for split in splits for batch in read(split, names, **selection))
     )

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from broker.serving import serving
 
+from rmqcore import ArgumentError
+from rmqcore.broker.status_server import StatusServer
+from rmqcore.namesrv import NameServer
+from rmqcore.remoting import RemotingServer
+
 pytestmark = pytest.mark.logic
 
 USER = {"accessKey": "producer", "secretKey": "secret-1"}
@@ -85,3 +90,34 @@ def test_an_address_of_the_settings_that_others_reach_takes_a_word(rmqcore, tmp_
         done = rmqcore(command, tmp_path / "store", "-c", "brokerIP1=10.1.2.3")
         assert done.exit_code != 0
         assert "--insecure" in done.stderr
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve", "STORE", "--namesrv-port"],
+        ["serve", "STORE", "--port"],
+        ["serve", "STORE", "--metrics-port"],
+        ["broker", "STORE", "--port"],
+        ["broker", "STORE", "--metrics-port"],
+        ["namesrv", "--port"],
+    ],
+)
+def test_a_port_that_no_address_has_is_wrong_usage(rmqcore, tmp_path, command, port):
+    words = [tmp_path / "store" if word == "STORE" else word for word in command]
+    done = rmqcore(*words, port)
+    assert done.exit_code == 2
+    assert f"'{command[-1]}'" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_server_on_a_port_that_no_address_has_is_refused(port):
+    for server in (
+        lambda: RemotingServer(port=port),
+        lambda: NameServer("127.0.0.1", port),
+        lambda: StatusServer("127.0.0.1", port, None, None),
+    ):
+        with pytest.raises(ArgumentError, match=f"port={port}"):
+            server()

@@ -53,7 +53,7 @@ def test_it_starts_within_300_ms(tmp_path, figure):
 
 def test_another_project_uses_the_fixtures(tmp_path):
     (tmp_path / "test_orders.py").write_text(PATIENT + PROJECT, "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "rmqcore.testing", "-W", "error"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_rmqcore", "-W", "error"]
     done = subprocess.run(
         [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)],
         # as in an environment without others' plugins; an installed rmqcore brings its own
@@ -64,6 +64,12 @@ def test_another_project_uses_the_fixtures(tmp_path):
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_run_that_asks_for_no_broker_imports_none():
+    code = "import sys, pytest_rmqcore; print([n for n in sys.modules if n.startswith('rmqcore')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_an_installed_package_brings_the_plugin():

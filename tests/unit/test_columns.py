@@ -271,7 +271,7 @@ def silent():
 )
 def test_an_error_that_is_no_text_ends_no_stream(source, told):
     empty = ColumnDecoder(COLUMNS, row_max=4).take()
-    stream = pyarrow.RecordBatchReader.from_stream(ColumnBatches(empty, source()))
+    stream = pyarrow.RecordBatchReader.from_stream(ColumnBatches(empty, source))
     for _ in range(2):
         with pytest.raises(OSError, match=told):
             stream.read_next_batch()
@@ -308,3 +308,13 @@ def test_positions_outside_the_buffer_are_refused():
     for at, stop in ((-1, 0), (0, 9), (5, 4)):
         with pytest.raises(IndexError):
             decoder.decode(struct.pack(">q", 0), at, stop, base_offset=0)
+
+
+def test_a_get_result_is_read_as_often_as_is_wanted(golden_store):
+    golden = golden_store("5.5.0", "basic")
+    with rmqcore.open_store(golden.path, mode="r") as store:
+        batches = store.get_message("TopicA", 0, 0, max_messages=40).batches()
+        first = batches.to_arrow()
+        assert first.num_rows > 0
+        assert batches.to_arrow() == first
+        assert sum(len(batch) for batch in batches) == first.num_rows

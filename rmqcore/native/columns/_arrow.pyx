@@ -124,7 +124,7 @@ cdef class ColumnBatch:
         return self.__arrow_c_schema__(), exported
 
     def __arrow_c_stream__(self, requested_schema=None) -> object:
-        return ColumnBatches(self, iter((self,))).__arrow_c_stream__()
+        return ColumnBatches(self, lambda: iter((self,))).__arrow_c_stream__()
 
     def to_arrow(self) -> object:
         """The batch as a ``pyarrow.RecordBatch``, without a copy; needs pyarrow."""
@@ -151,28 +151,24 @@ cdef class BatchMemory:
 
 @cython.final
 cdef class ColumnBatches:
-    """A stream of batches of one schema, read as it is consumed.
+    """A stream of batches of one schema, read as it is consumed, and anew each time.
 
     Iterate over it, or hand it to anything that takes an Arrow stream:
-    ``pyarrow.table(batches)``, ``polars.DataFrame(batches)``, DuckDB. It can be consumed once.
+    ``pyarrow.table(batches)``, ``polars.DataFrame(batches)``, DuckDB.
 
     Args:
         empty: a batch that shows the schema.
-        source: iterator of `ColumnBatch`.
+        read: begins to read; returns an iterator of `ColumnBatch`.
     """
     cdef ColumnBatch empty
-    cdef object source
-    cdef bytes error
+    cdef object read
 
-    def __init__(self, ColumnBatch empty not None, source):
+    def __init__(self, ColumnBatch empty not None, read):
         self.empty = empty
-        self.source = iter(source)
+        self.read = read
 
     def __iter__(self):
-        return self
-
-    def __next__(self):
-        return next(self.source)
+        return iter(self.read())
 
     @property
     def names(self) -> tuple:
@@ -183,6 +179,7 @@ cdef class ColumnBatches:
         return self.empty.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema=None) -> object:
+        reading = BatchReading(self.empty, iter(self))
         cdef ArrowArrayStream* stream = <ArrowArrayStream*>calloc(1, sizeof(ArrowArrayStream))
         if stream == NULL:
             raise MemoryError
@@ -190,23 +187,35 @@ cdef class ColumnBatches:
         stream.get_next = stream_next
         stream.get_last_error = stream_error
         stream.release = stream_release
-        stream.private_data = <void*>self
-        Py_INCREF(self)
+        stream.private_data = <void*>reading
+        Py_INCREF(reading)
         return PyCapsule_New(stream, "arrow_array_stream", release_stream_capsule)
 
     def to_arrow(self) -> object:
-        """All the rest as a ``pyarrow.Table``; needs pyarrow."""
+        """All of it as a ``pyarrow.Table``; needs pyarrow."""
         import pyarrow
         return pyarrow.table(self)
 
     def to_pandas(self) -> object:
-        """All the rest as a ``pandas.DataFrame``; needs pandas and pyarrow."""
+        """All of it as a ``pandas.DataFrame``; needs pandas and pyarrow."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> object:
-        """All the rest as a ``polars.DataFrame``; needs polars."""
+        """All of it as a ``polars.DataFrame``; needs polars."""
         import polars
         return polars.DataFrame(self)
+
+
+@cython.final
+cdef class BatchReading:
+    """One stream of batches, as far as it has been read."""
+    cdef ColumnBatch empty
+    cdef object source
+    cdef bytes error
+
+    def __cinit__(self, ColumnBatch empty, source):
+        self.empty = empty
+        self.source = source
 
 
 cdef bytes described(object error):
@@ -219,21 +228,21 @@ cdef bytes described(object error):
 
 
 cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* into) noexcept with gil:
-    cdef ColumnBatches batches = <ColumnBatches>stream.private_data
-    return ENOMEM if rmq_export_schema(into, &batches.empty.table) else 0
+    cdef BatchReading reading = <BatchReading>stream.private_data
+    return ENOMEM if rmq_export_schema(into, &reading.empty.table) else 0
 
 
 cdef int stream_next(ArrowArrayStream* stream, ArrowArray* into) noexcept with gil:
-    cdef ColumnBatches batches = <ColumnBatches>stream.private_data
+    cdef BatchReading reading = <BatchReading>stream.private_data
     cdef ColumnBatch batch
     memset(into, 0, sizeof(ArrowArray))
-    if batches.error is not None:
+    if reading.error is not None:
         # a generator that raised looks exhausted: asked again, it must raise again, not just end
         return EIO
     try:
-        batch = next(batches.source, None)
+        batch = next(reading.source, None)
     except BaseException as error:
-        batches.error = described(error)
+        reading.error = described(error)
         return EIO
     if batch is None:
         return 0
@@ -241,10 +250,10 @@ cdef int stream_next(ArrowArrayStream* stream, ArrowArray* into) noexcept with g
 
 
 cdef const char* stream_error(ArrowArrayStream* stream) noexcept with gil:
-    cdef ColumnBatches batches = <ColumnBatches>stream.private_data
-    return <const char*>NULL if batches.error is None else <const char*>batches.error
+    cdef BatchReading reading = <BatchReading>stream.private_data
+    return <const char*>NULL if reading.error is None else <const char*>reading.error
 
 
 cdef void stream_release(ArrowArrayStream* stream) noexcept with gil:
-    Py_DECREF(<ColumnBatches>stream.private_data)
+    Py_DECREF(<BatchReading>stream.private_data)
     stream.release = NULL

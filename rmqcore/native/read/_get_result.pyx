@@ -344,7 +344,9 @@ cdef class GetMessageResult:
         """
         names = tuple(columns)
         empty = ColumnDecoder(names, row_max=1).take()
-        return ColumnBatches(empty, decoded(self.slices(), ColumnDecoder(names, verify_crc=True)))
+        return ColumnBatches(
+            empty, lambda: decoded(self.slices(), ColumnDecoder(names, verify_crc=True))
+        )
 
     def __arrow_c_stream__(self, requested_schema=None) -> object:
         return self.batches().__arrow_c_stream__(requested_schema)
