@@ -148,6 +148,7 @@ class KeyValues:
     topics: TopicConfigTable
     consumer_offsets: ConsumerOffsetTable
     _clock_ms: Callable[[], int]
+    put_message: Callable[[Message], PutMessageResult]
     put_messages: Callable[[list[Message]], PutMessageResult]
     _raised: Callable[[PutMessageResult], PutMessageResult]
     messages: Callable[..., Iterator[MessageExt]]
@@ -491,7 +492,7 @@ class KeyValues:
             else:
                 records = [_record(topic, *change) for change in changes]
             for batch in self._batches(records):
-                self._raised(self.put_messages(batch))
+                self._put(batch)
         except BaseException:
             # what has reached the log is not known here: it is read again at the next use
             self._tables.pop(name, None)
@@ -504,7 +505,7 @@ class KeyValues:
         anew = [_record(topic, key, *table.entries[key]) for key in table.keys]
         start = None
         for batch in self._batches(anew):
-            receipt = self._raised(self.put_messages(batch))
+            receipt = self._put(batch)
             start = receipt.queue_offset if start is None else start
         # what the offset passes over may be the only copy on the disk
         self.flush()
@@ -512,6 +513,12 @@ class KeyValues:
             start = self.max_queue_offset(topic, 0)
         self.consumer_offsets.commit(topic, GROUP, 0, start)
         table.records = len(anew)
+
+    def _put(self, batch: list[Message]) -> PutMessageResult:
+        """Put records; in one that is alone only the body counts, and no property of a call."""
+        alone = len(batch) == 1
+        receipt = self.put_message(batch[0]) if alone else self.put_messages(batch)
+        return self._raised(receipt)
 
     def _batches(self, records: list[Message]) -> Iterator[list[Message]]:
         """Records in batches that a store takes at once; a long one is alone."""

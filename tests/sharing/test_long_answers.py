@@ -6,16 +6,18 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, until
+from sharing.processes import owner_of
 
 import rmqcore
 from rmqcore import MessageIllegalError, OwnerTimeoutError
 from rmqcore.remoting import RemotingCommand
 from rmqcore.remoting.codec import encode_command
+from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.sharing.calls import request_of
 from rmqcore.store.sharing.channel import LIMITS, Channel, Waiter
 from rmqcore.store.sharing.pieces import MORE, PIECE_SIZE, joined, pieces_of
-from rmqcore.store.sharing.place import MeetingPlace
+from rmqcore.store.sharing.place import MeetingPlace, readable
 
 pytestmark = pytest.mark.engine
 
@@ -58,6 +60,17 @@ def test_a_client_lists_and_takes_a_table_of_any_size(store):
     assert [key for key, _ in store.kv_take("t")] == keys
 
 
+def test_the_longest_value_is_set_and_taken_by_a_client_as_by_the_owner(store_path):
+    with rmqcore.open_shared(store_path) as owner, rmqcore.open_shared(store_path) as client:
+        longest = owner.config.effective_max_message_size - len(b"key") - 12
+        for one in (owner, client):
+            one.kv_put("t", b"key", bytes(longest))
+            assert one.kv_swap("t", b"key", bytes(longest), b"x" * longest)
+            with pytest.raises(MessageIllegalError):
+                one.kv_put("t", b"key", bytes(longest + 1))
+            assert one.kv_take("t") == [(b"key", b"x" * longest)]
+
+
 def test_long_answers_to_many_threads_do_not_pile_up(filled):
     def get(_):
         return len(filled.get_message("T", 0, 0, max_messages=6).messages)
@@ -88,6 +101,23 @@ def test_a_request_that_no_frame_holds_is_an_error_of_its_caller_alone(store):
         store.put("T", body)
     assert store.put("T", b"x").ok
     assert store.settled() is connected
+
+
+@pytest.mark.process
+def test_an_owner_that_is_killed_in_a_long_answer_has_handed_out_nothing(store_path):
+    with owner_of(store_path) as owner, rmqcore.open_shared(store_path) as client:
+        for _ in range(COUNT):
+            client.put("T", bytes(SIZE))
+        channel = client.settled()
+        with ThreadPoolExecutor(1) as thread, channel._reading.within():
+            # nobody reads: the owner stops in the middle of its answer
+            terms = {"holder": new_holder(), "max_messages": COUNT, "lease_ms": 600_000}
+            leased = thread.submit(client.lease, "g", {"T": "*"}, **terms)
+            until(lambda: readable(channel._socket, 0.0), "the begin of the answer")
+            owner.kill()
+        found = leased.result(TIMEOUT_S)
+        assert [len(each.body) for each in found] == [SIZE] * COUNT
+        assert {each.reconsume_times for each in found} == {0}
 
 
 @pytest.mark.logic

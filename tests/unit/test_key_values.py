@@ -270,6 +270,7 @@ def test_a_change_that_could_not_be_put_has_not_happened(store, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(type(store), "put_messages", full)
+        patch.setattr(type(store), "put_message", full)
         with pytest.raises(DiskFullError):
             store.kv_put("t", b"a", b"2")
         with pytest.raises(DiskFullError):
