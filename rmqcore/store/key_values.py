@@ -422,6 +422,8 @@ class KeyValues:
         file_size = self.config.mapped_file_size_commit_log
         end = needed // file_size * file_size
         with self._tables_held():
+            for table in self._tables.values():
+                table.expire(self._clock_ms())
             were_aside = self._take_back_aside()
             held = self._tables_before(end)
             size = sum(table.size for table in held.values())

@@ -238,6 +238,16 @@ def test_reading_a_table_sorts_its_keys_once(tmp_path, monkeypatch):
         assert [key for key, _ in store.kv_list("t")] == sorted(keys[1:])
 
 
+def test_keys_whose_time_is_over_take_no_memory_though_nobody_asks_for_them(store, monkeypatch):
+    for number in range(100):
+        store.kv_put("t", b"%d" % number, bytes(1000), ttl_ms=1000)
+    now_ms = store._clock_ms()
+    monkeypatch.setattr(store, "_clock_ms", lambda: now_ms + 2000)
+    assert store.delete_consumed_files() == 0
+    table = store._tables["t"]
+    assert (table.entries, table.keys, table.due, table.size) == ({}, [], [], 0)
+
+
 def test_a_key_that_is_set_again_and_again_takes_the_memory_of_one(store):
     for number in range(1000):
         store.kv_put("t", b"k", b"%d" % number, ttl_ms=1 << 40)
