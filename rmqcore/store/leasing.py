@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmqcore.arguments import text
-from rmqcore.errors import CorruptStoreError, PutMessageError, StoreNotWritableError
+from rmqcore.errors import NO_ROOM, CorruptStoreError, PutMessageError, StoreNotWritableError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
@@ -478,7 +478,14 @@ class Leasing(MessageReads):
             needed = self._needed_from(disposed)
             if needed - self.min_phy_offset < self._bytes_to_next_file():
                 return 0
-            self.flush()
+            try:
+                self.flush()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                # only what the tables say is not on the disk: who reads an offset before the log
+                # begins at its begin
+                _log.warning("%s: the full disk has no room for the tables: %s", self.path, error)
             return self._retention.delete_before(needed)
 
         deleted = delete()

@@ -1,5 +1,7 @@
 """Log files are given back when no group needs them any more, and not before."""
 
+import errno
+
 import pytest
 from consume.conftest import TOPIC, places, put
 
@@ -99,6 +101,36 @@ def test_what_is_delivered_later_keeps_its_file(opened, clock, deliver_delayed):
         store.close()
         store = opened()
     assert store.delete_consumed_files() == 0
+
+
+def test_a_disk_without_room_for_a_table_of_offsets_is_freed(opened, monkeypatch):
+    store = opened()
+    fill(store, 4)
+    consume(store)
+
+    def full():
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.consumer_offsets, "persist", full)
+        assert store.delete_consumed_files() == 4
+    put(store, 1)
+    store.close()
+    assert [m.body for m in opened().lease("g", TOPIC, max_messages=9)] == [b"0"]
+
+
+def test_a_disk_that_fails_otherwise_frees_nothing(store, monkeypatch):
+    fill(store, 4)
+    consume(store)
+
+    def broken():
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.consumer_offsets, "persist", broken)
+        with pytest.raises(OSError, match="broken"):
+            store.delete_consumed_files()
+    assert first(store) == 0
 
 
 def test_what_was_given_back_can_be_reopened(opened, store_path):
