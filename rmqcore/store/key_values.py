@@ -486,6 +486,7 @@ class KeyValues:
             if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
                 self._compact(topic, table)
             if table.records == 0 and self.topics.get(topic) is None:
+                self._aside.reserve()
                 self.topics.put(
                     TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
                 )

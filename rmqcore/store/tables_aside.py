@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -11,6 +13,8 @@ from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.store_dir import room_at
 
 FILE_NAME: Final = "movingTables.json"
+RESERVE_NAME: Final = "movingTables.reserve"
+_RESERVE_SIZE: Final = 1 << 18
 Entry = tuple[bytes, bytes, int]
 
 
@@ -35,6 +39,18 @@ class TablesAside:
 
     def __init__(self, directory: Path) -> None:
         self._file = ConfigFile(directory / FILE_NAME, _decode)
+        self._reserve = directory / RESERVE_NAME
+
+    def reserve(self) -> None:
+        """Keep room on the disk for the file, if there is any now."""
+        if self._reserve.exists():
+            return
+        try:
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _RESERVE_SIZE)
+        except OSError:
+            with suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
 
     def load(self) -> Mapping[str, Aside]:
         """The tables in the file, by topic.
@@ -47,6 +63,8 @@ class TablesAside:
     def store(self, tables: Mapping[str, Aside]) -> None:
         """Write tables into the file, in the place of those that are in it.
 
+        On a full disk the reserve makes room for it, and for the table of offsets.
+
         Raises:
             DiskFullError: there is no room for it, either; nothing has changed.
         """
@@ -54,12 +72,14 @@ class TablesAside:
             topic: {"end": end, "entries": [_text_of(each) for each in entries]}
             for topic, (end, entries) in tables.items()
         }
+        self._reserve.unlink(missing_ok=True)
         with room_at(self._file.path):
             self._file.store(sealed(json.dumps(content)))
 
     def remove(self) -> None:
         """Remove the file: all of it is in the log."""
         self._file.remove()
+        self.reserve()
 
 
 def _text_of(entry: Entry) -> list[str | int]:

@@ -182,6 +182,28 @@ def test_tables_leave_a_full_disk_before_they_are_put_anew(tmp_path, monkeypatch
             assert not aside.exists()
 
 
+def test_room_is_kept_for_the_tables_of_a_disk_without_a_free_block(tmp_path, monkeypatch):
+    reserve = tmp_path / "s/config/movingTables.reserve"
+    store_file, written = key_values.TablesAside.store, []
+
+    def store_in_the_reserve(aside, tables):
+        assert reserve.stat().st_blocks * 512 >= 1 << 18
+        store_file(aside, tables)
+        written.append(reserve.exists())
+
+    with open_store(tmp_path / "s", **SMALL) as store:
+        store.kv_put("t", b"old", b"1")
+        consumed(store)
+        compact = store._compact
+        monkeypatch.setattr(
+            store, "_compact", lambda *args: compact(*args) if written else refused()
+        )
+        monkeypatch.setattr(key_values.TablesAside, "store", store_in_the_reserve)
+        assert store.delete_consumed_files() == 3
+    assert written == [False]
+    assert reserve.exists()
+
+
 def test_a_table_whose_file_has_no_room_either_keeps_its_log_files(tmp_path, monkeypatch):
     with open_store(tmp_path / "s", **SMALL) as store:
         store.kv_put("t", b"old", b"1")
