@@ -436,6 +436,8 @@ class Leases:
         try:
             receipt = self._store.put_message(message, durability=durability)
         except MessageIllegalError:
+            if message.topic.startswith(DEAD_LETTER_PREFIX):
+                raise
             letter = self._dead_letter(group, item, lease)
             receipt = self._store.put_message(letter, durability=durability)
         if not receipt.ok:
