@@ -159,6 +159,25 @@ class StoreLockedError(StoreError, OSError):
         )
 
 
+class RepairUnfinishedError(StoreError):
+    """A repair of the store by the doctor, or its undo, was begun and is not finished.
+
+    Attributes:
+        path: the store's directory.
+        journal: the directory of the repair's journal.
+    """
+
+    def __init__(self, path: str | Path, journal: str | Path) -> None:
+        self.path = Path(path)
+        self.journal = Path(journal)
+        super().__init__(
+            f"{path}: a repair, or its undo, is unfinished, so nothing was opened or changed; "
+            f"rmqcore doctor repair {path} goes on with it, and rmqcore doctor undo {path} takes "
+            'it back. Opened with on_corruption="truncate" or "skip", the store is what it is '
+            f"now, and neither works any more; move {journal} away then"
+        )
+
+
 class OwnerTimeoutError(StoreError, TimeoutError):
     """The process that owns a shared store does not answer: it is stopped, or it hangs.
 

@@ -6,12 +6,16 @@ A repair is a directory ``doctor/NNNN`` below the store:
 - ``journal.jsonl``: a line of JSON for each thing that was noted, in order. A line is on the disk
   before what it announces begins.
 - ``N.before``: the bytes, the file or the directory that change N has replaced.
-- ``N.after``: what was made to be put into the store, until it is.
+- ``N.after``: the bytes that change N writes; what was made to be put into the store, until it is.
 
 Three changes are all there is: `patch` bytes of a file, `take_away` a file or directory, `place`
 one that was made before. Each saves what it is about to replace, notes that, changes, and notes
 that it is done. Killed at any moment, the same calls in the same order go on where it was; `undo`
 takes the changes back in reverse, and goes on as well.
+
+Both go on only where the store is as the journal has left it: the first note has the stamps of all
+files, each change says which it leaves, and of bytes that were being written each is the old one or
+the new one. What was put meanwhile would be lost else.
 
 Crash table of a change (what a kill behind each step leaves, and what going on does):
 
@@ -24,24 +28,43 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rmqcore.doctor.kept_files import (
+    Stamps,
+    below,
+    copy_bytes,
+    give_to,
+    is_mixed_of,
+    move,
+    put_bytes,
+    remove,
+    stamps_below,
+    stamps_of,
+    write_at,
+    write_pieces,
+    write_whole,
+)
 from rmqcore.errors import CorruptStoreError, StoreError
-from rmqcore.files.store_dir import StoreDir, make_directory, room_at, sync_directory, sync_file
+from rmqcore.files.store_dir import (
+    REPAIR_FINISHED,
+    REPAIR_JOURNAL,
+    REPAIRS_NAME,
+    StoreDir,
+    make_directory,
+    room_at,
+    sync_directory,
+    sync_file,
+)
 from rmqcore.rebuild.cold_store import sync_tree
 
-HOME_NAME = "doctor"
 _PLAN = "plan.json"
-_JOURNAL = "journal.jsonl"
 _UNFINISHED = "unfinished"
-_NUMBER = re.compile(r"\d{4}")
-_BLOCK = 1 << 20
-_ZEROS = bytes(_BLOCK)
 
 Undone = Callable[[int, int], None]
 
@@ -59,7 +82,7 @@ class Journal:
     def __init__(self, directory: StoreDir, root: Path) -> None:
         self._directory = directory
         self.root = root
-        self._notes, self._size = _notes(root / _JOURNAL)
+        self._notes, self._size = _notes(root / REPAIR_JOURNAL)
         self._saved = {note["change"]: note for note in self._notes if "change" in note}
         self._done = {note["done"] for note in self._notes if "done" in note}
         self._prepared = {note["prepared"] for note in self._notes if "prepared" in note}
@@ -71,10 +94,8 @@ class Journal:
     @classmethod
     def latest(cls, directory: StoreDir) -> Journal | None:
         """The journal of the last repair that was not undone, None without one."""
-        home = directory.path / HOME_NAME
-        names = [path.name for path in home.iterdir()] if home.is_dir() else []
-        numbers = sorted(name for name in names if _NUMBER.fullmatch(name))
-        return cls(directory, home / numbers[-1]) if numbers else None
+        root = directory.last_repair()
+        return None if root is None else cls(directory, root)
 
     @classmethod
     def begin(cls, directory: StoreDir, plan: dict[str, Any], lock_before: bytes | None) -> Journal:
@@ -85,18 +106,18 @@ class Journal:
             plan: is kept with it.
             lock_before: what the lock file held; None when it was not there.
         """
-        home = directory.path / HOME_NAME
+        home = directory.path / REPAIRS_NAME
         before = cls.latest(directory)
         number = int(before.root.name) + 1 if before else 1
         fresh = home / _UNFINISHED
         shutil.rmtree(fresh, ignore_errors=True)
         make_directory(fresh)
         with room_at(fresh):
-            _write_whole(fresh / _PLAN, json.dumps(plan, indent=1).encode())
+            write_whole(fresh / _PLAN, json.dumps(plan, indent=1).encode())
             log = below(directory.path, directory.commit_log)
             lock = None if lock_before is None else lock_before.hex()
-            note = {"lock_before": lock, "commit_log": log}
-            _write_whole(fresh / _JOURNAL, (json.dumps(note) + "\n").encode())
+            note = {"lock_before": lock, "commit_log": log, "stamps": stamps_of(directory)}
+            write_whole(fresh / REPAIR_JOURNAL, (json.dumps(note) + "\n").encode())
         sync_directory(fresh)
         fresh.rename(home / f"{number:04d}")
         sync_directory(home)
@@ -105,7 +126,7 @@ class Journal:
     @staticmethod
     def clean_up(directory: StoreDir) -> None:
         """Remove what a kill has left of a journal that was not begun, or was undone."""
-        home = directory.path / HOME_NAME
+        home = directory.path / REPAIRS_NAME
         shutil.rmtree(home / _UNFINISHED, ignore_errors=True)
         with suppress(OSError):
             home.rmdir()
@@ -138,11 +159,11 @@ class Journal:
 
     def _note(self, note: dict[str, Any]) -> None:
         with room_at(self.root):
-            fd = os.open(self.root / _JOURNAL, os.O_WRONLY | os.O_CLOEXEC)
+            fd = os.open(self.root / REPAIR_JOURNAL, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 data = (json.dumps(note) + "\n").encode()
                 os.ftruncate(fd, self._size)
-                _write_at(fd, self._size, data)
+                write_at(fd, self._size, data)
                 os.fsync(fd)
                 self._size += len(data)
             finally:
@@ -163,8 +184,8 @@ class Journal:
         self._next = step * 1000
 
     def finish(self) -> None:
-        """Note that the repair came to its end, and how the store looked then."""
-        self._note({"finished": stamps_of(self._directory)})
+        """Note that the repair came to its end."""
+        self._note(json.loads(REPAIR_FINISHED))
 
     # ---- the three changes
 
@@ -176,39 +197,30 @@ class Journal:
         Args:
             path: the file.
             start: position of the first byte that is replaced.
-            stop: position behind the last one; up to the file's end, zeros where no piece is.
+            stop: position behind the last one.
             size: bytes of the file afterwards.
-            pieces: (position, bytes), all between ``start`` and ``stop``.
+            pieces: (position, bytes), all between ``start`` and ``stop``; zeros elsewhere.
         """
-        note = self._save(
-            path, "patch", lambda before: _save_patch(path, start, stop, size, before)
-        )
+
+        def save(name: str) -> dict[str, Any]:
+            after = ((at - start, data) for at, data in pieces)
+            write_pieces(self._after(name), min(stop, size) - start, after)
+            return _save_patch(path, start, stop, size, self._before(name))
+
+        note = self._save(path, "patch", save)
         if note is None:
             return
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            if note["size"] is None:
-                give_to(path.parent, path)
-            with room_at(path):
-                if stop >= size:
-                    os.ftruncate(fd, start)
-                os.ftruncate(fd, size)
-                for position, data in pieces:
-                    _write_at(fd, position, data)
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        self._keep_time(path, note)
+        put_bytes(path, start, size, self._after(note["change"]), note["time"])
+        if note["size"] is None:
+            give_to(path.parent, path)
+            sync_directory(path.parent)
         self._change_done(note)
 
     def take_away(self, path: Path) -> None:
-        """Move a file or directory out of the store."""
-        if not os.path.lexists(path) and f"{self._next}" not in self._saved:
-            self._next += 1
-            return
+        """Move a file or directory out of the store; nothing when it is not there."""
         note = self._save(path, "take_away", lambda _: {})
         if note is not None:
-            _move(path, self.root / f"{note['change']}.before")
+            move(path, self._before(note["change"]))
             self._change_done(note)
 
     def prepare(self, make: Callable[[Path], None]) -> Path:
@@ -219,9 +231,9 @@ class Journal:
         """
         name = str(self._next)
         self._next += 1
-        fresh = self.root / f"{name}.after"
+        fresh = self._after(name)
         if name not in self._prepared:
-            _remove(fresh)
+            remove(fresh)
             make(fresh)
             if fresh.is_dir():
                 sync_tree(fresh)
@@ -236,16 +248,16 @@ class Journal:
         """Put what was prepared in a place; what is there is taken away."""
         self.take_away(path)
         name = str(source.relative_to(self.root))
-        note = self._save(path, "place", lambda _: {"source": name})
+        note = self._save(path, "place", lambda _: {"source": name, "stamps": stamps_below(source)})
         if note is not None:
             make_directory(path.parent)
             if source.exists():
                 give_to(path.parent, source)
-            _move(source, path)
+            move(source, path)
             self._change_done(note)
 
     def _save(
-        self, path: Path, kind: str, save: Callable[[Path], dict[str, Any]]
+        self, path: Path, kind: str, save: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any] | None:
         """Keep what a change replaces, and note that; None when the change was made already."""
         name = str(self._next)
@@ -254,13 +266,8 @@ class Journal:
             return None
         note = self._saved.get(name)
         if note is None:
-            facts = save(self.root / f"{name}.before")
-            note = {
-                "change": name,
-                "kind": kind,
-                "path": below(self._directory.path, path),
-                **facts,
-            }
+            place = below(self._directory.path, path)
+            note = {"change": name, "kind": kind, "path": place, **save(name)}
             self._saved[name] = note
             self._note(note)
         return note
@@ -269,31 +276,76 @@ class Journal:
         self._done.add(note["change"])
         self._note({"done": note["change"]})
 
-    def _keep_time(self, path: Path, note: dict[str, Any]) -> None:
-        """RocketMQ deletes a log file by the time of its last change."""
-        if note["size"] is None:
-            sync_directory(path.parent)
-        else:
-            os.utime(path, ns=(note["time"], note["time"]))
+    def _before(self, name: str) -> Path:
+        return self.root / f"{name}.before"
 
-    # ---- undoing
+    def _after(self, name: str) -> Path:
+        return self.root / f"{name}.after"
 
-    def refuse_undo_of_new(self) -> None:
-        """Raise when the store was written to since the repair: that would be lost.
+    # ---- what was written meanwhile
+
+    def refuse_changed(self) -> None:
+        """Raise when the store is not as the journal has left it: what was put would be lost.
 
         Raises:
-            StoreError: it was.
+            StoreError: it was written to.
         """
-        stamps = self._state("finished")
-        if stamps is None or self.undoing:
-            return
-        now = stamps_of(self._directory)
-        changed = sorted(name for name in stamps.keys() | now if stamps.get(name) != now.get(name))
+        changed = self._changed()
         if changed:
+            since = "" if self.finished else " was interrupted"
             raise StoreError(
-                f"{changed[0]} has changed since the repair ({len(changed)} files in all): undoing "
-                f"would lose what was written since. Remove {self.root} to keep the store as it is"
+                f"{changed[0]} has changed since the repair{since} ({len(changed)} files in all): "
+                "going on with it, or undoing it, would lose what was written since. Move "
+                f"{self.root} away to keep the store as it is, and plan again; what the repair "
+                "had replaced by then lies there"
             )
+
+    def _changed(self) -> list[str]:
+        """Names of files that are neither as before the change that was begun, nor as behind it."""
+        under_way, before = self._left()
+        after = dict(before) if under_way is None else _stamps_behind(before, under_way)
+        now = stamps_of(self._directory)
+        for name, note in self._last_patches().items():
+            place = self._directory.path / name
+            sources = (self._before(note["change"]), self._after(note["change"]))
+            if not place.exists():
+                continue
+            if not is_mixed_of(place, note["start"], *sources):
+                # a file system in memory keeps no time of what is written through a mapping
+                now[name] = []
+            elif note is under_way:
+                now[name] = after[name]
+        return sorted(
+            name
+            for name in now.keys() | before.keys() | after.keys()
+            if now.get(name) not in (before.get(name), after.get(name))
+        )
+
+    def _last_patches(self) -> dict[str, dict[str, Any]]:
+        """The last patch of each file that was not undone, by the file's name."""
+        return {note["path"]: note for note in self._not_undone() if note["kind"] == "patch"}
+
+    def _left(self) -> tuple[dict[str, Any] | None, Stamps]:
+        """The change that may be under way, and the stamps in front of it."""
+        changes = self._not_undone()
+        under_way = None
+        if changes and (self.undoing or changes[-1]["change"] not in self._done):
+            under_way = changes.pop()
+        stamps: Stamps = self._state("stamps") or {}
+        for note in changes:
+            stamps = _stamps_behind(stamps, note)
+        return under_way, stamps
+
+    def _not_undone(self) -> list[dict[str, Any]]:
+        """The notes of the changes that were made, or begun, in their order."""
+        undone = {note["undone"] for note in self._notes if "undone" in note}
+        return [note for note in self._in_order() if note["change"] not in undone]
+
+    def _in_order(self) -> list[dict[str, Any]]:
+        changes = (note for note in self._notes if "change" in note)
+        return sorted(changes, key=lambda note: int(note["change"]))
+
+    # ---- undoing
 
     def undo(self, progress: Undone | None = None) -> int:
         """Take every change back, in reverse; how many there were.
@@ -302,9 +354,9 @@ class Journal:
         """
         if not self.undoing:
             self._note({"undoing": True})
-        changes = [note for note in self._notes if "change" in note]
+        changes = self._in_order()
         undone = {note["undone"] for note in self._notes if "undone" in note}
-        for number, note in enumerate(sorted(changes, key=lambda n: -int(n["change"]))):
+        for number, note in enumerate(reversed(changes)):
             if note["change"] not in undone:
                 self._undo_change(note)
                 self._note({"undone": note["change"]})
@@ -317,33 +369,16 @@ class Journal:
 
     def _undo_change(self, note: dict[str, Any]) -> None:
         path = self._directory.path / note["path"]
-        before = self.root / f"{note['change']}.before"
+        before = self._before(note["change"])
         if note["kind"] == "take_away" and os.path.lexists(before):
-            _move(before, path)
+            move(before, path)
         elif note["kind"] == "place" and not (self.root / note["source"]).exists():
-            _move(path, self.root / note["source"])
+            move(path, self.root / note["source"])
+        elif note["kind"] == "patch" and note["size"] is not None:
+            put_bytes(path, note["start"], note["size"], before, note["time"])
         elif note["kind"] == "patch":
-            self._undo_patch(path, note, before)
-
-    @staticmethod
-    def _undo_patch(path: Path, note: dict[str, Any], before: Path) -> None:
-        if note["size"] is None:
             path.unlink(missing_ok=True)
             sync_directory(path.parent)
-            return
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            with room_at(path):
-                if note["stop"] >= note["size"]:
-                    os.ftruncate(fd, note["start"])
-                os.ftruncate(fd, note["size"])
-                for at, data in _blocks(before):
-                    if os.pread(fd, len(data), note["start"] + at) != data:
-                        _write_at(fd, note["start"] + at, data)
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.utime(path, ns=(note["time"], note["time"]))
 
     def _remove(self) -> None:
         home = self.root.parent
@@ -364,14 +399,40 @@ def put_back_lock(directory: StoreDir, before: bytes | None) -> None:
         path.unlink(missing_ok=True)
         sync_directory(directory.path)
     elif path.read_bytes() != before:
-        _write_whole(path, before)
+        write_whole(path, before)
 
 
-def below(root: Path, path: Path) -> str:
-    """A path as it is kept: that below the store, so that a store may be moved; else absolute."""
-    with suppress(ValueError):
-        return str(path.relative_to(root))
-    return str(path.absolute())
+def _stamps_behind(stamps: Stamps, note: dict[str, Any]) -> Stamps:
+    """The stamps of a store's files behind a change."""
+    path = note["path"]
+    if note["kind"] == "patch":
+        return stamps | {path: [note["size_after"], note["time"]]}
+    left = {
+        name: stamp
+        for name, stamp in stamps.items()
+        if name != path and not name.startswith(f"{path}/")
+    }
+    for name, stamp in note.get("stamps", {}).items():
+        left[f"{path}/{name}" if name else path] = stamp
+    return left
+
+
+def _save_patch(path: Path, start: int, stop: int, size: int, before: Path) -> dict[str, Any]:
+    """Copy what a patch replaces, and what it cuts off; the facts that undoing it needs."""
+    if not path.exists():
+        # to the second, which any file system can keep
+        now = int(time.time()) * 1_000_000_000
+        return {"size": None, "start": start, "size_after": size, "time": now}
+    facts = path.stat()
+    if facts.st_size > size:
+        stop = facts.st_size
+    copy_bytes(path, start, max(start, min(stop, facts.st_size)), before)
+    return {
+        "size": facts.st_size,
+        "start": start,
+        "size_after": size,
+        "time": facts.st_mtime_ns,
+    }
 
 
 def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -384,110 +445,3 @@ def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
         except ValueError as error:
             raise CorruptStoreError(path, -1, f"line {number + 1}: {error}") from error
     return notes, sum(len(line) + 1 for line in lines)
-
-
-def stamps_of(directory: StoreDir) -> dict[str, list[int]]:
-    """Bytes and time of each file of a store, but for its lock, its trace and the journals."""
-    stamps = {}
-    passed_over = (directory.lock_file, directory.trace)
-    for root in {directory.path, directory.commit_log}:
-        for parent, folders, names in os.walk(root):
-            if Path(parent) == directory.path:
-                folders[:] = [name for name in folders if name != HOME_NAME]
-            for name in names:
-                path = Path(parent) / name
-                if path not in passed_over and path.exists():
-                    facts = path.stat()
-                    stamps[below(directory.path, path)] = [facts.st_size, facts.st_mtime_ns]
-    return stamps
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        _write_at(fd, 0, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write_at(fd: int, position: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        count = os.pwrite(fd, view, position)
-        position, view = position + count, view[count:]
-
-
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb", buffering=0) as stream:
-        at = 0
-        while data := os.pread(stream.fileno(), _BLOCK, at):
-            yield at, data
-            at += len(data)
-
-
-def _copy_bytes(path: Path, start: int, stop: int, target: Path) -> None:
-    """Copy a part of a file; long zeros stay holes."""
-    out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        with room_at(target), path.open("rb", buffering=0) as stream:
-            os.ftruncate(out, stop - start)
-            for at in range(start, stop, _BLOCK):
-                data = os.pread(stream.fileno(), min(_BLOCK, stop - at), at)
-                if data != _ZEROS[: len(data)]:
-                    _write_at(out, at - start, data)
-            os.fsync(out)
-    finally:
-        os.close(out)
-    sync_directory(target.parent)
-
-
-def _move(source: Path, target: Path) -> None:
-    """Move a file or directory, also to another disk; done before, it stays done."""
-    if os.path.lexists(source):
-        try:
-            source.rename(target)
-        except OSError:
-            if source.is_dir() or source.stat().st_dev == target.parent.stat().st_dev:
-                raise
-            part = target.with_name(target.name + ".part")
-            shutil.copy2(source, part)
-            give_to(source, part)
-            sync_file(part)
-            part.rename(target)
-            sync_directory(target.parent)
-            source.unlink()
-        sync_directory(source.parent)
-        sync_directory(target.parent)
-
-
-def give_to(example: Path, path: Path) -> None:
-    """Make what root has made another's, so that a broker can open it; with all that is below.
-
-    Args:
-        example: whose owner and group it gets.
-        path: the file or directory.
-    """
-    if os.geteuid() == 0:
-        owner = example.stat()
-        for one in (path, *path.rglob("*")):
-            os.chown(one, owner.st_uid, owner.st_gid)
-
-
-def _save_patch(path: Path, start: int, stop: int, size: int, before: Path) -> dict[str, Any]:
-    """Copy what a patch replaces, and what it cuts off; the facts that undoing it needs."""
-    if not path.exists():
-        return {"size": None}
-    facts = path.stat()
-    if facts.st_size > size:
-        stop = facts.st_size
-    stop = max(start, min(stop, facts.st_size))
-    _copy_bytes(path, start, stop, before)
-    return {"size": facts.st_size, "start": start, "stop": stop, "time": facts.st_mtime_ns}
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

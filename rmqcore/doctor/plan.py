@@ -19,7 +19,8 @@ from typing import Any, Final
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.cover import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
-from rmqcore.doctor.journal import Journal, below, stamps_of
+from rmqcore.doctor.journal import Journal
+from rmqcore.doctor.kept_files import below, stamps_of
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
@@ -274,6 +275,10 @@ class Planner:
         journal = Journal.latest(self._directory)
         if journal is not None and (journal.undoing or not journal.finished):
             plan.interrupted = "undo" if journal.undoing else "repair"
+            try:
+                journal.refuse_changed()
+            except StoreError as error:
+                plan.left.append(str(error))
             return plan
         plan.stamp = stamp_of(self._directory)
         self._config = lenient_config(self._given, self._directory)

@@ -12,7 +12,8 @@ from typing import Any
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.cover import Cover
 from rmqcore.doctor.findings import Severity
-from rmqcore.doctor.journal import Journal, give_to, put_back_lock
+from rmqcore.doctor.journal import Journal, put_back_lock
+from rmqcore.doctor.kept_files import give_to
 from rmqcore.doctor.offset_tables import set_back
 from rmqcore.doctor.plan import (
     DoctorProgress,
@@ -90,7 +91,8 @@ def repair(
 
     Raises:
         StoreLockedError: the store is open for writing.
-        StoreError: the store has changed since the plan was made, or an undo was interrupted.
+        StoreError: the store has changed since the plan was made, or since the repair was
+            interrupted; or an undo was interrupted.
         DiskFullError: no room. Run it again when there is, or `undo`.
     """
     loaded = load_config(config)
@@ -133,6 +135,8 @@ def _repair(
         if not plan.steps:
             return RepairReport(plan)
         journal = Journal.begin(directory, plan.to_dict(), lock_before)
+    else:
+        journal.refuse_changed()
     plan = RepairPlan.from_dict(journal.plan)
     _Repair(directory, config, plan, journal, jobs, progress).run()
     return RepairReport(plan, resumed, journal.root)

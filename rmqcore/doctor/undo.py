@@ -49,7 +49,7 @@ def undo(
     Raises:
         StoreNotFoundError: neither a store nor a journal of a repair is there.
         StoreLockedError: the store is open for writing.
-        StoreError: the store was written to since the repair.
+        StoreError: the store was written to since the repair, or since it was interrupted.
     """
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
@@ -63,7 +63,7 @@ def undo(
     directory.lock()
     try:
         resumed = journal.undoing
-        journal.refuse_undo_of_new()
+        journal.refuse_changed()
         tell = None if progress is None else partial(progress, "undo")
         changes = journal.undo(tell)
     finally:

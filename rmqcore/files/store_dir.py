@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ from rmqcore.files.lock_owner import command_of, lock_owner
 
 LOCK_TEXT = b"lock"
 QUEUE_ID_MAX = 2**31 - 1
+#: below the store: the journals of the doctor's repairs, each a directory named by its number
+REPAIRS_NAME = "doctor"
+REPAIR_JOURNAL = "journal.jsonl"
+#: the last note of a repair that came to its end
+REPAIR_FINISHED = b'{"finished": true}'
+_REPAIR = re.compile(r"\d{4,}")
 #: what is said of a directory in the place of a file
 NOT_A_FILE = "it is a directory, where a store has a file; move it away"
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
@@ -300,6 +307,24 @@ class StoreDir:
         """Remove the abort marker: the store was closed in order."""
         self.abort.unlink(missing_ok=True)
         sync_directory(self.path)
+
+    def last_repair(self) -> Path | None:
+        """The directory of the last repair by the doctor that was not undone; None without one."""
+        home = self.path / REPAIRS_NAME
+        names = subdirectories(home)
+        repairs = [(int(name), name) for name in names if _REPAIR.fullmatch(name)]
+        return home / max(repairs)[1] if repairs else None
+
+    def unfinished_repair(self) -> Path | None:
+        """The same, when that repair, or its undo, did not come to its end."""
+        repair = self.last_repair()
+        if repair is None:
+            return None
+        with suppress(FileNotFoundError):
+            *notes, _ = (repair / REPAIR_JOURNAL).read_bytes().split(b"\n")
+            if notes and notes[-1] == REPAIR_FINISHED:
+                return None
+        return repair
 
     @property
     def was_aborted(self) -> bool:

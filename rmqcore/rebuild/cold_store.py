@@ -19,6 +19,7 @@ from rmqcore.files.store_dir import (
 )
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.scan.plan import LogPlan
 
 LIGHT_QUEUE_PREFIX = "%LMQ%"
@@ -65,6 +66,7 @@ def cold(
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
+    tell_unfinished_repair(directory, loaded.on_corruption)
     directory.lock()
     try:
         for name in ("consume_queue", "batch_consume_queue", "index"):

@@ -40,6 +40,7 @@ from rmqcore.native.log._tail import LogTail
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.recovery import Recovery
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
+from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.arrival import ArrivalListener, MessageArrival
 from rmqcore.services.flush import (
@@ -113,6 +114,7 @@ class DefaultMessageStore(
         self._clock_ms = clock_ms
         self._keep_from = keep_from
         self._directory = StoreDir(self.path, config.store_path_commit_log)
+        told = tell_unfinished_repair(self._directory, config.on_corruption)
         self._directory.create()
         self._directory.lock()
         self._closed = False
@@ -126,6 +128,7 @@ class DefaultMessageStore(
             self._note_opening()
             self._directory.mark_running()
             self.recovery_report = self._recover(progress)
+            self.recovery_report.findings += told
             self._start()
             self._prepare_leases()
         except BaseException as error:

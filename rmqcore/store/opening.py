@@ -69,6 +69,8 @@ def open_store(
     Raises:
         ConfigError: an unknown or contradictory setting, or one that contradicts the files.
         StoreLockedError: the store is open for writing elsewhere.
+        RepairUnfinishedError: a repair of the store is unfinished, in mode "a" and unless
+            ``on_corruption`` says to go on.
         StoreNotFoundError: no store there, in mode "r" or with ``create=False``.
         CorruptStoreError: the log is damaged; nothing was changed.
         OSError: the system refused.

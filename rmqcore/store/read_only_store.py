@@ -33,6 +33,7 @@ from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
 
@@ -92,6 +93,7 @@ class ReadOnlyMessageStore(MessageReads):
         self.path = Path(path)
         directory = StoreDir(self.path, config.store_path_commit_log)
         directory.require()
+        tell_unfinished_repair(directory, None)
         self._directory = directory
         self._asked = config
         self._opened = self._closed = False

@@ -1,5 +1,9 @@
-"""Killed at any step, a repair and an undo go on where they were, and nothing is lost."""
+"""Killed at any step, a repair and an undo go on where they were, and nothing is lost.
 
+Neither goes on in a store that was written to meanwhile.
+"""
+
+import json
 import os
 import random
 import shutil
@@ -11,7 +15,10 @@ from doctor.damage import assert_found, known_messages, log_files, overwrite, wh
 
 import rmqcore
 from golden.check import digest_tree
-from rmqcore import doctor
+from rmqcore import RepairUnfinishedError, StoreError, doctor
+from rmqcore.doctor.kept_files import remove
+from rmqcore.files.store_dir import REPAIR_JOURNAL, StoreDir
+from rmqcore.rebuild.consume_queues import rebuild_consume_queues
 
 pytestmark = pytest.mark.engine
 
@@ -61,9 +68,12 @@ class Killer:
         return False
 
 
-@pytest.fixture
-def damaged(tmp_path):
-    """A small store with every kind of damage, and the messages of which all bytes are left."""
+@pytest.fixture(params=["", "consumequeue index checkpoint"])
+def damaged(tmp_path, request):
+    """A small store with every kind of damage, and the messages of which all bytes are left.
+
+    Once more without what is derived: a repair has nothing to put in safety then.
+    """
     path = tmp_path / "damaged"
     with rmqcore.open_store(path, config=SIZES) as store:
         for number in range(60):
@@ -81,6 +91,8 @@ def damaged(tmp_path):
     (path / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:999}}}')
     (path / "checkpoint").write_bytes(b"\xff" * 40)
     (path / "abort").write_text("1")
+    for name in request.param.split():
+        remove(path / name)
     kinds = {step.kind for step in doctor.plan(path).steps}
     assert kinds == set(doctor.StepKind) - {doctor.StepKind.RESIZE}
     return path, whole(path, known, FILE_SIZE)
@@ -138,6 +150,99 @@ def test_a_repair_goes_on_where_it_was_killed(damaged, monkeypatch, seed):
 
 def test_an_undo_goes_on_where_it_was_killed(damaged, monkeypatch, seed):
     check_undo(damaged, monkeypatch, seed, 6)
+
+
+def killed_within(work, path, monkeypatch, at=-2):
+    """A copy of a store on which some work was begun, and killed in front of a call."""
+    with monkeypatch.context() as patched:
+        killer = Killer(patched)
+        aside = copy_of(path, "aside")
+        assert not killer.run(partial(work, aside))
+        at %= killer.calls
+        shutil.rmtree(aside)
+        half = copy_of(path, f"half-{at}")
+        assert killer.run(partial(work, half), at)
+    return half
+
+
+def written_meanwhile(half):
+    """Open the store as it is, and put a message; where it lies."""
+    with rmqcore.open_store(half, on_corruption="skip") as store:
+        assert "unfinished" in store.recovery_report.findings[-1]
+        return store.put("T", b"meanwhile")
+
+
+@pytest.fixture
+def holed(store_path):
+    """A store that opens, without what is damaged: a hole in its log, and a torn tail."""
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for number in range(60):
+            store.put("T", b"%d" % number * 300, queue_id=number % 2, keys=f"k{number}")
+    files = log_files(store_path)
+    overwrite(files[0], 3000, bytes(2500))
+    overwrite(files[-1], len(files[-1].read_bytes().rstrip(b"\0")), b"torn" * 99)
+    return store_path
+
+
+@pytest.mark.parametrize("work", [doctor.repair, doctor.undo])
+def test_neither_goes_on_in_a_store_that_was_written_to(holed, monkeypatch, rng, work):
+    path = holed
+    if work is doctor.undo:
+        doctor.repair(path)
+    for at in [*(rng.randrange(1 << 20) for _ in range(3)), -2]:
+        half = killed_within(work, path, monkeypatch, at)
+        if StoreDir(half).unfinished_repair() is None:
+            # before it was begun, or behind its end
+            continue
+        put = written_meanwhile(half)
+        before = digest_tree(half)
+        assert "has changed" in doctor.plan(half).left[0]
+        for go_on in (doctor.repair, doctor.undo):
+            with pytest.raises(StoreError, match=r"has changed|an undo was interrupted"):
+                go_on(half)
+        assert digest_tree(half) == before
+        with rmqcore.open_store(half, mode="r") as store:
+            assert store.message_at(put.phy_offset).body == b"meanwhile"
+
+
+def test_bytes_that_were_put_where_a_patch_was_being_made_are_told_without_times(
+    holed, monkeypatch
+):
+    path = holed
+    for go_on in (doctor.repair, doctor.undo):
+        half = None
+        at = 0
+        while half is None:
+            # a patch that is noted, and not done
+            copy = killed_within(doctor.repair, path, monkeypatch, at)
+            repair = StoreDir(copy).last_repair()
+            journal = repair and (repair / REPAIR_JOURNAL).read_bytes()
+            last = json.loads(journal.splitlines()[-1]) if journal else {}
+            if last.get("kind") == "patch":
+                half = copy
+            else:
+                shutil.rmtree(copy)
+            at += 1
+        file = half / last["path"]
+        overwrite(file, last["start"] + 7, b"put")
+        os.utime(file, ns=(last["time"], last["time"]))
+        with pytest.raises(StoreError, match="has changed"):
+            go_on(half)
+        shutil.rmtree(half)
+
+
+def test_an_unfinished_repair_is_told_to_whoever_opens_the_store(damaged, monkeypatch, caplog):
+    half = killed_within(doctor.repair, damaged[0], monkeypatch)
+    before = digest_tree(half)
+    for work in (rmqcore.open_store, rebuild_consume_queues):
+        with pytest.raises(RepairUnfinishedError, match=r"doctor repair .* goes on") as told:
+            work(half)
+        assert told.value.journal == half / "doctor" / "0001"
+    rmqcore.open_store(half, mode="r").close()
+    assert "is unfinished" in caplog.text
+    assert digest_tree(half) == before
+    assert doctor.repair(half).clean
+    rmqcore.open_store(half).close()
 
 
 @pytest.mark.storm

@@ -12,7 +12,7 @@ from traces import traces_of
 
 import rmqcore
 from rmqcore import ConfigError, CorruptStoreError, DiskFullError, PutMessageError
-from rmqcore.doctor.journal import stamps_of
+from rmqcore.doctor.kept_files import stamps_of
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
