@@ -4,10 +4,11 @@ The CRC of a record covers its body only. A header that names a wrong topic, que
 is told by the consume queue that leads to the record, or by a queue offset that no queue can have.
 Such a record would take the place of another message, or make a queue where none was.
 
-A consume queue may be what is wrong, such as one whose file was swapped with another's. So it is
-believed only where the units beside lead to records that agree with it, and where no record that
-it contradicts is led to from the place that it names, or fits between the two that its own queue
-has beside it.
+A consume queue may be what is wrong, such as one whose file was swapped with another's, or whose
+directory has another's name. So it is believed only where the log itself lacks the number between
+two that it has, the units of these two lead to them, the record lies between them, and no record
+that the queue contradicts is led to from the place that it names, or fits between the two that its
+own queue has beside it. Else a record is kept, with the place that it names.
 """
 
 from __future__ import annotations
@@ -102,21 +103,30 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]
 
 
 def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> Iterator[int]:
-    """Records that the queue leads to, for offsets that no record names."""
-    first, end = files.bounds(key)[0], files.end(key)
-    absent = [(first, end)]
-    if found := present_runs(files, key, runs.get(key, [])):
-        least, greatest = min(one.first for one in found), max(one.stop for one in found)
-        absent = [(first, least), *lacking(found), (greatest, end)]
-    stretch: list[tuple[int, MessageExt]] = []
-    for queue_offset, message in _messages(log, files, key, absent):
-        if _agrees(message, key, queue_offset):
+    """Records that the queue leads to, for offsets that no record names though the next ones are.
+
+    Both ends of what lacks have to be led to: a directory or a file with another's name proves
+    nothing. A record whose queue ends with it, or begins, keeps the place that it names.
+    """
+    found = runs.get(key, [])
+    # a number that steps back may be what was damaged, or that of a topic which was made again
+    for low, high in sorted({*lacking(found), *lacking(present_runs(files, key, found))}):
+        ends = [
+            *_messages(log, files, key, low - 1, low),
+            *_messages(log, files, key, high, high + 1),
+        ]
+        if len(ends) < 2 or not all(_agrees(message, key, at) for at, message in ends):
             continue
-        if stretch and queue_offset > stretch[-1][0] + 1:
-            yield from _misplaced(log, files, key, runs, stretch)
-            stretch = []
-        stretch.append((queue_offset, message))
-    yield from _misplaced(log, files, key, runs, stretch)
+        (_, before), (_, behind) = ends
+        stretch: list[tuple[int, MessageExt]] = []
+        for queue_offset, message in _messages(log, files, key, low, high):
+            if not before.phy_offset < message.phy_offset < behind.phy_offset:
+                continue
+            if stretch and queue_offset > stretch[-1][0] + 1:
+                yield from _misplaced(files, key, runs, stretch)
+                stretch = []
+            stretch.append((queue_offset, message))
+        yield from _misplaced(files, key, runs, stretch)
 
 
 def _contradicted_batches(
@@ -142,18 +152,10 @@ def _contradicted_batches(
 
 
 def _misplaced(
-    log: LogPlan,
-    files: UnitFiles,
-    key: QueueKey,
-    runs: Runs,
-    stretch: list[tuple[int, MessageExt]],
+    files: UnitFiles, key: QueueKey, runs: Runs, stretch: list[tuple[int, MessageExt]]
 ) -> Iterator[int]:
     """Records of a stretch of units that all contradict theirs, where the queue is believed."""
-    if not stretch or any(_is_right(files, runs, key, message) for _, message in stretch):
-        return
-    low, high = stretch[0][0], stretch[-1][0] + 1
-    beside = _messages(log, files, key, [(low - 1, low), (high, high + 1)])
-    if all(_agrees(message, key, queue_offset) for queue_offset, message in beside):
+    if not any(_is_right(files, runs, key, message) for _, message in stretch):
         yield from (message.phy_offset for _, message in stretch)
 
 
@@ -187,11 +189,10 @@ def _fits(runs: Runs, phy_offset: int, key: QueueKey, queue_offset: int) -> bool
 
 
 def _messages(
-    log: LogPlan, files: UnitFiles, key: QueueKey, spans: list[tuple[int, int]]
+    log: LogPlan, files: UnitFiles, key: QueueKey, low: int, high: int
 ) -> Iterator[tuple[int, MessageExt]]:
     """(queue offset, message) of whole records that some of the queue's units lead to."""
-    units = _units(files, key, spans, files.bounds(key)[0], files.end(key))
-    for queue_offset, phy_offset, size in islice(units, _FOLLOWED_MAX):
+    for queue_offset, phy_offset, size in islice(_units(files, key, low, high), _FOLLOWED_MAX):
         record = log.record_at(phy_offset) if phy_offset >= log.start else None
         if record is not None and len(record) == size:
             message = decode_record(record)
@@ -199,18 +200,16 @@ def _messages(
                 yield queue_offset, message
 
 
-def _units(
-    files: UnitFiles, key: QueueKey, absent: list[tuple[int, int]], first: int, end: int
-) -> Iterator[tuple[int, int, int]]:
-    """(queue offset, physical offset, size) of the queue's units at some offsets."""
-    for low, high in absent:
-        for start in range(max(low, first), min(high, end), LOOK_UNITS):
-            raw = files.units(key, start, min(LOOK_UNITS, high - start, end - start))
-            units = np.frombuffer(raw, UNITS)
-            used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
-            for number in np.flatnonzero(used).tolist():
-                phy_offset, size, _ = units[number].item()
-                yield start + number, phy_offset, size
+def _units(files: UnitFiles, key: QueueKey, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """(queue offset, physical offset, size) of the queue's units between two offsets."""
+    first, end = files.bounds(key)[0], files.end(key)
+    for start in range(max(low, first), min(high, end), LOOK_UNITS):
+        raw = files.units(key, start, min(LOOK_UNITS, high - start, end - start))
+        units = np.frombuffer(raw, UNITS)
+        used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
+        for number in np.flatnonzero(used).tolist():
+            phy_offset, size, _ = units[number].item()
+            yield start + number, phy_offset, size
 
 
 def _has_place(message: MessageExt) -> bool:

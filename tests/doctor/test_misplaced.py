@@ -9,6 +9,7 @@ import rmqcore
 from golden.check import digest_tree
 from rmqcore import doctor
 from rmqcore._codec import encode_batch
+from rmqcore.doctor.kept_files import remove
 from rmqcore.rebuild.consume_queues import rebuild_consume_queues
 
 pytestmark = pytest.mark.engine
@@ -126,6 +127,88 @@ def test_no_record_is_covered_because_a_wrong_queue_leads_to_it(store):
     assert [step.kind.value for step in plan.steps] == ["rebuild-queues", "checkpoint"]
     assert doctor.repair(store, plan=plan).clean
     assert_found(store, known)
+
+
+def moved_about(queues, rng):
+    """Rename, swap, copy or remove directories or files of queues; what was done, in words."""
+    depth = rng.choice(["*", "*/*", "*/*/*"])
+    one, other = (rng.choice(sorted(queues.glob(depth))) for _ in range(2))
+    names = {"*": "Else", "*/*": "7", "*/*/*": f"{int(rng.random() * 9) * 320:020d}"}
+    way = rng.choice(["rename", "swap", "copy", "remove"])
+    aside = queues / "aside"
+    if way == "rename":
+        target = one.with_name(names[depth])
+        one.rename(aside)
+        remove(target)
+        aside.rename(target)
+    elif way == "remove":
+        remove(one)
+    elif one != other:
+        one.rename(aside)
+        if way == "swap":
+            other.rename(one)
+            aside.rename(other)
+        else:
+            remove(other)
+            (shutil.copytree if aside.is_dir() else shutil.copyfile)(aside, other)
+            aside.rename(one)
+    return f"{way} {one.relative_to(queues)} {other.relative_to(queues)}"
+
+
+def mixed_up(path, rng, rounds):
+    """Move queues about, again and again: every whole record is found after a repair."""
+    known = known_messages(path)
+    for _ in range(rounds):
+        copy = shutil.copytree(path, path.with_name("copy"))
+        done = [moved_about(copy / "consumequeue", rng) for _ in range(rng.randint(1, 4))]
+        plan = doctor.plan(copy)
+        kinds = {step.kind.value for step in plan.steps}
+        assert kinds <= {"rebuild-queues", "checkpoint"}, done
+        assert plan.lost == [], done
+        assert doctor.repair(copy, plan=plan).clean, done
+        assert_found(copy, known)
+        shutil.rmtree(copy)
+
+
+@pytest.fixture
+def many_queues(store_path):
+    """Three topics of one to 36 messages a queue, put in turns."""
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        for number in range(36):
+            opened.put("T", b"%d" % number, queue_id=number % 2)
+            opened.put("U", b"%d" % number)
+            if number % 5 == 0:
+                opened.put("Orders", b"%d" % number, queue_id=number // 10)
+    return store_path
+
+
+def test_no_name_of_a_queue_costs_a_record(many_queues, rng):
+    mixed_up(many_queues, rng, 12)
+
+
+@pytest.mark.storm
+def test_no_name_of_a_queue_costs_a_record_however_often(many_queues, rng):
+    mixed_up(many_queues, rng, 300)
+
+
+def test_a_topic_that_was_moved_away_is_derived_again(many_queues):
+    known = known_messages(many_queues)
+    queues = many_queues / "consumequeue"
+    (queues / "Orders").rename(queues / "Orders.bak")
+    report = doctor.repair(many_queues)
+    assert report.clean
+    assert [step.kind.value for step in report.plan.steps] == ["rebuild-queues", "checkpoint"]
+    assert_found(many_queues, known)
+
+
+def test_a_header_that_nothing_but_the_end_of_a_queue_contradicts_is_kept(store):
+    one = known_messages(store)[-1]
+    flip(log_files(store)[one.phy_offset // FILE_SIZE], one.phy_offset % FILE_SIZE + 14, 1)
+    report = doctor.repair(store)
+    assert report.clean
+    assert "cover" not in {step.kind.value for step in report.plan.steps}
+    with rmqcore.open_store(store, mode="r") as opened:
+        assert opened.message_at(one.phy_offset) is not None
 
 
 @pytest.mark.storm
