@@ -307,14 +307,14 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[Run]) -> list[Run]:
     queue's number 0 leads to, or, where that unit is lost, where numbers step back to some that the
     queue has there.
     """
-    begin, size = UNIT_HEAD.unpack_from(files.units(key, 0, 1))
+    begin, size = files.unit_head(key, 0)
     number = bisect_left(runs, begin, key=lambda one: one.phy_offset)
     if size > 0 and 0 < number < len(runs) and runs[number].first < runs[number - 1].stop:
         return runs[number:]
     for number in range(len(runs) - 1, 0, -1):
         one = runs[number]
         if one.first < runs[number - 1].stop:
-            begin, size = UNIT_HEAD.unpack_from(files.units(key, one.stop - 1, 1))
+            begin, size = files.unit_head(key, one.stop - 1)
             alone = one.stop - one.first == 1
             if size > 0 and (begin == one.phy_offset if alone else begin > one.phy_offset):
                 return runs[number:]

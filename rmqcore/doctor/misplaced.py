@@ -33,7 +33,6 @@ from rmqcore.doctor.log_survey import (
     present_runs,
 )
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX
-from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
 from rmqcore.rebuild.cold_store import LIGHT_QUEUE_PREFIX
@@ -76,7 +75,7 @@ def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
         stop = phy_offset + len(record)
         file.gaps.append(Gap(phy_offset, stop, _REASON, message.store_timestamp_ms))
         file.gaps.sort(key=lambda gap: gap.start)
-        for key, queue_offset in _places(message):
+        for key, queue_offset in places_named_by(message):
             _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
 
 
@@ -97,7 +96,7 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]
         too_far = one.first - before > HOLE_UNITS_MAX
         steps_back = number >= past and 0 < after < one.first
         if one.stop - one.first == 1 and (too_far or steps_back or no_topic):
-            phy_offset, _ = UNIT_HEAD.unpack_from(files.units(key, one.first, 1))
+            phy_offset, _ = files.unit_head(key, one.first)
             if too_far or phy_offset != one.phy_offset:
                 yield one
 
@@ -161,7 +160,7 @@ def _misplaced(
 
 def _is_right(files: UnitFiles, runs: Runs, key: QueueKey, message: MessageExt) -> bool:
     """True when a record has the places that it names, whatever the queue says that leads to it."""
-    places = list(_places(message))
+    places = list(places_named_by(message))
     asked = places[1:] if key[0].startswith(LIGHT_QUEUE_PREFIX) else places[:1]
     return bool(asked) and all(
         _is_led_to(files, message, *place) or _fits(runs, message.phy_offset, *place)
@@ -171,10 +170,8 @@ def _is_right(files: UnitFiles, runs: Runs, key: QueueKey, message: MessageExt) 
 
 def _is_led_to(files: UnitFiles, message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
     """True when the unit of a place that a record names leads to it."""
-    if queue_offset < 0 or not _has_place(message):
-        return False
-    unit = UNIT_HEAD.unpack_from(files.units(key, queue_offset, 1))
-    return bool(unit == (message.phy_offset, message.store_size))
+    unit = message.phy_offset, message.store_size
+    return _has_place(message) and files.unit_head(key, queue_offset) == unit
 
 
 def _fits(runs: Runs, phy_offset: int, key: QueueKey, queue_offset: int) -> bool:
@@ -218,7 +215,7 @@ def _has_place(message: MessageExt) -> bool:
     return kind in (0, SysFlag.TRANSACTION_COMMIT)
 
 
-def _places(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
+def places_named_by(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
     """The places that a record names: that in its own queue, then those in light queues."""
     yield (message.topic, message.queue_id), message.queue_offset
     names, numbers = (
@@ -233,7 +230,7 @@ def _places(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
 
 def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
     """True when a record names the very place that led to it, and is of a kind that has one."""
-    return _has_place(message) and (key, queue_offset) in _places(message)
+    return _has_place(message) and (key, queue_offset) in places_named_by(message)
 
 
 def _drop_claim(found: list[Run], phy_offset: int, queue_offset: int) -> None:

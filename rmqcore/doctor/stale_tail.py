@@ -4,6 +4,11 @@ When RocketMQ recovers from a crash it ends its log at the first place that is n
 what comes next there. It leaves the bytes behind, so whole records of before may follow the last
 new one. They name their own physical offset, but they are older than what is in front of them.
 
+A clock may have stepped back, so times prove nothing. What proves it is a number that was given
+again: the queue leads to another whole record, in front, which has the very place that the record
+behind names. The log had been cut in front of that one, so what follows it was cut off, too, unless
+a queue leads there.
+
 Source: RocketMQ store/MappedFileQueue.java, truncateDirtyFiles.
 """
 
@@ -11,27 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 from rmqcore._codec import decode_record
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
-    has_offset,
     last_with_records,
-    merged_runs,
     survey_until,
 )
-from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.doctor.misplaced import places_named_by
 from rmqcore.native.format._message import MessageExt
-from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE, SysFlag
+from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles
 
-#: so many records behind a gap are looked at
-_LOOKED_AT_MAX = 10_000
-_REASON = "what follows is older and in no queue: it is left of a log that was cut"
+_REASON = "what follows is in no queue, and its numbers were given again: the log was cut here"
 
 
 def drop_stale_tail(log: LogPlan, surveys: list[FileSurvey]) -> None:
@@ -40,20 +40,21 @@ def drop_stale_tail(log: LogPlan, surveys: list[FileSurvey]) -> None:
     if number < 0:
         return
     last = surveys[number]
-    for gap in last.gaps:
-        if _is_older(gap, last):
-            before = survey_until(
-                last,
-                gap.start,
-                log.config.mapped_file_size_commit_log,
-                gap_min=SMALLEST_RECORD_SIZE,
-                verify_crc_property=log.config.force_verify_prop_crc,
-                multi_dispatch=light_queues(log),
-            )
-            if _is_left_over(log, gap, [*surveys[:number], before]):
-                used = last.end + last.used_behind - gap.start
-                surveys[number] = replace(before, used_behind=used, reason=_REASON)
-                return
+    gap = next((one for one in last.gaps if _is_older(one, last)), None)
+    if gap is None:
+        return
+    end = _stale_from(log, gap, last)
+    if end is not None:
+        before = survey_until(
+            last,
+            end,
+            log.config.mapped_file_size_commit_log,
+            gap_min=SMALLEST_RECORD_SIZE,
+            verify_crc_property=log.config.force_verify_prop_crc,
+            multi_dispatch=light_queues(log),
+        )
+        used = last.end + last.used_behind - end
+        surveys[number] = replace(before, used_behind=used, reason=_REASON)
 
 
 def _is_older(gap: Gap, last: FileSurvey) -> bool:
@@ -61,29 +62,50 @@ def _is_older(gap: Gap, last: FileSurvey) -> bool:
     return max(gap.following_ms, last.last_ms) < gap.timestamp_ms
 
 
-def _is_left_over(log: LogPlan, gap: Gap, before: list[FileSurvey]) -> bool:
-    """True when no queue leads to the records behind, and something else has their numbers."""
-    runs = merged_runs(before)
+def _stale_from(log: LogPlan, gap: Gap, last: FileSurvey) -> int | None:
+    """Where the log was cut: from there on its numbers were given again, and no queue leads there.
+
+    None when nothing proves that it was.
+    """
+    end: int | None = None
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
-    replaced = False
     try:
-        for message in islice(_records(log, gap.stop), _LOOKED_AT_MAX):
-            key, offset = (message.topic, message.queue_id), message.queue_offset
-            known = files.has(key)
-            phy_offset, _ = UNIT_HEAD.unpack_from(files.units(key, offset, 1))
-            if known and phy_offset == message.phy_offset:
-                return False
-            replaced |= known or has_offset(runs.get(key, []), offset)
+        for message in _records_behind(log, gap, last):
+            if _is_led_to(files, message):
+                return None
+            if end is None and _was_given_again(log, files, message, gap.start):
+                end = message.phy_offset
     finally:
         files.close()
-    return replaced
+    return gap.start if end == gap.stop else end
 
 
-def _records(log: LogPlan, at: int) -> Iterator[MessageExt]:
-    """The records from an offset on that have a place in a queue of single messages."""
-    while (record := log.record_at(at)) is not None:
-        message = decode_record(record)
-        kind = message.sys_flag & SysFlag.TRANSACTION_MASK
-        if kind in (0, SysFlag.TRANSACTION_COMMIT) and not message.sys_flag & SysFlag.INNER_BATCH:
-            yield message
-        at += len(record)
+def _records_behind(log: LogPlan, gap: Gap, last: FileSurvey) -> Iterator[MessageExt]:
+    """Every whole record of the last file behind a gap."""
+    behind = [one for one in last.gaps if one.start >= gap.start]
+    stops = [*(one.start for one in behind[1:]), last.end]
+    for one, stop in zip(behind, stops, strict=True):
+        at = one.stop
+        while at < stop and (record := log.record_at(at)) is not None:
+            yield decode_record(record)
+            at += len(record)
+
+
+def _is_led_to(files: UnitFiles, message: MessageExt) -> bool:
+    """True when a queue that a record names leads to it."""
+    unit = message.phy_offset, message.store_size
+    return any(
+        files.unit_head(*place) == unit or unit[0] in files.batches(place[0])["phy_offset"]
+        for place in places_named_by(message)
+    )
+
+
+def _was_given_again(log: LogPlan, files: UnitFiles, message: MessageExt, before: int) -> bool:
+    """True when the queue leads to a whole record in front that names the very same place."""
+    key = message.topic, message.queue_id
+    phy_offset, size = files.unit_head(key, message.queue_offset)
+    record = log.record_at(phy_offset) if size > 0 and log.start <= phy_offset < before else None
+    if record is None or len(record) != size:
+        return False
+    other = decode_record(record)
+    return (other.topic, other.queue_id, other.queue_offset) == (*key, message.queue_offset)

@@ -34,6 +34,11 @@ QueueKey = tuple[str, int]
 _NAME_MAX = 255
 
 
+def _can_be_named(key: QueueKey) -> bool:
+    """True for a topic that a directory can have: a damaged header may name anything."""
+    return len(key[0].encode()) <= _NAME_MAX and not {"/", "\0"} & set(key[0])
+
+
 def empty_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """Which units stand for no message: zeros and fillers."""
     empty: NDArray[np.bool_] = units["phy_offset"] == 0
@@ -83,9 +88,7 @@ class UnitFiles:
     def _starts(self, key: QueueKey) -> dict[int, int]:
         found = self._known.get(key)
         if found is None:
-            # a record whose header was damaged may name anything
-            named = len(key[0].encode()) <= _NAME_MAX and not {"/", "\0"} & set(key[0])
-            listed = numbered_files(self.path(key)) if named else []
+            listed = numbered_files(self.path(key)) if _can_be_named(key) else []
             found = {start: size for start, _, size in listed}
             self._known[key] = found
         return found
@@ -104,12 +107,16 @@ class UnitFiles:
             at += size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def unit_head(self, key: QueueKey, number: int) -> tuple[int, int]:
+        """(phy_offset, size) of the unit with a number; zeros for one that is not there."""
+        return UNIT_HEAD.unpack_from(self.units(key, number, 1)) if number >= 0 else (0, 0)
+
     def first_unit(self, key: QueueKey) -> tuple[int, int]:
         """(phy_offset, size) of the message with number 0; zeros for a queue without it."""
         if self.has_batches(key):
             phy_offset, size, base, _ = self.batches(key)[0].item()
             return (phy_offset, size) if base == 0 else (0, 0)
-        return UNIT_HEAD.unpack_from(self.units(key, 0, 1))
+        return self.unit_head(key, 0)
 
     def _pread(self, path: Path, size: int, at: int) -> bytes:
         file = self._files.get(path)
@@ -126,9 +133,8 @@ class UnitFiles:
         """Every unit of a queue of stored batches, up to the first that is all zeros."""
         found = self._batches.get(key)
         if found is None:
-            data = b"".join(
-                path.read_bytes() for _, path, _ in numbered_files(self.batch_path(key))
-            )
+            listed = numbered_files(self.batch_path(key)) if _can_be_named(key) else []
+            data = b"".join(path.read_bytes() for _, path, _ in listed)
             found = np.frombuffer(
                 data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE], BATCH_UNITS
             )

@@ -1,12 +1,16 @@
-"""Whole records that RocketMQ left behind the place where it once cut the log are no messages."""
+"""Whole records that RocketMQ left behind the place where it once cut the log are no messages.
+
+A clock that stepped back makes no record one of these.
+"""
 
 import shutil
 
 import pytest
-from doctor.damage import assert_found, known_messages, log_files, overwrite
+from doctor.damage import Known, assert_found, known_messages, log_files, overwrite
 
 import rmqcore
 from rmqcore import doctor
+from rmqcore.clock import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -40,6 +44,22 @@ def left_over(path, body):
     return known, end
 
 
+def known_behind(path, at):
+    """The whole records that lie behind a physical offset, whether or not a queue has them."""
+    found = []
+    with rmqcore.open_store(path, mode="r") as store:
+        while at < FILE_SIZE:
+            message = store.message_at(at)
+            if message is None:
+                at += 1
+            else:
+                found.append(
+                    Known("T", message.queue_id, message.queue_offset, at, bytes(message.record))
+                )
+                at += message.store_size
+    return found
+
+
 def test_the_log_ends_behind_what_was_put_last(store_path):
     path = store_path
     known, end = left_over(path, b"new" * 9)
@@ -61,3 +81,53 @@ def test_older_records_whose_numbers_are_free_are_kept_without_queues(store_path
     assert [(step.kind.value, step.start) for step in plan.steps[:1]] == [("cover", end)]
     assert doctor.repair(path, plan=plan).clean
     assert_found(path, known)
+
+
+def after_a_clock_step(path, *, made_again):
+    """20 messages, the clock steps back by an hour, 40 more; all of them, as they were put.
+
+    The queues lack the units of the 40, and the last record in front of these has rotted.
+    """
+    with rmqcore.open_store(path, config=SIZES) as store:
+        for number in range(20):
+            store.put("T", b"%d" % number * 20, queue_id=number % 2)
+        if made_again:
+            store.delete_topic("T")
+        store._tail.fixed_time_ms = wall_clock_ms() - 3_600_000
+        for number in range(40):
+            store.put("T", b"%d" % number * 20, queue_id=number % 2)
+        offsets = []
+        at = 0
+        while (message := store.message_at(at)) is not None:
+            offsets.append(at)
+            at += message.store_size
+    known = known_messages(path)[-40:] if made_again else known_messages(path)
+    for queue_id in range(2):
+        for file in sorted((path / "consumequeue" / "T" / str(queue_id)).iterdir()):
+            first = 0 if made_again else 10
+            overwrite(file, 20 * first, bytes(20 * (64 - first)))
+    overwrite(log_files(path)[0], offsets[19] + 8, bytes(4))
+    return [one for one in known if one.phy_offset != offsets[19]], offsets
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_clock_that_stepped_back_makes_no_record_a_stale_one(store_path, made_again):
+    known, _ = after_a_clock_step(store_path, made_again=made_again)
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert len(known) == 40 if made_again else 59
+    assert_found(store_path, known)
+
+
+def test_a_log_that_a_queue_leads_into_behind_another_gap_was_not_cut(store_path):
+    path = store_path
+    known, end = left_over(path, b"new" * 9)
+    stale = known_behind(path, end)
+    one = stale[-1]
+    overwrite(log_files(path)[0], stale[-2].phy_offset + 8, bytes(4))
+    unit = one.phy_offset.to_bytes(8, "big") + len(one.record).to_bytes(4, "big") + bytes(8)
+    queue = path / "consumequeue" / "T" / str(one.queue_id) / f"{0:020d}"
+    overwrite(queue, 20 * one.queue_offset, unit)
+    assert "cut-tail" not in {step.kind.value for step in doctor.plan(path).steps}
+    doctor.repair(path)
+    assert_found(path, [*known, one])
