@@ -13,7 +13,7 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import queue_id_of, subdirectories, sync_directory
+from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories, sync_directory
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
@@ -75,7 +75,7 @@ class ConsumeQueueStore:
             try:
                 queue.load()
             except CorruptStoreError as error:
-                if not self._writable:
+                if not self._writable or error.reason == NOT_A_FILE:
                     raise
                 _log.warning("consume queue %s/%d is derived again: %s", topic, queue_id, error)
                 self.damaged.append(error)

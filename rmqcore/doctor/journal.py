@@ -29,12 +29,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rmqcore.clock import wall_clock_ms
 from rmqcore.doctor.kept_files import (
     Stamps,
     below,
@@ -421,7 +421,7 @@ def _save_patch(path: Path, start: int, stop: int, size: int, before: Path) -> d
     """Copy what a patch replaces, and what it cuts off; the facts that undoing it needs."""
     if not path.exists():
         # to the second, which any file system can keep
-        now = int(time.time()) * 1_000_000_000
+        now = wall_clock_ms() // 1000 * 1_000_000_000
         return {"size": None, "start": start, "size_after": size, "time": now}
     facts = path.stat()
     if facts.st_size > size:
@@ -437,7 +437,11 @@ def _save_patch(path: Path, start: int, stop: int, size: int, before: Path) -> d
 
 def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The notes, and the bytes that they take; a last one that is not whole announced nothing."""
-    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError as error:
+        reason = f"the journal of a repair is missing; move {path.parent} away"
+        raise CorruptStoreError(path, -1, reason) from error
     notes = []
     for number, line in enumerate(lines):
         try:

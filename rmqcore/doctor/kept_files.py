@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -56,9 +57,11 @@ def _files_below(
             continue
         try:
             facts = path.stat()
-        except FileNotFoundError:
-            # a link to nowhere
-            continue
+        except OSError as error:
+            # a link to nowhere, or to itself
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                continue
+            raise
         if not path.is_dir():
             yield path, facts
         elif (place := (facts.st_dev, facts.st_ino)) not in seen:

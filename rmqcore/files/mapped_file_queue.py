@@ -5,8 +5,6 @@ Finds, rolls, truncates and removes files; knows no record format.
 
 from __future__ import annotations
 
-import os
-import re
 from bisect import bisect_right
 from collections import Counter
 from contextlib import suppress
@@ -16,13 +14,19 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles, holds_nothing
-from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.files.store_dir import (
+    NOT_A_FILE,
+    NUMBERED_FILE,
+    entries_of,
+    leads_to,
+    make_directory,
+    sync_directory,
+)
 from rmqcore.native.base._lock import ReentrantLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FILE_NAME = re.compile(r"\d{20}")
 #: listings of a directory that changes each time, before the last one counts
 _LISTINGS_MAX = 32
 #: directories that a queue's first file may need: its kind's, a topic's and the queue's
@@ -39,7 +43,8 @@ def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
 
     What is listed was there at one moment, whatever a writer does meanwhile.
     """
-    return [(start, directory / name, size) for start, name, size in _snapshot(directory)]
+    found = _snapshot(directory)
+    return [(start, directory / name, size) for start, name, size in found if size >= 0]
 
 
 def _snapshot(directory: Path) -> list[tuple[int, str, int]]:
@@ -60,17 +65,14 @@ def _snapshot(directory: Path) -> list[tuple[int, str, int]]:
 
 
 def _listed(directory: Path) -> list[tuple[int, str, int]]:
-    try:
-        entries = os.scandir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    """As `numbered_files`, with names; the size of what is no file is -1."""
     found = []
-    with entries:
-        for entry in entries:
-            # retention may remove it just now
-            with suppress(FileNotFoundError):
-                if _FILE_NAME.fullmatch(entry.name) and entry.is_file():
-                    found.append((int(entry.name), entry.name, entry.stat().st_size))
+    for entry in entries_of(directory):
+        # retention may remove it just now
+        with suppress(FileNotFoundError):
+            if NUMBERED_FILE.fullmatch(entry.name):
+                size = entry.stat().st_size if leads_to(entry.is_file) else -1
+                found.append((int(entry.name), entry.name, size))
     return sorted(found)
 
 
@@ -138,9 +140,15 @@ class MappedFileQueue:
                 any, what is derived would tell of a lost log.
 
         Raises:
-            CorruptStoreError: a file has another length, or a file is missing between two.
+            CorruptStoreError: a file has another length, or a file is missing between two, or what
+                has the name of one is none.
         """
-        found = numbered_files(self.directory)
+        found = [
+            (start, self.directory / name, size) for start, name, size in _snapshot(self.directory)
+        ]
+        for _, path, size in found:
+            if size < 0:
+                raise CorruptStoreError(path, -1, NOT_A_FILE)
         begun = next((number for number, (_, _, size) in enumerate(found) if not size), len(found))
         if keep_first and self.writable:
             begun = max(begun, 1)
@@ -188,7 +196,7 @@ class MappedFileQueue:
         """Take in files that another process has added or removed; True when there were any."""
         found = _snapshot(self.directory)
         known = {file.file_from_offset: file for file in self.files}
-        if [start for start, _, size in found if size] == list(known):
+        if [start for start, _, size in found if size > 0] == list(known):
             return False
         files = []
         for start, name, size in found:

@@ -5,12 +5,13 @@ Never reads or writes messages.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,8 +32,13 @@ REPAIR_JOURNAL = "journal.jsonl"
 #: the last note of a repair that came to its end
 REPAIR_FINISHED = b'{"finished": true}'
 _REPAIR = re.compile(r"\d{4,}")
-#: what is said of a directory in the place of a file
-NOT_A_FILE = "it is a directory, where a store has a file; move it away"
+NOT_A_FILE = (
+    "it is a directory, a pipe or a link to no file, where a store has a file; move it away"
+)
+#: what is said of anything else in the place of a directory
+NOT_A_DIRECTORY = "it is no directory, as a store has there; move it away"
+#: names of a queue's files: the offset where each begins
+NUMBERED_FILE = re.compile(r"\d{20}")
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -82,12 +88,28 @@ def sync_directory(path: Path) -> None:
 
 def subdirectories(path: Path) -> list[str]:
     """Names of the directories in one, sorted; none when it is not there."""
+    return sorted(entry.name for entry in entries_of(path) if leads_to(entry.is_dir))
+
+
+def entries_of(path: Path) -> list[os.DirEntry[str]]:
+    """The entries of a directory; none when it is not there, or none."""
     try:
-        entries = os.scandir(path)
-    except (FileNotFoundError, NotADirectoryError):
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
         return []
-    with entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def leads_to(kind: Callable[[], bool]) -> bool:
+    """Ask an entry of a directory for its kind; a link that leads in a circle has none."""
+    try:
+        return kind()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def queue_id_of(name: str) -> int | None:
@@ -121,6 +143,7 @@ def make_directory(path: Path, *, synced: bool = True, levels: int | None = None
 
     Raises:
         FileNotFoundError: more are missing.
+        CorruptStoreError: something else has the name of one.
     """
     missing: list[Path] = []
     while not path.is_dir() and len(missing) != levels:
@@ -128,9 +151,21 @@ def make_directory(path: Path, *, synced: bool = True, levels: int | None = None
         path = path.parent
     for directory in reversed(missing):
         with room_at(directory):
-            directory.mkdir(exist_ok=True)
+            try:
+                directory.mkdir(exist_ok=True)
+            except FileExistsError as error:
+                raise CorruptStoreError(directory, -1, NOT_A_DIRECTORY) from error
             if synced:
                 sync_directory(directory.parent)
+
+
+def _is_circle(path: Path) -> bool:
+    """True for a link that leads to itself."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 class StoreDir:
@@ -184,12 +219,21 @@ class StoreDir:
         self._refuse_wrong_kinds()
 
     def _refuse_wrong_kinds(self) -> None:
-        for path in (self.consume_queue, self.batch_consume_queue, self.index, self.config):
+        derived = (self.consume_queue, self.batch_consume_queue, self.index, self.config)
+        for path in (self.commit_log, *derived, self.path / REPAIRS_NAME):
             if os.path.lexists(path) and not path.is_dir():
-                reason = "it is no directory, as a store has there; move it away"
-                raise CorruptStoreError(path, -1, reason)
-        for path in (self.checkpoint, self.abort, self.lock_file):
-            if path.is_dir():
+                raise CorruptStoreError(path, -1, NOT_A_DIRECTORY)
+        files = [self.checkpoint, self.abort, self.lock_file]
+        if self.commit_log.is_dir():
+            log = self.commit_log.iterdir()
+            files += (path for path in log if NUMBERED_FILE.fullmatch(path.name))
+        for path in files:
+            # retention may have removed it just now
+            if not path.is_file() and os.path.lexists(path):
+                raise CorruptStoreError(path, -1, NOT_A_FILE)
+        for path in self.config.iterdir() if self.config.is_dir() else ():
+            # a directory is told by whoever reads it, a link to nowhere is replaced
+            if not (path.is_file() or path.is_dir()) and (path.exists() or _is_circle(path)):
                 raise CorruptStoreError(path, -1, NOT_A_FILE)
 
     def _no_log(self) -> str:
