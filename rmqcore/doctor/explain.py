@@ -21,7 +21,8 @@ from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.cover import GAP_TOPIC, LOST_FLAG
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.sizes import lenient_config
-from rmqcore.errors import ArgumentError, StoreLockedError
+from rmqcore.doctor.verify_files import leases_problem
+from rmqcore.errors import ArgumentError, RmqCoreError, StoreLockedError
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.lock_owner import command_of, lock_owner
@@ -31,6 +32,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.rebuild.index_files import open_index
+from rmqcore.recovery.trial import try_opening
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
 from rmqcore.services.retention import CleanCommitLogService, LogFileInfo, disk_usage
@@ -104,7 +106,7 @@ def explain(
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
     log = LogPlan(directory, lenient_config(loaded, directory), strict=False)
-    asked = _Question(log)
+    asked = _Question(log, loaded)
     if topic is not None and queue_offset is not None:
         return asked.by_queue_offset(topic, queue_id, queue_offset)
     if topic is not None and key is not None:
@@ -123,8 +125,9 @@ def explain(
 class _Question:
     """One question to one store."""
 
-    def __init__(self, log: LogPlan) -> None:
+    def __init__(self, log: LogPlan, given: StoreConfig) -> None:
         self._log = log
+        self._given = given
         self._answer = Explanation("")
 
     def note(self, what: str, there: str) -> None:
@@ -336,6 +339,13 @@ class _Question:
                 f"a repair or its undo was interrupted: {journal.root}",
                 "rmqcore doctor repair STORE, or undo STORE, goes on where it was",
             )
+        if not directory.is_locked():
+            try:
+                try_opening(directory, self._given)
+            except (RmqCoreError, OSError) as error:
+                yield "opening", " ".join(str(error).split()), "rmqcore doctor plan STORE"
+        if what := leases_problem(directory):
+            yield "leases", what, "rmqcore doctor plan STORE"
         for path in (directory.path, directory.commit_log):
             if os.statvfs(path).f_flag & os.ST_RDONLY:
                 yield "disk", f"{path} is mounted read-only", "mount it for writing"

@@ -89,6 +89,17 @@ def file_size_of(files: list[tuple[int, Path, int]]) -> int | None:
     return common if len(files) == 1 or common in steps else min(steps)
 
 
+def cut_short(file: MappedFile, size: int) -> CorruptStoreError:
+    """The error of a last file that holds data, and has fewer bytes than it should."""
+    return CorruptStoreError(
+        file.path,
+        file.file_from_offset + size,
+        f"the file was cut short: it has {size} bytes, files here have {file.size}. "
+        'Nothing was changed. Read the store with mode="r", or open it with '
+        'on_corruption="truncate" to go on with what is there',
+    )
+
+
 class MappedFileQueue:
     """The files of one directory as one sequence of bytes.
 
@@ -181,13 +192,7 @@ class MappedFileQueue:
             file.size = size
             return
         if not lengthen and file.path.read_bytes().strip(b"\0"):
-            raise CorruptStoreError(
-                file.path,
-                file.file_from_offset + size,
-                f"the file was cut short: it has {size} bytes, files here have {file.size}. "
-                'Nothing was changed. Read the store with mode="r", or open it with '
-                'on_corruption="truncate" to go on with what is there',
-            )
+            raise cut_short(file, size)
         with file.path.open("r+b") as stream:
             stream.truncate(file.size)
         file.zero_from(size)

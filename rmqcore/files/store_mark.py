@@ -67,9 +67,12 @@ class StoreMark:
         self.derive_from = self.unsure_from = -1
         self.machine = ""
 
+    def discard_unfinished(self) -> None:
+        """Remove what a kill has left of a `store`; not beside one."""
+        self._file.discard_unfinished()
+
     def load(self) -> None:
         """Read the file; one that is missing or damaged says nothing."""
-        self._file.discard_unfinished()
         content = None
         with suppress(CorruptConfigFileError):
             content = self._file.load()

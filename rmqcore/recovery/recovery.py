@@ -65,6 +65,8 @@ class Recovery:
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
     """
 
+    queue_check = QueueCheck
+
     def __init__(
         self,
         writer: CommitLogWriter,
@@ -97,7 +99,7 @@ class Recovery:
         #: number of the file of the log that the walk began with
         self._walked_first = 0
         self._left: LeftIndexFiles | None = None
-        self._queue_check = QueueCheck(
+        self._queue_check = self.queue_check(
             queues,
             writer.log,
             deleted,
@@ -120,25 +122,7 @@ class Recovery:
         began = time.monotonic()
         self._load_queues()
         self._load_index()
-        self._judge = Judge(
-            self._log.queue,
-            self._config.on_corruption,
-            self.report,
-            clean_shutdown=self._clean_shutdown,
-            no_page_lost=self._all_there,
-            flushed_until_ms=self._checkpoint.physic_msg_timestamp_ms,
-            known_end=self._queues.end_phy_offset(),
-        )
-        walk = Walk(
-            self._log,
-            self._judge,
-            self._queue_check,
-            self._index,
-            self._left,
-            self._batches,
-            self._config,
-            self.report,
-        )
+        walk = self._new_walk(self._index)
         try:
             if self._left is not None:
                 self._left.drop_behind_hole(walk.keys_between)
@@ -153,6 +137,28 @@ class Recovery:
                 self._left.close()
         self.report.elapsed_s = time.monotonic() - began
         return self.report
+
+    def _new_walk(self, index: IndexService | None) -> Walk:
+        """The walk over the log, with its judge."""
+        self._judge = Judge(
+            self._log.queue,
+            self._config.on_corruption,
+            self.report,
+            clean_shutdown=self._clean_shutdown,
+            no_page_lost=self._all_there,
+            flushed_until_ms=self._checkpoint.physic_msg_timestamp_ms,
+            known_end=self._queues.end_phy_offset(),
+        )
+        return Walk(
+            self._log,
+            self._judge,
+            self._queue_check,
+            index,
+            self._left,
+            self._batches,
+            self._config,
+            self.report,
+        )
 
     # ---- derived files
 

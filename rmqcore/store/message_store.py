@@ -222,7 +222,7 @@ class DefaultMessageStore(
     def _recover(self, progress: Callable[[RecoveryProgress], None] | None) -> RecoveryReport:
         self._checkpoint.load()
         self._mark.load()
-        for table in (self.topics, self.consumer_offsets, self._deleted):
+        for table in (self.topics, self.consumer_offsets, self._deleted, self._mark):
             table.discard_unfinished()
         self.log.load(lengthen=self.config.on_corruption != "raise")
         recovery = Recovery(

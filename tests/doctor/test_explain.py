@@ -5,13 +5,13 @@ import shutil
 import sys
 
 import pytest
-from doctor.damage import flip, log_files, overwrite
+from doctor.damage import DAMAGES, flip, log_files, overwrite, some_damage
 
 import rmqcore
 from golden.check import digest_tree
 from rmqcore import doctor
 from rmqcore._index import index_hash
-from rmqcore.errors import ArgumentError
+from rmqcore.errors import ArgumentError, RmqCoreError
 
 pytestmark = pytest.mark.engine
 
@@ -196,3 +196,69 @@ def test_diff_by_two_processes_says_the_same_and_how_far_it_is(store, tmp_path, 
     alone = doctor.diff(store, other)
     assert alone.first == place
     assert doctor.diff(store, other, jobs=2) == alone
+
+
+SMALL = {
+    "mapped_file_size_commit_log": 1 << 13,
+    "mapped_file_size_consume_queue": 20 * 16,
+    "max_hash_slot_num": 8,
+    "max_index_num": 32,
+}
+
+
+@pytest.fixture
+def small(store_path):
+    with rmqcore.open_store(store_path, config=SMALL) as opened:
+        for number in range(90):
+            opened.put("T", b"%d" % number * 60, queue_id=number % 2, keys=f"k{number}")
+    return store_path
+
+
+def check_opening(path):
+    """What explain says of an opening, without a change, is what the opening does."""
+    before = digest_tree(path)
+    try:
+        answer = doctor.explain(path)
+    except RmqCoreError as error:
+        said = str(error)
+    else:
+        said = "" if answer.found else answer.reason
+    assert digest_tree(path) == before
+    decided = ""
+    try:
+        rmqcore.open_store(path).close()
+    except RmqCoreError as error:
+        decided = " ".join(str(error).split())
+    assert said == decided
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("harm", DAMAGES)
+def test_whether_a_damaged_store_opens_is_what_opening_decides(small, harm, clean):
+    if not clean:
+        (small / "abort").write_text("1")
+    harm(small)
+    check_opening(small)
+
+
+def opens_as_said(small, rng, rounds):
+    for _ in range(rounds):
+        copy = shutil.copytree(small, small.with_name("copy"))
+        done = some_damage(copy, rng)
+        if rng.random() < 0.5:
+            (copy / "abort").write_text("1")
+        try:
+            check_opening(copy)
+        except AssertionError as error:
+            error.add_note(str(done))
+            raise
+        shutil.rmtree(copy)
+
+
+def test_whether_a_store_opens_that_was_damaged_at_random(small, rng):
+    opens_as_said(small, rng, 12)
+
+
+@pytest.mark.storm
+def test_whether_a_store_opens_that_was_damaged_at_random_often(small, rng):
+    opens_as_said(small, rng, 300)
