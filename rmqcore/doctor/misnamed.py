@@ -5,6 +5,9 @@ All of their records are whole, and none lies where it says. To cover them would
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 from rmqcore._codec import check_record, decode_record
@@ -12,16 +15,23 @@ from rmqcore.errors import CorruptRecordError
 from rmqcore.files.mapped_file_queue import offset_to_file_name
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 
+#: the magic codes of records, and how much of a record is in front of one
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_BEFORE_MAGIC = 4
+_BLOCK = 1 << 20
+#: so many places that look like a record are tried
+_TRIED_MAX = 10_000
+
 
 def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
-    """(log file, the name that its first record says) of those that have another.
+    """(log file, the name that its records say) of those that have another.
 
     A second copy of a file that lies in its place is not among them.
 
     Args:
         files: (physical offset, path, bytes) of each log file.
     """
-    said = {start: place_said_by(path, size) for start, path, size in files}
+    said = {start: place_said_by(path, start) for start, path, _ in files}
     found = []
     for start, path, _ in files:
         place = said[start]
@@ -30,15 +40,64 @@ def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
     return found
 
 
-def place_said_by(path: Path, size: int) -> int | None:
-    """Where a file's first record says that it lies; None when it is not whole."""
-    with path.open("rb") as stream:
-        head = stream.read(RECORD_HEAD_SIZE)
-        length, _ = head_says(head)
-        if not RECORD_HEAD_SIZE < length <= size:
-            return None
-        record = head + stream.read(length - len(head))
+def place_said_by(path: Path, name: int) -> int | None:
+    """Where a log file begins by its whole records; None when it has none.
+
+    Args:
+        path: the file.
+        name: where it begins by its name. Its first record is believed, else one that says so.
+    """
+    with path.open("rb", buffering=0) as stream:
+        other = None
+        for at in _heads(stream, 0):
+            begin = _begin_said_at(stream, at)
+            if begin == name or (at == 0 and begin is not None):
+                return begin
+            # a body may hold another log's record
+            other = begin if other is None else other
+        return other
+
+
+def in_place(files: list[tuple[int, Path, int]]) -> list[tuple[int, Path, int]]:
+    """Those log files whose records say that they lie where their names say; all when none does."""
+    return [file for file in files if place_said_by(file[1], file[0]) == file[0]] or files
+
+
+def goes_on_behind(path: Path, name: int, size: int) -> bool:
+    """True when whole records that lie where they say follow the first ``size`` bytes of a file."""
+    with path.open("rb", buffering=0) as stream:
+        return any(_begin_said_at(stream, at) == name for at in _heads(stream, size))
+
+
+def _heads(stream: FileIO, first: int) -> Iterator[int]:
+    """Positions where a record may begin: the first, then those of magic codes behind it."""
+    yield first
+    at, tried = first + _BEFORE_MAGIC + 1, 0
+    while len(block := os.pread(stream.fileno(), _BLOCK, at)) >= _BEFORE_MAGIC:
+        place = 0
+        while tried < _TRIED_MAX:
+            found = [one for magic in _MAGICS if (one := block.find(magic, place)) >= 0]
+            if not found:
+                break
+            yield at + min(found) - _BEFORE_MAGIC
+            place, tried = min(found) + 1, tried + 1
+        # a magic code may lie across two blocks
+        at += len(block) - _BEFORE_MAGIC + 1
+
+
+def _begin_said_at(stream: FileIO, at: int) -> int | None:
+    """Where the file begins by the record at a position; None when it is not whole."""
+    head = os.pread(stream.fileno(), RECORD_HEAD_SIZE, at)
+    if len(head) < RECORD_HEAD_SIZE or head[_BEFORE_MAGIC : 2 * _BEFORE_MAGIC] not in _MAGICS:
+        return None
+    length, _ = head_says(head)
+    if not RECORD_HEAD_SIZE < length <= os.fstat(stream.fileno()).st_size - at:
+        return None
+    record = os.pread(stream.fileno(), length, at)
     try:
-        return decode_record(record).phy_offset if check_record(record) > 0 else None
+        if check_record(record) <= 0:
+            return None
     except CorruptRecordError:
         return None
+    begin = decode_record(record).phy_offset - at
+    return begin if begin >= 0 else None

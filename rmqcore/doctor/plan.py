@@ -19,6 +19,7 @@ from typing import Any, Final
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.cover import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.foreign import foreign_files
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.kept_files import below, stamps_of
 from rmqcore.doctor.log_survey import (
@@ -33,19 +34,19 @@ from rmqcore.doctor.log_survey import (
     survey_log,
 )
 from rmqcore.doctor.lost_messages import LostMessage, lost_messages
-from rmqcore.doctor.misnamed import misnamed, place_said_by
+from rmqcore.doctor.misnamed import goes_on_behind, in_place, misnamed, place_said_by
 from rmqcore.doctor.misplaced import add_misplaced
 from rmqcore.doctor.offset_tables import offsets_ahead
 from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
+from rmqcore.doctor.small_files import checkpoint_problem, is_readable_json, other_generation
 from rmqcore.doctor.stale_tail import drop_stale_tail
 from rmqcore.doctor.verify import Verification
-from rmqcore.doctor.verify_files import config_value, leases_problem
-from rmqcore.errors import CorruptConfigFileError, CorruptStoreError, StoreError
+from rmqcore.doctor.verify_files import leases_problem
+from rmqcore.errors import CorruptConfigFileError, StoreError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.native.format._numbers import CHECKPOINT_SIZE, SMALLEST_RECORD_SIZE
+from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner
@@ -289,6 +290,9 @@ class Planner:
             return plan
         self._plan_config_files()
         records_change = self._plan_log(jobs, progress)
+        if plan.left:
+            plan.steps.clear()
+            return plan
         self._plan_derived(records_change, jobs, progress)
         self._plan_offsets()
         self._plan_ending()
@@ -306,6 +310,17 @@ class Planner:
             what = f"by its first record, {place} is {name}; give it that name, and plan again"
             plan.left.append(what)
         return bool(plan.left)
+
+    def _name_foreign(self, log: LogPlan, surveys: list[FileSurvey]) -> bool:
+        """Name log files of another store; whoever put them there knows what was there before."""
+        for file in foreign_files(log, surveys):
+            place = below(self._directory.path, file.path)
+            what = (
+                f"by the queues, {place} is of another store: none leads to a record of it, and "
+                "their numbers are others' here; move it away, and plan again"
+            )
+            self._plan.left.append(what)
+        return bool(self._plan.left)
 
     # ---- config/*.json
 
@@ -348,6 +363,8 @@ class Planner:
             jobs=jobs,
             progress=tell,
         )
+        if self._name_foreign(log, surveys):
+            return False
         drop_stale_tail(log, surveys)
         self.runs = self._without_deleted(merged_runs(surveys))
         add_misplaced(log, surveys, self.runs)
@@ -379,15 +396,18 @@ class Planner:
         Where the log lies is told by the files whose first records say that they are in place.
         """
         files = numbered_files(self._directory.commit_log)
-        in_place = [start for start, path, length in files if place_said_by(path, length) == start]
-        believed = in_place or [start for start, _, _ in files]
+        believed = [start for start, _, _ in in_place(files)]
         phases = [start % size for start in believed]
         common = max(phases, key=phases.count, default=0)
         regular: list[tuple[int, Path, int]] = []
         for number, (start, path, length) in enumerate(files):
             behind = regular[-1][0] if regular else start
             far = max(start - behind, believed[0] - start) > MISSING_MAX * size
-            if start % size != common or far:
+            if (start % size != common or far) and place_said_by(path, start) == start:
+                place = below(self._directory.path, path)
+                what = f"by its records, {place} lies where its name says, but no log of files of "
+                self._plan.left.append(f"{what}{size} bytes, as this one, has one there")
+            elif start % size != common or far:
                 saves = "the log is one sequence of files again"
                 what = f"its name is no offset of a log of files of {size} bytes"
                 gives_up = f"its {length} bytes, which are kept in the journal"
@@ -448,7 +468,11 @@ class Planner:
         for number, file in enumerate(surveys):
             if file.size in (-1, size) or number > last:
                 continue
-            if file.size > size or file.ends_in_blank or number == last:
+            if file.size > size and goes_on_behind(file.path, file.start, size):
+                place = below(self._directory.path, file.path)
+                what = f"{place} has whole records behind {size} bytes, the size of files here; "
+                self._plan.left.append(f"{what}give the size that it had, and plan again")
+            elif file.size > size or file.ends_in_blank or number == last:
                 what = f"the file has {file.size} bytes, files here have {size}"
                 saves = "RocketMQ opens no store with such a file"
                 gives_up = f"{file.size - size} bytes behind its end" if file.size > size else ""
@@ -549,40 +573,3 @@ class Planner:
             what = "the last writer did not close the store"
             saves = "the next opening finds all in order, and does not recover"
             self._add(StepKind.CLEAR_ABORT, directory.abort, what, saves)
-
-
-def other_generation(path: Path) -> Path:
-    """The backup of a file of ``config/``, or the file of a backup."""
-    if path.name.endswith(".bak"):
-        return path.with_name(path.name.removesuffix(".bak"))
-    return path.with_name(path.name + ".bak")
-
-
-def is_readable_json(path: Path) -> bool:
-    """True when a file of ``config/`` is there and can be read."""
-    try:
-        config_value(path)
-    except (ValueError, OSError):
-        return False
-    return True
-
-
-def checkpoint_problem(directory: StoreDir, last_timestamp_ms: int) -> str:
-    """What is wrong with the checkpoint; empty for nothing."""
-    checkpoint = StoreCheckpoint(directory.checkpoint)
-    try:
-        found = checkpoint.load()
-    except CorruptStoreError as error:
-        return error.reason
-    if not found:
-        return ""
-    if directory.checkpoint.stat().st_size != CHECKPOINT_SIZE:
-        return f"it has {directory.checkpoint.stat().st_size} bytes, not {CHECKPOINT_SIZE}"
-    times = (
-        checkpoint.physic_msg_timestamp_ms,
-        checkpoint.logics_msg_timestamp_ms,
-        checkpoint.index_msg_timestamp_ms,
-    )
-    if last_timestamp_ms and max(times) > last_timestamp_ms:
-        return f"its times go up to {max(times)}, the last record's is {last_timestamp_ms}"
-    return ""

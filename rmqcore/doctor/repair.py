@@ -21,9 +21,9 @@ from rmqcore.doctor.plan import (
     RepairPlan,
     Step,
     StepKind,
-    other_generation,
     stamp_of,
 )
+from rmqcore.doctor.small_files import other_generation
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.store_checkpoint import StoreCheckpoint

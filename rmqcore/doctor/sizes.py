@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig
 from rmqcore.doctor.lost_messages import lost_messages
+from rmqcore.doctor.misnamed import in_place
 from rmqcore.errors import ConfigError
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
 from rmqcore.files.store_dir import StoreDir
@@ -31,11 +32,26 @@ def lenient_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
         CorruptStoreError: there are consume queues without a log.
     """
     try:
-        return fitted_config(config, directory)
+        return fitted_config(_without_strangers(config, directory), directory)
     except ConfigError as error:
         if _agree(_files_of(error.field, directory)):
             raise
     return _given(config, directory)
+
+
+def _without_strangers(config: StoreConfig, directory: StoreDir) -> StoreConfig:
+    """The configuration with the size of the log files that lie where their records say.
+
+    One that was put there by hand, with a name of its own, has no say.
+    """
+    files = numbered_files(directory.commit_log)
+    believed = in_place(files)
+    if _LOG_SIZE in config.explicit or len(believed) == len(files):
+        return config
+    (common, _), *_ = Counter(size for _, _, size in believed).most_common(1)
+    if common and not any((start - believed[0][0]) % common for start, _, _ in believed):
+        return config.with_settings({_LOG_SIZE: common})
+    return config
 
 
 def _files_of(field: str, directory: StoreDir) -> list[list[tuple[int, Path, int]]]:

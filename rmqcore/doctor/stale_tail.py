@@ -14,18 +14,15 @@ Source: RocketMQ store/MappedFileQueue.java, truncateDirtyFiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from rmqcore._codec import decode_record
+from rmqcore.doctor.foreign import is_led_to, records_of, was_given_again
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
     last_with_records,
     survey_until,
 )
-from rmqcore.doctor.misplaced import places_named_by
-from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.scan.plan import LogPlan
@@ -70,42 +67,11 @@ def _stale_from(log: LogPlan, gap: Gap, last: FileSurvey) -> int | None:
     end: int | None = None
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
-        for message in _records_behind(log, gap, last):
-            if _is_led_to(files, message):
+        for message in records_of(log, last, gap.start):
+            if is_led_to(files, message):
                 return None
-            if end is None and _was_given_again(log, files, message, gap.start):
+            if end is None and was_given_again(log, files, message, gap.start):
                 end = message.phy_offset
     finally:
         files.close()
     return gap.start if end == gap.stop else end
-
-
-def _records_behind(log: LogPlan, gap: Gap, last: FileSurvey) -> Iterator[MessageExt]:
-    """Every whole record of the last file behind a gap."""
-    behind = [one for one in last.gaps if one.start >= gap.start]
-    stops = [*(one.start for one in behind[1:]), last.end]
-    for one, stop in zip(behind, stops, strict=True):
-        at = one.stop
-        while at < stop and (record := log.record_at(at)) is not None:
-            yield decode_record(record)
-            at += len(record)
-
-
-def _is_led_to(files: UnitFiles, message: MessageExt) -> bool:
-    """True when a queue that a record names leads to it."""
-    unit = message.phy_offset, message.store_size
-    return any(
-        files.unit_head(*place) == unit or unit[0] in files.batches(place[0])["phy_offset"]
-        for place in places_named_by(message)
-    )
-
-
-def _was_given_again(log: LogPlan, files: UnitFiles, message: MessageExt, before: int) -> bool:
-    """True when the queue leads to a whole record in front that names the very same place."""
-    key = message.topic, message.queue_id
-    phy_offset, size = files.unit_head(key, message.queue_offset)
-    record = log.record_at(phy_offset) if size > 0 and log.start <= phy_offset < before else None
-    if record is None or len(record) != size:
-        return False
-    other = decode_record(record)
-    return (other.topic, other.queue_id, other.queue_offset) == (*key, message.queue_offset)

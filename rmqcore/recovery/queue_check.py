@@ -235,12 +235,26 @@ class QueueCheck:
     # ---- units that are there already
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
-        if first < queue.max_offset:
+        first, units = self._without_taken(queue, first, units)
+        if first < queue.max_offset and units:
             mended = queue.mend_units(first, units, self._is_good)
             if mended:
                 self._mended[queue.topic, queue.queue_id] += mended
             if self._left_by_crash:
                 queue.mark_unsynced(first, len(units) // queue.unit_size)
+
+    def _without_taken(
+        self, queue: ConsumeQueue, first: int, units: memoryview
+    ) -> tuple[int, memoryview]:
+        """The units without those in front whose place an earlier record has, which keeps it."""
+        while (
+            units
+            and (unit := queue.unit_at(first)) is not None
+            and unit[0] < UNIT_HEAD.unpack_from(units)[0]
+            and self._agrees(queue, first)
+        ):
+            first, units = first + 1, units[UNIT_SIZE:]
+        return first, units
 
     def _is_good(self, phy_offset: int) -> bool:
         file = self._log.queue.find(phy_offset)

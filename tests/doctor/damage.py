@@ -153,6 +153,15 @@ def queue_files(store):
     return sorted(path for path in (store / "consumequeue").glob("*/*/*") if used(path))
 
 
+def copied_log_file(store):
+    shutil.copyfile(log_files(store)[0], store / "commitlog" / f"{12345:020d}")
+
+
+def renamed_queues(store):
+    topic = queue_files(store)[0].parent.parent
+    topic.rename(topic.with_name(topic.name + "-bak"))
+
+
 def flipped_unit(store):
     flip(queue_files(store)[0], 5)
 
@@ -240,6 +249,8 @@ DAMAGES = (
     long_log_file,
     short_last_log_file,
     stray_log_file,
+    copied_log_file,
+    renamed_queues,
     flipped_unit,
     missing_queue_file,
     short_queue_file,

@@ -1,0 +1,100 @@
+"""Log files of another store, which were put among those of this one.
+
+All of their records are whole and lie where they say, but their numbers collide with those that
+are here. Taken into the queues, they would stand in front of this store's own messages.
+
+Whose a file is the queues say: none of them leads to any record of a foreign one. That alone may
+be a queue that was lost; so it also takes a number that an earlier record of the log has, by the
+queue's word and its own, or units that lead into the middle of the file's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rmqcore._codec import decode_record
+from rmqcore.doctor.log_survey import FileSurvey
+from rmqcore.doctor.misplaced import places_named_by
+from rmqcore.native.format._message import MessageExt
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.unit_files import UnitFiles
+
+#: one number that collides may have rotted
+_COLLISIONS_MIN = 2
+
+
+def foreign_files(log: LogPlan, surveys: list[FileSurvey]) -> list[FileSurvey]:
+    """The files of a log that are another store's.
+
+    Args:
+        log: of the store.
+        surveys: of its files.
+    """
+    files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
+    try:
+        return [file for file in surveys if file.records and _is_foreign(log, files, file)]
+    finally:
+        files.close()
+
+
+def is_led_to(files: UnitFiles, message: MessageExt) -> bool:
+    """True when a queue that a record names leads to it."""
+    unit = message.phy_offset, message.store_size
+    return any(
+        files.unit_head(*place) == unit or unit[0] in files.batches(place[0])["phy_offset"]
+        for place in places_named_by(message)
+    )
+
+
+def was_given_again(log: LogPlan, files: UnitFiles, message: MessageExt, before: int) -> bool:
+    """True when the queue leads to a whole record in front that names the very same place."""
+    key = message.topic, message.queue_id
+    phy_offset, size = files.unit_head(key, message.queue_offset)
+    record = log.record_at(phy_offset) if size > 0 and log.start <= phy_offset < before else None
+    if record is None or len(record) != size:
+        return False
+    other = decode_record(record)
+    return (other.topic, other.queue_id, other.queue_offset) == (*key, message.queue_offset)
+
+
+def records_of(log: LogPlan, file: FileSurvey, start: int = -1) -> Iterator[MessageExt]:
+    """Every whole record of a log file, from one of its gaps on or from its beginning."""
+    begins = [file.start, *(gap.stop for gap in file.gaps)]
+    stops = [*(gap.start for gap in file.gaps), file.end]
+    for begin, stop in zip(begins, stops, strict=True):
+        at = begin
+        while start < at < stop and (record := log.record_at(at)) is not None:
+            yield decode_record(record)
+            at += len(record)
+
+
+def _is_foreign(log: LogPlan, files: UnitFiles, file: FileSurvey) -> bool:
+    begins = (log.record_at(run.phy_offset) for found in file.runs.values() for run in found)
+    firsts = [decode_record(record) for record in begins if record is not None]
+    if any(is_led_to(files, message) for message in firsts):
+        return False
+    if not any(_collides(log, files, file, message) for message in firsts):
+        return False
+    count = 0
+    for message in records_of(log, file):
+        if is_led_to(files, message):
+            return False
+        count += _collides(log, files, file, message)
+    return count >= _COLLISIONS_MIN
+
+
+def _collides(log: LogPlan, files: UnitFiles, file: FileSurvey, message: MessageExt) -> bool:
+    """True when another record has a record's place, or its unit leads to where no record is."""
+    return was_given_again(log, files, message, file.start) or _leads_astray(
+        log, files, file, message
+    )
+
+
+def _leads_astray(log: LogPlan, files: UnitFiles, file: FileSurvey, message: MessageExt) -> bool:
+    phy_offset, size = files.unit_head((message.topic, message.queue_id), message.queue_offset)
+    if not (size > 0 and file.start <= phy_offset < file.end):
+        return False
+    if any(gap.start <= phy_offset < gap.stop for gap in file.gaps):
+        return False
+    record = log.record_at(phy_offset)
+    return record is None or len(record) != size
