@@ -1,115 +1,33 @@
 """The one process that appends what tasks have staged: all of it, once, whatever dies meanwhile.
 
 Before the first record is appended, a ledger below the store's directory says which files are to be
-appended, and where the log ended then. Whoever repeats the commit finds out there how far the first
-one came: the records behind that place are the staged ones, in the same order, up to the last that
-was appended.
+appended, and where the log ended then. Whoever repeats the commit counts from there how many rows
+came into the log, notes that number and the log's new end, and only then appends the others:
+however often an append dies, and whoever writes in between, a row is looked for in one place only.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import PutMessageError, StoreError
-from rmqcore.files.store_dir import StoreDir, make_directory, sync_directory
+from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.message import Message, MessageExt
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
+from rmqcore.spark.ledger import ANONYMOUS, JOB, Ledger, appending, forget_done, staging_root
 from rmqcore.spark.staging import Frame, StagedFile
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 
 _STALE_S = 7 * 24 * 3600
-_APPENDING, _DONE = "appending", "done"
-#: how the names of series begin; an anonymous one is never asked for again
-_ANONYMOUS, _JOB = "run-", "job-"
-
-
-def staging_root(store_path: str) -> Path:
-    """Where tasks stage their files, and where the ledgers lie."""
-    return Path(store_path) / "spark"
-
-
-def anonymous_name() -> str:
-    """The name of an append that nobody can repeat, since it has no job id."""
-    return f"{_ANONYMOUS}{uuid.uuid4().hex}"
-
-
-def job_name(job_id: str) -> str:
-    """The name of the appends of one job id, of which the first one counts."""
-    return f"{_JOB}{job_id}"
-
-
-class Ledger:
-    """What is known of one series of appends: a batch job, or a streaming query.
-
-    Args:
-        root: from `staging_root`.
-        name: of the series.
-    """
-
-    def __init__(self, root: Path, name: str) -> None:
-        self.name = name
-        self.path = root / f"{name}.json"
-        found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
-        self.number: int = found.get("number", -1)
-        self.state: str = found.get("state", _DONE)
-        self.start: int = found.get("start", 0)
-        self.files = [StagedFile(**file) for file in found.get("files", ())]
-
-    def begin(self, number: int, start: int, files: list[StagedFile]) -> None:
-        """Decide that the files are appended from the physical offset ``start`` on."""
-        self.number, self.state, self.start, self.files = number, _APPENDING, start, files
-        self._save()
-
-    def finish(self) -> None:
-        """All of them are in the log and on disk."""
-        self.state, self.files = _DONE, []
-        self._save()
-
-    def is_done(self, number: int) -> bool:
-        """True when append ``number`` has happened."""
-        return number < self.number or (number == self.number and self.state == _DONE)
-
-    def is_appending(self) -> bool:
-        """True between `begin` and `finish`."""
-        return self.state == _APPENDING
-
-    def forget(self) -> None:
-        """Remove it: nobody will ask for this series."""
-        self.path.unlink(missing_ok=True)
-
-    def age_s(self) -> float:
-        """Seconds since it changed."""
-        return wall_clock_ms() / 1000 - self.path.stat().st_mtime
-
-    def _save(self) -> None:
-        facts = {
-            "number": self.number,
-            "state": self.state,
-            "start": self.start,
-            "files": [asdict(file) for file in self.files],
-        }
-        fresh = self.path.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(facts))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self.path)
-        sync_directory(self.path.parent)
-
-
-def _ledgers(root: Path) -> list[Ledger]:
-    return [Ledger(root, path.stem) for path in sorted(root.glob("*.json"))]
 
 
 def check_free(store_path: str, *, repeatable: bool) -> None:
@@ -123,8 +41,8 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
     if directory.lock_file.exists():
         directory.lock()
         directory.unlock()
-    for ledger in () if repeatable else _ledgers(staging_root(store_path)):
-        if ledger.is_appending() and ledger.name.startswith(_ANONYMOUS):
+    for ledger in () if repeatable else appending(staging_root(store_path)):
+        if ledger.name.startswith(ANONYMOUS):
             raise StoreError(
                 f"{store_path}: the append {ledger.name} did not come to the end of its commit; a "
                 f"part is in the log. `rmqcore spark finish {store_path}` appends the rest; do "
@@ -158,14 +76,12 @@ def append_staged(
     root = staging_root(store_path)
     make_directory(root)
     with open_store(store_path, config=config) as store:
-        ledger = Ledger(root, name)
-        appended = 0
-        if ledger.is_appending():
+        ledger, appended = Ledger(root, name), 0
+        _settle_others(store, root, name)
+        if ledger.is_appending:
             appended = _resume(store, ledger)
         if not ledger.is_done(number):
-            _begin(store, ledger, number, files)
-            appended += _append(store, ledger)
-            _finish(store, ledger)
+            appended += _append(store, ledger, number, files, 0)
     forget_staged(files)
     _remove_stale(root)
     return appended
@@ -194,16 +110,13 @@ def finish_appends(
         StoreError: the staged rows are gone.
     """
     StoreDir(store_path, load_config(config).store_path_commit_log).require()
-    root, finished = staging_root(str(store_path)), {}
-    forget_s = math.inf if forget_days is None else forget_days * 24 * 3600
+    root = staging_root(str(store_path))
     with open_store(store_path, config=config) as store:
-        for ledger in _ledgers(root):
-            if ledger.is_appending():
-                finished[ledger.name] = _resume(store, ledger)
-            elif ledger.name.startswith(_JOB) and ledger.age_s() > forget_s:
-                ledger.forget()
-    if root.is_dir():
-        _remove_stale(root)
+        _settle_others(store, root, None)
+        finished = {ledger.name: _resume(store, ledger) for ledger in appending(root)}
+        if forget_days is not None:
+            forget_done(root, JOB, forget_days * 24 * 3600)
+    _remove_stale(root)
     return finished
 
 
@@ -216,49 +129,76 @@ def forget_staged(files: list[StagedFile]) -> None:
             parent.rmdir()
 
 
-def _begin(
-    store: DefaultMessageStore, ledger: Ledger, number: int, files: list[StagedFile]
-) -> None:
-    """Decide what is appended behind the log as it is on disk: no power cut ends it before."""
-    store.flush()
-    ledger.begin(number, store.max_phy_offset, files)
-
-
 def _resume(store: DefaultMessageStore, ledger: Ledger) -> int:
     """Come to the end of an append; how many messages were missing."""
-    if not _stands(store, ledger):
-        _begin(store, ledger, ledger.number, ledger.files)
-    appended = _append(store, ledger)
-    _finish(store, ledger)
-    return appended
+    _settle(store, ledger)
+    return _append(store, ledger, ledger.number, ledger.files, ledger.row_count)
 
 
-def _stands(store: DefaultMessageStore, ledger: Ledger) -> bool:
-    """False when nothing of an append is where it began, and others' messages may be there.
+def _settle_others(store: DefaultMessageStore, root: Path, name: str | None) -> None:
+    """Note how far the appends of all other series came, before more rows come into the log.
 
-    Another writer came before its first message, or the log has lost its end and grew again: then
-    the place may even lie inside a record.
+    One of which nobody can tell says so when it is resumed.
+    """
+    for ledger in appending(root):
+        if ledger.name != name:
+            with suppress(StoreError):
+                _settle(store, ledger)
+
+
+def _settle(store: DefaultMessageStore, ledger: Ledger) -> None:
+    """Note how far an append came that died.
+
+    What is appended later, by whomever, is not looked at for its rows any more.
 
     Raises:
         StoreError: nobody can tell: the place has been deleted, or its record is damaged.
     """
-    if ledger.start >= store.max_phy_offset:
-        return ledger.start == store.max_phy_offset
-    if ledger.start < store.min_phy_offset:
+    if ledger.start is not None:
+        found = _rows_behind(store, ledger, ledger.start)
+        store.flush()
+        ledger.settle(ledger.row_count + found)
+
+
+def _rows_behind(store: DefaultMessageStore, ledger: Ledger, start: int) -> int:
+    """How many of an append's next rows lie behind a physical offset, in their order.
+
+    Other messages may lie before, between and behind them. Where the log has lost its end and grew
+    again, the offset may lie inside a record: then none of the rows is there.
+    """
+    if start >= store.max_phy_offset:
+        return 0
+    if start < store.min_phy_offset:
         raise StoreError(
-            f"{ledger.path}: the log begins at {store.min_phy_offset}, and this append began at "
-            f"{ledger.start}: how far it came is not known any more. Remove the file to leave it so"
+            f"{ledger.appending_path}: the log begins at {store.min_phy_offset}, and this append "
+            f"began at {start}: how far it came is not known any more. Remove the file to leave it "
+            "so"
         )
+    found = store.messages(start=start)
     try:
-        found = next(store.messages(start=ledger.start), None)
+        message = next(found, None)
     except StoreError:
-        if _names_itself(store, ledger.start):
+        if _names_itself(store, start):
             raise
-        return False
-    frame = next((frame for file in ledger.files for frame in _frames(file, ledger)), None)
-    if found is None or frame is None:
-        return True
-    return _same(decode_batch(frame.body, topic=frame.topic)[0], found, frame)
+        return 0
+    count = 0
+    for frame, staged in _rows(ledger, ledger.row_count):
+        while message is not None and not _same(staged, message, frame):
+            message = next(found, None)
+        if message is None:
+            break
+        count += 1
+        message = next(found, None)
+    return count
+
+
+def _rows(ledger: Ledger, first: int) -> Iterator[tuple[Frame, Message]]:
+    """The staged rows from number ``first`` on, each with its frame."""
+    for frame in _frames(ledger.files, ledger):
+        if first < frame.message_count:
+            for message in decode_batch(frame.body, topic=frame.topic)[first:]:
+                yield frame, message
+        first = max(0, first - frame.message_count)
 
 
 def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
@@ -272,23 +212,17 @@ def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
     return own_offset == phy_offset
 
 
-def _finish(store: DefaultMessageStore, ledger: Ledger) -> None:
+def _append(
+    store: DefaultMessageStore, ledger: Ledger, number: int, files: list[StagedFile], done: int
+) -> int:
+    """Put all rows but the first ``done``; how many that were."""
+    # no power cut may end the log before the place where the ledger says that they begin
     store.flush()
-    files = ledger.files
-    ledger.finish()
-    forget_staged(files)
-
-
-def _append(store: DefaultMessageStore, ledger: Ledger) -> int:
-    """Put what the log does not have yet; how many messages that were."""
-    there = store.messages(start=ledger.start) if ledger.start < store.max_phy_offset else iter(())
+    ledger.begin(number, store.max_phy_offset, files, done)
     appended = 0
-    for file in ledger.files:
-        for frame in _frames(file, ledger):
-            rest = _missing(frame, there)
-            if rest is None:
-                continue
-            there = iter(())
+    for frame in _frames(files, ledger):
+        if done < frame.message_count:
+            rest = frame if done == 0 else _behind(frame, done)
             receipt = store.put_messages(
                 rest.body,
                 topic=rest.topic,
@@ -300,36 +234,27 @@ def _append(store: DefaultMessageStore, ledger: Ledger) -> int:
             if not receipt.ok:
                 raise PutMessageError(receipt.status, receipt.reason)
             appended += rest.message_count
+        done = max(0, done - frame.message_count)
+    store.flush()
+    ledger.finish()
+    forget_staged(files)
     return appended
 
 
-def _frames(file: StagedFile, ledger: Ledger) -> Iterator[Frame]:
+def _frames(files: list[StagedFile], ledger: Ledger) -> Iterator[Frame]:
     try:
-        yield from file.frames()
+        for file in files:
+            yield from file.frames()
     except StoreError as error:
-        raise StoreError(f"{error}; to leave that append as it is, remove {ledger.path}") from error
+        raise StoreError(
+            f"{error}; to leave that append as it is, remove {ledger.appending_path}"
+        ) from error
 
 
-def _missing(frame: Frame, there: Iterator[MessageExt]) -> Frame | None:
-    """What of a frame does not come next in the log; None when all of it does."""
-    messages = None
-    for index in range(frame.message_count):
-        found = next(there, None)
-        if found is None and index == 0:
-            return frame
-        messages = messages or decode_batch(frame.body, topic=frame.topic)
-        if found is None or not _same(messages[index], found, frame):
-            rest = messages[index:]
-            return Frame(
-                frame.topic,
-                frame.queue_id,
-                frame.sys_flag,
-                frame.born_timestamp_ms,
-                frame.reconsume_times,
-                len(rest),
-                encode_batch(rest),
-            )
-    return None
+def _behind(frame: Frame, count: int) -> Frame:
+    """A frame without its first messages."""
+    rest = decode_batch(frame.body, topic=frame.topic)[count:]
+    return replace(frame, message_count=len(rest), body=encode_batch(rest))
 
 
 def _same(staged: Message, found: MessageExt, frame: Frame) -> bool:
@@ -342,15 +267,16 @@ def _same(staged: Message, found: MessageExt, frame: Frame) -> bool:
 
 def _remove_stale(root: Path) -> None:
     """Remove what aborted jobs and killed drivers left a week ago, and ids that nobody asks for."""
-    ledgers = _ledgers(root)
-    pending = {Path(file.path).parent for ledger in ledgers for file in ledger.files}
-    for folder in set(root.glob("staging-*")) - pending:
-        if wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S:
-            shutil.rmtree(folder, ignore_errors=True)
-    for ledger in ledgers:
-        done = not ledger.is_appending()
-        if done and ledger.name.startswith(_ANONYMOUS) and ledger.age_s() > _STALE_S:
-            ledger.forget()
+    stale = {
+        folder
+        for folder in root.glob("staging-*")
+        if wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S
+    }
+    if stale:
+        stale -= {Path(file.path).parent for ledger in appending(root) for file in ledger.files}
+    for folder in stale:
+        shutil.rmtree(folder, ignore_errors=True)
+    forget_done(root, ANONYMOUS, _STALE_S)
 
 
 def abort_staged(store_path: str, name: str, folder: Path) -> None:
@@ -359,10 +285,5 @@ def abort_staged(store_path: str, name: str, folder: Path) -> None:
     Raises:
         StoreError: the ledger cannot be read.
     """
-    root = staging_root(store_path)
-    try:
-        pending = Ledger(root, name).is_appending()
-    except ValueError as error:
-        raise StoreError(f"{root / name}.json: {error}") from error
-    if not pending:
+    if not Ledger(staging_root(store_path), name).is_appending:
         shutil.rmtree(folder, ignore_errors=True)

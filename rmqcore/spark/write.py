@@ -20,14 +20,8 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import Message
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.spark.log_owner import (
-    abort_staged,
-    anonymous_name,
-    append_staged,
-    check_free,
-    job_name,
-    staging_root,
-)
+from rmqcore.spark.ledger import anonymous_name, job_name, staging_root
+from rmqcore.spark.log_owner import abort_staged, append_staged, check_free
 from rmqcore.spark.options import WriteOptions, unknown
 from rmqcore.spark.schema import spark_schema
 from rmqcore.spark.staging import StagedFile, StageWriter

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,28 +196,32 @@ def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
     assert len(before) == 600
 
 
-@pytest.mark.parametrize("die_after", [1, 2, 4, 5, 6])
-@pytest.mark.parametrize("foreign", [0, 5])
-@pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
-def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_after, foreign, kind):
-    from rmqcore.spark.log_owner import abort_staged, append_staged
+def dying_append(monkeypatch, die_at, *arguments):
+    """`append_staged`, which dies before its so-many-th batch is put."""
+    from rmqcore.spark.log_owner import append_staged
     from rmqcore.store import message_store
 
-    config = load_config(None, topic_queue_types=(("T", kind),))
-    puts = message_store.DefaultMessageStore.put_messages
-    count = 0
+    puts, calls = message_store.DefaultMessageStore.put_messages, iter(range(1, 100))
 
     def dying(self, *args, **settings):
-        nonlocal count
-        count += 1
-        if count == die_after:
+        if next(calls) == die_at:
             raise KeyboardInterrupt
         return puts(self, *args, **settings)
 
     with monkeypatch.context() as patch:
         patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
         with pytest.raises(KeyboardInterrupt):
-            append_staged(str(store_path), config, "query", 3, staged)
+            append_staged(*arguments)
+
+
+@pytest.mark.parametrize("die_after", [1, 2, 4, 5, 6])
+@pytest.mark.parametrize("foreign", [0, 5])
+@pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
+def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_after, foreign, kind):
+    from rmqcore.spark.log_owner import abort_staged, append_staged
+
+    config = load_config(None, topic_queue_types=(("T", kind),))
+    dying_append(monkeypatch, die_after, str(store_path), config, "query", 3, staged)
     abort_staged(str(store_path), "query", Path(staged[0].path).parent)
     with open_store(store_path, config=config) as store:
         for number in range(foreign):
@@ -232,22 +237,10 @@ def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_aft
 @pytest.fixture
 def died(store_path, staged, monkeypatch):
     """The name of an append without a job id that died after 400 of 600 messages."""
-    from rmqcore.spark.log_owner import anonymous_name, append_staged
-    from rmqcore.store import message_store
+    from rmqcore.spark.ledger import anonymous_name
 
-    puts, name, count = message_store.DefaultMessageStore.put_messages, anonymous_name(), 0
-
-    def dying(self, *args, **settings):
-        nonlocal count
-        count += 1
-        if count == 5:
-            raise KeyboardInterrupt
-        return puts(self, *args, **settings)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
-        with pytest.raises(KeyboardInterrupt):
-            append_staged(str(store_path), None, name, 0, staged)
+    name = anonymous_name()
+    dying_append(monkeypatch, 5, str(store_path), None, name, 0, staged)
     return name
 
 
@@ -277,7 +270,7 @@ def test_an_append_whose_rows_are_gone_says_how_to_go_on(numbers, store_path, st
 
     for file in staged:
         Path(file.path).unlink()
-    ledger = store_path / "spark" / f"{died}.json"
+    ledger = store_path / "spark" / f"{died}.appending"
     with pytest.raises(StoreError, match=rf"remove {ledger}"):
         finish_appends(store_path)
     ledger.unlink()
@@ -286,7 +279,8 @@ def test_an_append_whose_rows_are_gone_says_how_to_go_on(numbers, store_path, st
 
 def test_what_is_done_is_forgotten_when_nobody_can_ask_for_it(store_path, staged):
     from rmqcore.spark import finish_appends
-    from rmqcore.spark.log_owner import anonymous_name, append_staged
+    from rmqcore.spark.ledger import anonymous_name
+    from rmqcore.spark.log_owner import append_staged
 
     root, day = store_path / "spark", 24 * 3600
 
@@ -316,7 +310,8 @@ def test_the_command_that_finishes_needs_no_spark(store_path, died):
 
 
 def test_a_batch_cut_in_its_middle_is_completed(store_path, staged):
-    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+    from rmqcore.spark.ledger import Ledger, staging_root
+    from rmqcore.spark.log_owner import append_staged
 
     append_staged(str(store_path), None, "first", 0, staged[:1])
     rest = staged[1:]
@@ -343,7 +338,7 @@ def test_an_append_ends_after_a_power_cut_below_its_start(store_path, staged, di
     shutil.rmtree(store_path / "commitlog")
     shutil.rmtree(store_path / "consumequeue")
     shutil.rmtree(store_path / "index")
-    path = store_path / "spark" / f"{died}.json"
+    path = store_path / "spark" / f"{died}.appending"
     ledger = json.loads(path.read_text())
     with open_store(store_path) as store:
         for _ in range(3):
@@ -361,33 +356,62 @@ def test_an_append_ends_after_a_power_cut_below_its_start(store_path, staged, di
 def test_an_append_that_another_writer_came_before_and_that_died_twice(
     store_path, staged, monkeypatch
 ):
-    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
-    from rmqcore.store import message_store
+    from rmqcore.spark.ledger import Ledger, staging_root
+    from rmqcore.spark.log_owner import append_staged
 
     with open_store(store_path) as store:
         store.put("T", b"first")
         Ledger(staging_root(str(store_path)), "query").begin(0, store.max_phy_offset, staged)
         store.put("T", b"foreign")
-    puts = message_store.DefaultMessageStore.put_messages
     for die_after in (2, 4):
-        calls = iter(range(1, 100))
-
-        def dying(self, *args, calls=calls, die_after=die_after, **settings):
-            if next(calls) == die_after:
-                raise KeyboardInterrupt
-            return puts(self, *args, **settings)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
-            with pytest.raises(KeyboardInterrupt):
-                append_staged(str(store_path), None, "query", 0, [])
+        dying_append(monkeypatch, die_after, str(store_path), None, "query", 0, [])
     append_staged(str(store_path), None, "query", 0, [])
     keys = [m.unique_key for m in messages_of(store_path) if len(m.body) > 10]
     assert len(keys) == len(set(keys)) == 600
 
 
+def test_an_append_that_dies_twice_with_another_writer_in_between_appends_each_row_once(
+    store_path, staged, monkeypatch
+):
+    from rmqcore.spark.log_owner import append_staged
+
+    job = (str(store_path), None, "job-x", 0, staged)
+    for _ in range(3):
+        dying_append(monkeypatch, 2, *job)
+        with open_store(store_path) as store:
+            store.put("Other", b"foreign")
+            store.put("T", b"foreign")
+    append_staged(*job)
+    keys = [m.unique_key for m in messages_of(store_path) if m.body != b"foreign"]
+    assert len(keys) == len(set(keys)) == 600
+
+
+@pytest.mark.parametrize("die_at", [1, 2, 6])
+def test_equal_rows_of_two_jobs_are_counted_for_the_job_that_appended_them(
+    store_path, staged, monkeypatch, die_at
+):
+    from rmqcore.spark.log_owner import append_staged, finish_appends
+
+    again = [replace(file, path=shutil.copy(file.path, file.path + ".2")) for file in staged]
+    dying_append(monkeypatch, die_at, str(store_path), None, "job-x", 0, staged)
+    assert append_staged(str(store_path), None, "job-y", 0, again) == 600
+    finish_appends(store_path)
+    keys = [m.unique_key for m in messages_of(store_path)]
+    assert sorted(keys) == sorted(2 * list(set(keys)))
+    assert len(keys) == 1200
+
+
+def test_a_commit_reads_no_note_of_another_job(store_path, staged):
+    from rmqcore.spark.log_owner import append_staged
+
+    for number in range(20):
+        (store_path / "spark" / f"job-{number}.json").write_text("not looked at")
+    assert append_staged(str(store_path), None, "job-new", 0, staged) == 600
+
+
 def test_a_log_that_is_shorter_than_where_an_append_began(store_path, staged):
-    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+    from rmqcore.spark.ledger import Ledger, staging_root
+    from rmqcore.spark.log_owner import append_staged
 
     with open_store(store_path) as store:
         store.put("T", b"first")
@@ -398,7 +422,8 @@ def test_a_log_that_is_shorter_than_where_an_append_began(store_path, staged):
 
 
 def test_an_append_whose_first_record_was_deleted_or_damaged_is_not_begun_anew(store_path, staged):
-    from rmqcore.spark.log_owner import Ledger, append_staged, staging_root
+    from rmqcore.spark.ledger import Ledger, staging_root
+    from rmqcore.spark.log_owner import append_staged
 
     size = 64 << 10
     with open_store(store_path, mapped_file_size_commit_log=size) as store:
@@ -422,7 +447,8 @@ def test_an_append_whose_first_record_was_deleted_or_damaged_is_not_begun_anew(s
 
 
 def test_an_append_begins_behind_what_is_on_disk(store_path, staged, monkeypatch):
-    from rmqcore.spark.log_owner import Ledger, append_staged
+    from rmqcore.spark.ledger import Ledger
+    from rmqcore.spark.log_owner import append_staged
     from rmqcore.store import message_store
 
     done = []

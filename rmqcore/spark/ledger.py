@@ -1,0 +1,137 @@
+"""What is known of the appends of one batch job, or of one streaming query.
+
+Two files below the store's directory: ``<name>.appending`` while an append is under way,
+``<name>.json`` with the number of the last one that is whole. Each is written whole and on disk
+before the other goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rmqcore.clock import wall_clock_ms
+from rmqcore.errors import StoreError
+from rmqcore.files.store_dir import sync_directory
+from rmqcore.spark.staging import StagedFile
+
+#: how the names of series begin; an anonymous one is never asked for again
+ANONYMOUS, JOB = "run-", "job-"
+_APPENDING, _DONE = ".appending", ".json"
+
+
+def staging_root(store_path: str) -> Path:
+    """Where tasks stage their files, and where the ledgers lie."""
+    return Path(store_path) / "spark"
+
+
+def anonymous_name() -> str:
+    """The name of an append that nobody can repeat, since it has no job id."""
+    return f"{ANONYMOUS}{uuid.uuid4().hex}"
+
+
+def job_name(job_id: str) -> str:
+    """The name of the appends of one job id, of which the first one counts."""
+    return f"{JOB}{job_id}"
+
+
+class Ledger:
+    """What is known of one series of appends.
+
+    Args:
+        root: from `staging_root`.
+        name: of the series.
+
+    Attributes:
+        number: of the append that is under way, else of the last one; -1 before the first.
+        files: what is appended.
+        row_count: rows of the files, counted from the first one on, that are surely in the log.
+        start: physical offset from which on further rows may be there; None for none.
+
+    Raises:
+        StoreError: a file of it cannot be read.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self.path = root / f"{name}{_DONE}"
+        self.appending_path = root / f"{name}{_APPENDING}"
+        self.number: int = self._read(self.path).get("number", -1)
+        found = self._read(self.appending_path)
+        # a kill between the two steps of `finish` leaves both
+        self.is_appending = found.get("number", -1) > self.number
+        self.number = max(self.number, found.get("number", -1))
+        self.start: int | None = found.get("start")
+        self.row_count: int = found.get("row_count", 0)
+        self.files = [StagedFile(**file) for file in found.get("files", ())]
+
+    def begin(self, number: int, start: int, files: list[StagedFile], row_count: int = 0) -> None:
+        """Note that the rows behind the first ``row_count`` are appended from ``start`` on."""
+        self.number, self.start, self.files, self.row_count = number, start, files, row_count
+        self.is_appending = True
+        self._save_appending()
+
+    def settle(self, row_count: int) -> None:
+        """Note how many rows there are; whatever the log gets from now on is somebody else's."""
+        self.start, self.row_count = None, row_count
+        self._save_appending()
+
+    def finish(self) -> None:
+        """Note that all of them are in the log and on disk."""
+        self.is_appending, self.files = False, []
+        self._save(self.path, {"number": self.number})
+        self.appending_path.unlink(missing_ok=True)
+
+    def is_done(self, number: int) -> bool:
+        """True when append ``number`` has happened."""
+        return number < self.number or (number == self.number and not self.is_appending)
+
+    def forget(self) -> None:
+        """Remove it: nobody will ask for this series."""
+        self.path.unlink(missing_ok=True)
+
+    def _save_appending(self) -> None:
+        facts = {
+            "number": self.number,
+            "start": self.start,
+            "row_count": self.row_count,
+            "files": [asdict(file) for file in self.files],
+        }
+        self._save(self.appending_path, facts)
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any]:
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            return dict(found)
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from error
+
+    @staticmethod
+    def _save(path: Path, facts: dict[str, Any]) -> None:
+        fresh = path.with_name(f"{path.name}.new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(facts))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+        sync_directory(path.parent)
+
+
+def appending(root: Path) -> list[Ledger]:
+    """The series whose append is not known to be whole."""
+    found = (Ledger(root, path.stem) for path in sorted(root.glob(f"*{_APPENDING}")))
+    return [ledger for ledger in found if ledger.is_appending]
+
+
+def forget_done(root: Path, prefix: str, age_s: float) -> None:
+    """Forget the series with this beginning of a name that ended so long ago."""
+    for path in root.glob(f"{prefix}*{_DONE}"):
+        if wall_clock_ms() / 1000 - path.stat().st_mtime > age_s:
+            Ledger(root, path.name.removesuffix(_DONE)).forget()
