@@ -28,6 +28,8 @@ _DELAY: Final = "DELAY"
 _REAL_TOPIC: Final = "REAL_TOPIC"
 _REAL_QUEUE_ID: Final = "REAL_QID"
 _TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+#: properties by which a message asks to be delivered later
+DELAY_REQUESTS: Final = (_DELAY, *_TIMER_REQUESTS)
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
 #: the offsets are written so soon for the first time: a crash repeats what one before has repeated
@@ -121,7 +123,7 @@ def unpark(parked: MessageExt) -> Message:
         REAL_QID stay, as there.
     """
     properties = dict(parked.properties)
-    for name in (_DELAY, *_TIMER_REQUESTS):
+    for name in DELAY_REQUESTS:
         properties.pop(name, None)
     topic = properties.get(_REAL_TOPIC)
     queue_id = properties.get(_REAL_QUEUE_ID, "")

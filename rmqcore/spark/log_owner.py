@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,7 @@ from pathlib import Path
 from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.errors import PutMessageError, StoreError
+from rmqcore.errors import MessageIllegalError, PutMessageError, StoreError, StoreLockedError
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.message import Message, MessageExt
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
@@ -28,6 +29,7 @@ from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 
 _STALE_S = 7 * 24 * 3600
+_LOCK_POLL_S = 0.1
 
 
 def check_free(store_path: str, *, repeatable: bool) -> None:
@@ -50,12 +52,25 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
             )
 
 
+def check_copied(only_copied: str | None, *, copy: bool) -> None:
+    """Refuse rows that are no messages yet, unless they are a copy of a store's.
+
+    Raises:
+        MessageIllegalError: with the reason, from `StagedFile.only_copied`.
+    """
+    if only_copied and not copy:
+        raise MessageIllegalError(f"{only_copied}; copy=true appends it as it is")
+
+
 def append_staged(
     store_path: str,
     config: str | None,
     name: str,
     number: int,
     files: list[StagedFile],
+    *,
+    copy: bool = False,
+    lock_timeout_s: float = 0,
 ) -> int:
     """Append staged files to the log, in their order, unless it has been done.
 
@@ -65,17 +80,22 @@ def append_staged(
         name: of the series that the append belongs to.
         number: of the append in its series; later ones have larger numbers.
         files: what to append.
+        copy: append also what only a copy of a store may hold.
+        lock_timeout_s: how long to wait for another writer's end.
 
     Returns:
         messages appended by this call.
 
     Raises:
+        MessageIllegalError: rows that only a copy may hold; nothing was appended.
         StoreLockedError: another process has the store; nothing was appended.
         StoreError: the store refuses; the same call goes on where this one ended.
     """
+    for file in files:
+        check_copied(file.only_copied, copy=copy)
     root = staging_root(store_path)
     make_directory(root)
-    with open_store(store_path, config=config) as store:
+    with _opened(store_path, config, lock_timeout_s) as store:
         ledger, appended = Ledger(root, name), 0
         _settle_others(store, root, name)
         if ledger.is_appending:
@@ -118,6 +138,18 @@ def finish_appends(
             forget_done(root, JOB, forget_days * 24 * 3600)
     _remove_stale(root)
     return finished
+
+
+def _opened(store_path: str, config: str | None, lock_timeout_s: float) -> DefaultMessageStore:
+    """The store, open for writing, when another writer has ended in time."""
+    deadline = time.monotonic() + lock_timeout_s
+    while True:
+        try:
+            return open_store(store_path, config=config)
+        except StoreLockedError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOCK_POLL_S)
 
 
 def forget_staged(files: list[StagedFile]) -> None:

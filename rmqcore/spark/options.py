@@ -73,6 +73,9 @@ class WriteOptions:
         topic: of rows without a topic of their own.
         queue_count: queues that rows without a queue id are spread over.
         job_id: appends of one job id happen once, however often the job is run.
+        copy: rows are what another store has: delayed messages and those of a broker's own topics
+            are appended as they are.
+        lock_timeout_s: how long the commit waits for another writer's end.
         config: settings of the store, as for `open_store`.
     """
 
@@ -80,6 +83,8 @@ class WriteOptions:
     topic: str | None = None
     queue_count: int = 4
     job_id: str | None = None
+    copy: bool = False
+    lock_timeout_s: float = 60
     config: str | None = None
 
 
@@ -111,6 +116,13 @@ def _size(name: str, text: str) -> int:
     if match is None or int(match[1]) == 0:
         raise ConfigError(name, text, "expected bytes, such as 67108864, 64m or 1g")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def _seconds(name: str, text: str) -> float:
+    match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|ms|min)?", text.strip().lower(), re.ASCII)
+    if match is None:
+        raise ConfigError(name, text, "expected a time such as 60s, 500ms or 5min")
+    return float(match[1]) * {None: 1, "s": 1, "ms": 0.001, "min": 60}[match[2]]
 
 
 def _flag(name: str, text: str) -> bool:
@@ -212,6 +224,8 @@ _WRITE: dict[str, tuple[str, _Parser]] = {
     "topic": ("topic", _text),
     "queueCount": ("queue_count", _count),
     "jobId": ("job_id", _job_id),
+    "copy": ("copy", _flag),
+    "lockTimeout": ("lock_timeout_s", _seconds),
     "config": ("config", _text),
 }
 #: handled by `_stores`; and what Spark itself adds for a writer of streams

@@ -16,9 +16,11 @@ from typing import Self
 
 from rmqcore._codec import encode_batch, encode_record
 from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.service_topics import is_service_topic
 from rmqcore.files.store_dir import make_directory, sync_directory
 from rmqcore.message import Message
 from rmqcore.native.format._numbers import BATCH_ITEM_SIZE_MIN, PROPERTIES_SIZE_MAX
+from rmqcore.services.delay_schedule import DELAY_REQUESTS
 
 # topic bytes, queue id, system flag, Unix ms of birth, times consumed, messages, body bytes
 _HEAD = struct.Struct("<HiiqiIQ")
@@ -54,11 +56,14 @@ class StagedFile:
         path: of the file.
         size: its bytes.
         message_count: messages in it.
+        only_copied: why its rows are refused unless they are a copy of a store's; None for rows
+            that anybody may append.
     """
 
     path: str
     size: int
     message_count: int
+    only_copied: str | None = None
 
     def frames(self) -> Iterator[Frame]:
         """Its frames, in order.
@@ -86,12 +91,16 @@ class StageWriter:
         path: of the file; its directory is made when missing.
         message_size_max: bytes of the largest message.
         file_size: bytes of a log file.
+
+    Attributes:
+        only_copied: as of `StagedFile`, of the rows so far.
     """
 
     def __init__(self, path: Path, message_size_max: int, file_size: int) -> None:
         make_directory(path.parent)
         self.path = path
         self.message_count = 0
+        self.only_copied: str | None = None
         self._message_size_max = min(message_size_max, file_size - _RECORD_OVERHEAD_MAX)
         # properties may add as much again, and the records are longer than the batch's entries
         self._frame_size = min(_FRAME_SIZE, message_size_max // 4, file_size // 8)
@@ -124,6 +133,7 @@ class StageWriter:
             named = Message(message.topic, b"", queue_id=message.queue_id)
             encode_record(named, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
             queue = self._queues[key] = _Queue()
+        self.only_copied = self.only_copied or _only_copied(message)
         envelope = (message.sys_flag, message.born_timestamp_ms, message.reconsume_times)
         size = BATCH_ITEM_SIZE_MIN + len(message.body)
         if size + PROPERTIES_SIZE_MAX > self._message_size_max:
@@ -143,7 +153,7 @@ class StageWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         sync_directory(self.path.parent)
-        return StagedFile(str(self.path), self._file.tell(), self.message_count)
+        return StagedFile(str(self.path), self._file.tell(), self.message_count, self.only_copied)
 
     def _check_size(self, message: Message) -> None:
         size = len(encode_batch([message]))
@@ -160,6 +170,17 @@ class StageWriter:
         self._file.writelines((head, topic, body))
         queue.messages = []
         queue.size = 0
+
+
+def _only_copied(message: Message) -> str | None:
+    """Why a message is refused unless it is a copy of a store's: it is not there to be read yet."""
+    if is_service_topic(message.topic):
+        return f"topic {message.topic} is a broker's own, which delivers what is in it"
+    properties = message.properties or {}
+    for name in DELAY_REQUESTS:
+        if name in properties:
+            return f"its property {name}={properties[name]} asks for a delay, and nothing delays it"
+    return None
 
 
 class _Queue:

@@ -33,7 +33,13 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         query = self._query(messages)
         if query is not None:
             append_staged(
-                self.options.path, self.options.config, query, batchId, staged_files(list(messages))
+                self.options.path,
+                self.options.config,
+                query,
+                batchId,
+                staged_files(list(messages)),
+                copy=self.options.copy,
+                lock_timeout_s=self.options.lock_timeout_s,
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

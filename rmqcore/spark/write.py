@@ -21,7 +21,7 @@ from rmqcore.message import Message
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.spark.ledger import anonymous_name, job_name, staging_root
-from rmqcore.spark.log_owner import abort_staged, append_staged, check_free
+from rmqcore.spark.log_owner import abort_staged, append_staged, check_copied, check_free
 from rmqcore.spark.options import WriteOptions, unknown
 from rmqcore.spark.schema import spark_schema
 from rmqcore.spark.staging import StagedFile, StageWriter
@@ -100,6 +100,7 @@ class RowStager:
             for message in self._messages(batches):
                 try:
                     stage.put(message)
+                    check_copied(stage.only_copied, copy=self.options.copy)
                 except MessageIllegalError as error:
                     raise MessageIllegalError(
                         f"row {stage.message_count} of partition {partition}: {error}"
@@ -126,6 +127,11 @@ class RowStager:
         sys_flag = row.get("sys_flag") or 0
         if sys_flag & _INNER_BATCH:
             raise MessageIllegalError(f"row {number} is an inner batch, which is not one message")
+        if sys_flag & SysFlag.TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT):
+            raise MessageIllegalError(
+                f"row {number} has sys_flag={sys_flag}, a transaction that is not committed; rows "
+                "with sys_flag & 12 = 0 or 8 are messages"
+            )
         body = row.get("body") or b""
         queue_id = row.get("queue_id")
         return Message(
@@ -193,7 +199,13 @@ class RmqWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""
         append_staged(
-            self.options.path, self.options.config, self.job, 0, staged_files(list(messages))
+            self.options.path,
+            self.options.config,
+            self.job,
+            0,
+            staged_files(list(messages)),
+            copy=self.options.copy,
+            lock_timeout_s=self.options.lock_timeout_s,
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -1,0 +1,27 @@
+"""Topics of a broker's own services; what is in them is for no consumer.
+
+Source: RocketMQ common/topic/TopicValidator.java, common/KeyBuilder.java and
+store/timer/TimerMessageStore.java.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+
+_NAMES: Final = frozenset(
+    (
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    )
+)
+#: the timer's queue, the logs of what POP has handed out
+_PREFIX: Final = "rmq_sys_"
+
+
+def is_service_topic(topic: str) -> bool:
+    """True where delayed and half messages wait, and where services note what they have done."""
+    return topic in _NAMES or topic.startswith(_PREFIX)
