@@ -21,7 +21,9 @@ from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import subdirectories
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.native.format._numbers import FILLER_SIZE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,6 +79,27 @@ class DeletedTopics:
             if names.intersection(_BROKERS_OWN):
                 return names
         return None
+
+    @property
+    def is_certain_of_none(self) -> bool:
+        """True when no topic was deleted, as far as this store tells."""
+        return not self._deleted_at and self._listed is None
+
+    def begins(self, topic: str) -> dict[int, int]:
+        """By queue of a topic that begins with its number 0, where that record lies.
+
+        What lies before belongs to a topic of that name which RocketMQ has deleted; nothing is
+        told of stores that no broker has run.
+        """
+        if self._listed is None:
+            return {}
+        root = self._directory.consume_queue / topic
+        found = {
+            int(name): _first_record(root / name)
+            for name in subdirectories(root)
+            if name.isascii() and name.isdigit()
+        }
+        return {queue_id: offset for queue_id, offset in found.items() if offset is not None}
 
     def since(self, topic: str) -> int:
         """Physical offset from which records of a topic count; 0 for one that was not deleted."""
@@ -144,6 +167,16 @@ class DeletedTopics:
         text = format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))})
         self._file.store(sealed(text))
         self._deleted_at = deleted_at
+
+
+def _first_record(queue: Path) -> int | None:
+    """Where the record with number 0 of a queue lies, None when its unit is not there."""
+    with suppress(FileNotFoundError), (queue / f"{0:020d}").open("rb") as file:
+        unit = file.read(UNIT_HEAD.size)
+        if len(unit) == UNIT_HEAD.size:
+            phy_offset, size = UNIT_HEAD.unpack(unit)
+            return phy_offset if 0 < size < FILLER_SIZE else None
+    return None
 
 
 def _decoded(text: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +23,19 @@ from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.scan.log_walk import Damage, LogWalk
+from rmqcore.scan.log_walk import CHUNK_SIZE, LogWalk
 from rmqcore.scan.split import Split
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 SPLIT_SIZE = 256 << 20
-#: how many of the longest consume queues are looked into for places to cut
+#: how many of the consume queues that were written last are looked into for places to cut
 _QUEUES_CUT_AT = 4
+#: bytes of log that a plan walks at most for places to cut that no queue tells
+_WALK_MAX = 256 << 20
+#: such a cut is behind the place where it should be by so many bytes, or one record
+_CUT_CHUNK_SIZE = 64 << 10
 #: a split ends at the end of a file when it is shorter by no more than this part of it
 _SHORTER_MAX = 8
 _ConfigSource = StoreConfig | str | Path | None
@@ -97,8 +101,11 @@ class LogPlan:
             self._check_files()
         self._open_files = OpenFiles()
         self._queues: dict[Path, ConsumeQueue | None] = {}
-        self._cut_queues = list(self._long_queues())
+        self._cut_queues = list(self._fresh_queues())
+        self._walk_left = _WALK_MAX
         self.start = self.files[0][0] if self.files else 0
+        #: behind the last record that a queue which is cut at knows
+        self.known_end = max((self._known_end(queue) for queue in self._cut_queues), default=0)
         self.end = self._published_end()
 
     def _check_files(self) -> None:
@@ -114,16 +121,16 @@ class LogPlan:
                     path, -1, f"the file has {size} bytes, files here have {self.file_size}"
                 )
 
-    def _long_queues(self) -> Iterable[ConsumeQueue]:
-        """The longest consume queues: their units say where records begin."""
+    def _fresh_queues(self) -> Iterable[ConsumeQueue]:
+        """The consume queues that were written last: their units say where records begin."""
         found, root = [], self.directory.consume_queue
         for topic in subdirectories(root):
             for name in subdirectories(root / topic):
                 queue = root / topic / name
-                starts = [start for start, _, _ in numbered_files(queue)]
-                if starts:
-                    found.append((starts[-1], queue))
-        for _, path in sorted(found, reverse=True)[:_QUEUES_CUT_AT]:
+                files = numbered_files(queue)
+                if files:
+                    found.append((_modified_ns(files[-1][1]), files[-1][0], queue))
+        for _, _, path in sorted(found, reverse=True)[:_QUEUES_CUT_AT]:
             opened = self._opened(path)
             if opened is not None:
                 yield opened
@@ -159,8 +166,7 @@ class LogPlan:
         for number in range(len(self.files) - 1, -1, -1):
             start, _, size = self.files[number]
             if number == 0 or self._is_begun(start, size, claimed):
-                known = max((self._known_end(queue) for queue in self._cut_queues), default=0)
-                begin = known if start < known <= start + size else start
+                begin = self.known_end if start < self.known_end <= start + size else start
                 return self._walk_to_end(begin, start + min(size, self.file_size), claimed)
         return 0
 
@@ -190,24 +196,32 @@ class LogPlan:
 
         Zeros end the log, unless a queue claims that it goes on behind them.
         """
-        last_damage: list[Damage] = []
-        batch = DispatchBatch()
-
-        def kernel(
-            buffer: ReadableBuffer, at: int, end: int, /, *, base_offset: int
-        ) -> tuple[int, int]:
-            return batch.scan(buffer, at, end, base_offset=base_offset, verify_crc=True)
-
         end = begin
-        walk = LogWalk(self.split(begin, stop), on_damage=last_damage.append)
-        for status in walk.run(kernel):
-            if batch.record_count or status is ScanStatus.BLANK:
-                end = batch.end_offset
-            batch.clear()
+        for status, end in self._walked(begin, stop, CHUNK_SIZE, verify_crc=True):
             self.ends_in_blank = status is ScanStatus.BLANK
             if status is ScanStatus.EMPTY and end >= claimed:
                 break
         return end
+
+    def _walked(
+        self, begin: int, stop: int, chunk_size: int, *, verify_crc: bool
+    ) -> Iterator[tuple[ScanStatus, int]]:
+        """Walk records; after each piece, how it ended, and where the last good record ends."""
+        batch, end = DispatchBatch(), begin
+
+        def kernel(
+            buffer: ReadableBuffer, at: int, end: int, /, *, base_offset: int
+        ) -> tuple[int, int]:
+            return batch.scan(buffer, at, end, base_offset=base_offset, verify_crc=verify_crc)
+
+        walk = LogWalk(
+            self.split(begin, stop), on_damage=lambda _damage: None, chunk_size=chunk_size
+        )
+        for status in walk.run(kernel):
+            if batch.record_count or status is ScanStatus.BLANK:
+                end = batch.end_offset
+            batch.clear()
+            yield status, end
 
     def record_at(self, phy_offset: int) -> bytes | None:
         """The good record at a physical offset, None for none."""
@@ -288,7 +302,26 @@ class LogPlan:
         file_end = file_start + self.file_size
         nearest = file_start if file_start > start else file_end
         cut = min((offset for offset in found if offset is not None), default=nearest)
-        return min(cut, file_end, high)
+        cut = min(cut, file_end, high)
+        if abs(cut - target) <= split_size:
+            return cut
+        begin = max(start, file_start)
+        if target - begin > self._walk_left:
+            return cut
+        self._walk_left -= target - begin
+        ends = (end for _, end in self._walked(begin, cut, _CUT_CHUNK_SIZE, verify_crc=False))
+        return next((end for end in ends if end >= target), cut)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """Queue offsets of a queue's first message in the log, and behind its last unit.
+
+        None for a queue that is not there, or of batches.
+        """
+        queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
+        if queue is None or not queue.max_offset:
+            return None
+        queue.correct_min_offset(self.start)
+        return queue.min_offset, queue.max_offset
 
     def _first_unit(self, queue: ConsumeQueue, target: int) -> int | None:
         """The first record of a queue at or behind ``target`` that the log confirms."""
@@ -300,7 +333,7 @@ class LogPlan:
 
     def _first_message(self, low: int, high: int, topics: set[str]) -> int:
         """Where the first message of some topics lies that their consume queues know."""
-        first = max((self._known_end(queue) for queue in self._cut_queues), default=low)
+        first = max(self.known_end, low)
         for topic in sorted(topics):
             directory = self.directory.consume_queue / topic
             names = subdirectories(directory)
@@ -317,3 +350,11 @@ class LogPlan:
                 elif queue.end_phy_offset > low:
                     return low
         return max(low, min(first, high))
+
+
+def _modified_ns(path: Path) -> int:
+    """When a file was last written, Unix nanoseconds; 0 for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rmqcore.scan import LogPlan, read
-from rmqcore.spark.row_filter import RowFilter
-from rmqcore.spark.stream import Offsets, RmqStreamReader, offset_of
+from rmqcore.scan import read
+from rmqcore.spark.planning import LogPartition
+from rmqcore.spark.stream import Offsets, RmqStreamReader
 
 
 class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
@@ -42,6 +42,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch."""
         first = self.offsets(start)
         ends = self.published(first)
+        # a log that the stream has not seen yet is read from its earliest record on
+        first = {name: first.get(name, self._plans[name].start) for name in ends}
         self._latest = dict(ends)
         if self._target is not None:
             ends = {name: max(first[name], min(ends[name], self._target[name])) for name in ends}
@@ -54,26 +56,30 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                     ends[name] = self._plans[name].cut_behind(first[name], share, end)
         if isinstance(limit, ReadMaxRows):
             left = limit.max_rows
-            for name, end in ends.items():
-                ends[name], rows = self._end_of_rows(self._plans[name], first[name], end, left)
+            # the log with the least backlog first: what it leaves of its share is for the others
+            for name in sorted(ends, key=lambda name: ends[name] - first[name]):
+                share = -(-left * (ends[name] - first[name]) // max(1, backlog))
+                backlog -= ends[name] - first[name]
+                ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
-        return offset_of(ends)
+        return self.offset_of(ends, start.get("latest", {}))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the logs end, for the progress report of the query."""
-        return offset_of(self._latest) if self._latest else None
+        return self.offset_of(self._latest, {}) if self._latest else None
 
-    def _end_of_rows(self, plan: LogPlan, start: int, end: int, row_max: int) -> tuple[int, int]:
-        """Where so many of the chosen rows end, and how many there are up to there."""
+    def _end_of_rows(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
+        """Where so many of a log's chosen rows end, and how many there are up to there."""
         rows = 0
         if row_max <= 0:
             return start, 0
         if start >= end:
             return end, 0
-        chosen = RowFilter.of(self.options)
+        partition = LogPartition(self._plans[name].split(start, end), name, self.choice)
+        chosen = partition.row_filter(self.options)
         columns = tuple(dict.fromkeys(("phy_offset", "store_size", *chosen.columns)))
         batches = read(
-            plan.split(start, end),
+            partition.split,
             columns,
             topics=self.options.topics,
             queue_ids=self.options.queue_ids,

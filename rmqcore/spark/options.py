@@ -173,6 +173,11 @@ def _text(_name: str, text: str) -> str:
     return text
 
 
+def named_offsets(offsets: str | QueueOffsets | None) -> set[int]:
+    """The numbers that a JSON option gives queues; none for a word."""
+    return set() if offsets is None or isinstance(offsets, str) else {o for _, _, o in offsets}
+
+
 def _offsets(name: str, text: str) -> str | QueueOffsets:
     if text.strip().lower() in ("earliest", "latest"):
         return text.strip().lower()

@@ -9,8 +9,10 @@ from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan import LogPlan, Split
-from rmqcore.spark.options import ReadOptions
-from rmqcore.spark.selection import check_selection
+from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, named_offsets
+from rmqcore.spark.row_filter import RowFilter
+from rmqcore.spark.selection import check_ranges, check_selection
+from rmqcore.spark.topic_choice import ShownTopics, TopicChoice
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
@@ -24,12 +26,36 @@ class LogPartition(InputPartition):
     Attributes:
         split: a stretch of one log.
         broker: name of the store that the log belongs to.
+        choice: the topics that are read.
+        besides: topics whose rows have been read before; None for none.
+        latest_phy_offset: where "latest" of ``startingOffsets`` is.
     """
 
-    def __init__(self, split: Split, broker: str) -> None:
+    def __init__(
+        self,
+        split: Split,
+        broker: str,
+        choice: TopicChoice,
+        besides: TopicChoice | None = None,
+        latest_phy_offset: int = 0,
+    ) -> None:
         super().__init__(split.start)
         self.split = split
         self.broker = broker
+        self.choice = choice
+        self.besides = besides
+        self.latest_phy_offset = latest_phy_offset
+
+    def row_filter(self, options: ReadOptions) -> RowFilter:
+        """What its rows have to satisfy."""
+        directory = StoreDir(self.split.store, load_config(options.config).store_path_commit_log)
+        shown = ShownTopics(
+            directory,
+            self.choice,
+            besides=self.besides,
+            services=options.include_uncommitted,
+        )
+        return RowFilter.of(options, shown, self.latest_phy_offset)
 
     def __repr__(self) -> str:
         return f"LogPartition({self.broker}, {self.split.start} to {self.split.end})"
@@ -55,16 +81,19 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
     Raises:
         ConfigError: an option that only a stream has, one that no batch can follow, or offsets
             of a topic or queue that there is not.
+        StoreError: with ``failOnDataLoss``, offsets that were deleted or are not there yet.
         StoreNotFoundError, CorruptStoreError: as `open_plan`.
     """
     _check_batch(options)
     plans = [(broker, open_plan(path, options)) for broker, path in options.stores]
     check_selection(options, (plan for _, plan in plans))
+    check_ranges(options, (plan for _, plan in plans))
+    choice = TopicChoice.of(options)
     size = split_size(options, sum(plan.end - plan.start for _, plan in plans))
     low = -1 if options.starting_phy_offset is None else options.starting_phy_offset
     high = options.ending_phy_offset
     return [
-        LogPartition(split, broker)
+        LogPartition(split, broker, choice)
         for broker, plan in plans
         for split in plan.splits(size, topics=options.topics)
         if split.end > low and (high is None or split.start < high)
@@ -93,7 +122,8 @@ def _check_batch(options: ReadOptions) -> None:
     ):
         if value is not None:
             raise ConfigError(name, value, "only a stream has triggers: use spark.readStream")
-    if options.starting_offsets == "latest":
-        raise ConfigError("startingOffsets", "latest", "a batch would be empty; only for streams")
-    if options.ending_offsets == "earliest":
-        raise ConfigError("endingOffsets", "earliest", "a batch would be empty")
+    starts, ends = options.starting_offsets, options.ending_offsets
+    if starts == "latest" or LATEST in named_offsets(starts):
+        raise ConfigError("startingOffsets", starts, "latest, -1, is empty; only for streams")
+    if ends == "earliest" or EARLIEST in named_offsets(ends):
+        raise ConfigError("endingOffsets", ends, "earliest, -2, is empty")

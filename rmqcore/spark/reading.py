@@ -12,7 +12,6 @@ from rmqcore.config import load_config
 from rmqcore.scan import Damage, read
 from rmqcore.spark.options import ReadOptions
 from rmqcore.spark.planning import LogPartition
-from rmqcore.spark.row_filter import RowFilter
 from rmqcore.spark.runner import settle_worker
 from rmqcore.spark.schema import BROKER
 
@@ -38,14 +37,14 @@ def read_partition(
     if not isinstance(partition, LogPartition):
         return
     settle_worker()
-    chosen = RowFilter.of(options)
+    chosen = partition.row_filter(options)
     plain = [name for name in schema.names if name != BROKER]
     wanted = list(dict.fromkeys((*plain, *chosen.columns))) or ["phy_offset"]
     end_ms = options.ending_timestamp
     batches = read(
         partition.split,
         wanted,
-        topics=options.topics,
+        topics=partition.choice.names,
         queue_ids=options.queue_ids,
         begin_ms=options.starting_timestamp,
         end_ms=None if end_ms is None else end_ms - 1,

@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+
+import pyarrow as pa
 
 from rmqcore._codec import decode_record
 from rmqcore.clock import wall_clock_ms
-from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.errors import ConfigError, RmqCoreError, StoreError
 from rmqcore.files.store_dir import StoreDir, subdirectories
-from rmqcore.scan import LogPlan
+from rmqcore.scan import LogPlan, read
 from rmqcore.spark.options import ReadOptions, unknown
 
 _log = logging.getLogger(__name__)
@@ -42,6 +44,64 @@ def check_selection(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
         _check_offsets(options, queues)
         _check_names(options, queues)
         _check_times(options, plans)
+
+
+def check_ranges(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
+    """Tell that a range is asked for by offsets which is not there whole.
+
+    Args:
+        options: of the reader.
+        plans: of every store.
+
+    Raises:
+        StoreError: with ``failOnDataLoss``.
+    """
+    for plan in plans:
+        for text in (*_lost_places(options, plan), *_lost_queue_offsets(options, plan)):
+            if options.fail_on_data_loss:
+                raise StoreError(f"{text}; set failOnDataLoss=false to read what is there")
+            _log.warning("%s (failOnDataLoss=false)", text)
+
+
+def _lost_places(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
+    store = plan.directory.path
+    if options.starting_phy_offset is not None and options.starting_phy_offset < plan.start:
+        yield (
+            f"{store}: startingPhyOffset={options.starting_phy_offset}, but the log begins at "
+            f"{plan.start}; what was before it has been deleted"
+        )
+    for name, offset in (
+        ("startingPhyOffset", options.starting_phy_offset),
+        ("endingPhyOffset", options.ending_phy_offset),
+    ):
+        if offset is not None and offset > plan.end:
+            yield f"{store}: {name}={offset}, but the log ends at {plan.end}"
+
+
+def _lost_queue_offsets(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
+    for name, offsets in (
+        ("startingOffsets", options.starting_offsets),
+        ("endingOffsets", options.ending_offsets),
+    ):
+        for topic, queue_id, offset in offsets if isinstance(offsets, tuple) else ():
+            found = plan.queue_range(topic, queue_id)
+            if found is None:
+                continue
+            first, end = found
+            where = f"{plan.directory.path}: {name} of {topic}/{queue_id} is {offset}"
+            if 0 <= offset < first and name == "startingOffsets":
+                yield f"{where}, but it begins at {first}; what was before has been deleted"
+            elif offset > end and offset > (end := _end_with_tail(plan, topic, queue_id, end)):
+                yield f"{where}, but it ends at {end}"
+
+
+def _end_with_tail(plan: LogPlan, topic: str, queue_id: int, end: int) -> int:
+    """Where a queue ends with what its store's writer has not dispatched yet."""
+    tail = plan.split(min(max(plan.known_end, plan.start), plan.end), plan.end)
+    found = read(tail, ("queue_offset",), topics=(topic,), queue_ids=(queue_id,))
+    for columns in found:
+        end = max(end, *(offset + 1 for offset in pa.record_batch(columns).column(0).to_pylist()))
+    return end
 
 
 def _check_offsets(options: ReadOptions, queues: dict[str, set[int]]) -> None:

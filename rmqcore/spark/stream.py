@@ -1,7 +1,8 @@
 """Following a live store: what each micro-batch of a stream reads.
 
-An offset of the stream is the physical offset up to which each log has been read. It never goes
-back, and never passes the last good record: a batch that Spark plans again is the same batch.
+An offset of the stream is the physical offset up to which each log has been read, and of which
+topics. It never goes back, and never passes the last good record: a batch that Spark plans again is
+the same batch. Where the next offset has more topics or logs, theirs are read from the earliest on.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.scan import LogPlan
-from rmqcore.spark.options import ReadOptions
+from rmqcore.spark.options import LATEST, ReadOptions, named_offsets
 from rmqcore.spark.planning import LogPartition, open_plan, split_size
 from rmqcore.spark.reading import read_partition
-from rmqcore.spark.selection import check_selection
+from rmqcore.spark.selection import check_ranges, check_selection
+from rmqcore.spark.topic_choice import TopicChoice
 
 #: name of the only log in an offset, so that a checkpoint survives when the store is moved
 _ONLY = "log"
-_VERSION = 1
+#: the first version knew no topics
+_VERSIONS = (1, 2)
 _log = logging.getLogger(__name__)
 #: broker -> physical offset
 Offsets = dict[str, int]
@@ -45,29 +48,44 @@ class RmqStreamReader(DataSourceStreamReader):
         self.stores = dict(options.stores) if options.show_broker else {_ONLY: options.stores[0][1]}
         self._plans: dict[str, LogPlan] = {}
         self._latest: Offsets = {}
+        self.choice = TopicChoice.of(options)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream without a checkpoint begins."""
         first = {broker: self._first(broker) for broker in self.stores}
         check_selection(self.options, self._plans.values())
-        return offset_of(first)
+        check_ranges(self.options, self._plans.values())
+        named = named_offsets(self.options.starting_offsets)
+        ends = {broker: plan.end for broker, plan in self._plans.items()}
+        return self.offset_of(first, ends if LATEST in named else {})
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
         for broker, end in self.published(self._latest).items():
             self._latest[broker] = end
-        return offset_of(self._latest)
+        return self.offset_of(self._latest, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         """What lies between two offsets, cut for parallel tasks."""
         first, last = self.offsets(start), self.offsets(end)
-        size = split_size(self.options, sum(last[name] - first[name] for name in last))
-        found = []
-        for broker in self.stores:
+        size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
+        latest: Offsets = end.get("latest", {})
+        old, new = _choice_of(start), _choice_of(end) or self.choice
+        found: list[LogPartition] = []
+        for broker in last:
             plan = self._plan(broker, last[broker])
-            low, high = self._still_there(plan, broker, first[broker], last[broker])
-            if low < high:
-                found += [LogPartition(s, self._name(broker)) for s in plan.splits(size, low, high)]
+            low = first.get(broker, plan.start)
+            stretches: list[tuple[int, int, TopicChoice | None]] = [
+                (*self._still_there(plan, broker, low, last[broker]), None)
+            ]
+            if broker in first and old is not None and old != new:
+                stretches.append((plan.start, min(low, plan.end), old))
+            found += [
+                LogPartition(split, self._name(broker), new, besides, latest.get(broker, 0))
+                for low, high, besides in stretches
+                if low < high
+                for split in plan.splits(size, low, high)
+            ]
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -82,13 +100,27 @@ class RmqStreamReader(DataSourceStreamReader):
         Raises:
             ConfigError: a checkpoint of other stores, or of a later version.
         """
-        if offset.get("version") != _VERSION or offset["phy_offset"].keys() != self.stores.keys():
+        if offset.get("version") not in _VERSIONS or not (
+            offset["phy_offset"].keys() <= self.stores.keys()
+        ):
             raise ConfigError(
                 "checkpointLocation",
                 offset,
                 f"expected the checkpoint of a stream over {', '.join(self.stores)}",
             )
         return dict(offset["phy_offset"])
+
+    def offset_of(self, offsets: Offsets, latest: Offsets) -> dict[str, Any]:
+        """Physical offsets as an offset of Spark's.
+
+        Args:
+            offsets: up to which each log is read.
+            latest: where the logs ended when the stream began, if the options ask for "latest" of
+                some queue.
+        """
+        found = {"version": _VERSIONS[-1], "phy_offset": dict(offsets)}
+        found["topics"] = self.choice.to_json()
+        return found | ({"latest": dict(latest)} if latest else {})
 
     def published(self, start: Offsets) -> Offsets:
         """Where the logs end now; never before ``start``."""
@@ -106,8 +138,8 @@ class RmqStreamReader(DataSourceStreamReader):
         if self.options.starting_phy_offset is not None:
             wanted = min(max(self.options.starting_phy_offset, plan.start), plan.end)
             return max(plan.start, plan.split(wanted, wanted).first_file)
-        if self.options.starting_offsets in (None, "latest") and not (
-            self.options.starting_timestamp
+        if self.options.starting_offsets in (None, "latest") and (
+            self.options.starting_timestamp is None
         ):
             return plan.end
         return plan.start
@@ -138,9 +170,9 @@ class RmqStreamReader(DataSourceStreamReader):
         _log.warning("%s (failOnDataLoss=false)", text)
 
 
-def offset_of(offsets: Offsets) -> dict[str, Any]:
-    """Physical offsets as an offset of Spark's."""
-    return {"version": _VERSION, "phy_offset": dict(offsets)}
+def _choice_of(offset: dict[str, Any]) -> TopicChoice | None:
+    """The topics up to an offset; None for one of the first version."""
+    return TopicChoice.from_json(offset["topics"]) if "topics" in offset else None
 
 
 def _check_stream(options: ReadOptions, *, takes_limits: bool) -> None:
@@ -157,3 +189,5 @@ def _check_stream(options: ReadOptions, *, takes_limits: bool) -> None:
     ):
         if limit is not None and not takes_limits:
             raise ConfigError(name, limit, "limits need Spark 4.2 or later")
+    if LATEST in named_offsets(options.starting_offsets) and not takes_limits:
+        raise ConfigError("startingOffsets", LATEST, "latest of one queue needs Spark 4.2 or later")

@@ -177,7 +177,7 @@ def test_what_something_matches_is_not_named(store_path, log, caplog):
     options = {"topics": "T,New", "queueIds": "0,1", "startingTimestamp": "1"}
     assert rows(store_path, **options, startingOffsets='{"T": {"0": -2}}') == 1000
     assert rows(store_path, endingTimestamp=str(2 * 10**12)) == 1000
-    for offset in (-2, -1, 0):  # a queue may be empty still
+    for offset in (-2, 0):  # a queue may be empty still
         assert rows(store_path, startingOffsets=f'{{"T": {{"7": {offset}}}}}') == 1000
     shutil.rmtree(store_path / "consumequeue")
     assert rows(store_path, topics="Tt") == 0

@@ -20,13 +20,23 @@ COMPARED = [name for name in FULL_COLUMNS if not name.endswith("_timestamp")]
 
 
 def messages_of(path, config=None):
-    """Every message that is in a queue, in log order, as the engine reads it."""
+    """Every message that is in a consumer's queue or will be, in log order, as the engine reads."""
     with open_store(path, mode="r", config=config) as store:
-        return [fields_of(message) for message in store.messages() if is_visible(message)]
+        return [fields_of(message) for message in store.messages() if is_queued(store, message)]
 
 
-def is_visible(message):
-    return message.sys_flag & 0xC in (0, 8)
+def is_queued(store, message):
+    topic, queue_id, offset = message.topic, message.queue_id, message.queue_offset
+    if message.sys_flag & 0xC not in (0, 8) or topic.startswith(
+        ("SCHEDULE_TOPIC", "RMQ_SYS_TRANS", "rmq_sys_")
+    ):
+        return False
+    end = store.max_queue_offset(topic, queue_id) if (topic, queue_id) in store.queues() else 0
+    if not end:
+        return topic in {known for known, _ in store.queues()}
+    found = store.get_message(topic, queue_id, min(offset, end - 1), max_messages=1).messages
+    lies = [other.phy_offset for other in found]
+    return lies == [message.phy_offset] if offset < end else lies < [message.phy_offset]
 
 
 def fields_of(message):

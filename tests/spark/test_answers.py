@@ -1,0 +1,308 @@
+"""What a frame or stream answers: never fewer rows, never more, than were asked for, in silence.
+
+The data source is driven as Spark's worker does it, without a JVM.
+"""
+
+import json
+import os
+import shutil
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from rmqcore import Message, open_store
+from rmqcore.errors import ConfigError, MessageIllegalError, StoreError
+
+pytestmark = pytest.mark.engine
+
+pytest.importorskip("pyspark.sql.streaming.datasource")
+
+
+def reading(kind, paths, options):
+    from rmqcore.spark.options import read_options
+    from rmqcore.spark.schema import checked_columns, chosen_columns, schema_of
+
+    paths = [paths] if not isinstance(paths, list) else paths
+    place = (
+        {"path": str(paths[0])} if len(paths) == 1 else {"paths": json.dumps(list(map(str, paths)))}
+    )
+    found = read_options({**place, **options})
+    return kind(found, checked_columns(schema_of(chosen_columns(found))))
+
+
+def rows_of(reader, partitions):
+    return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def batch(paths, **options):
+    from rmqcore.spark.source import RmqReader
+
+    reader = reading(RmqReader, paths, options)
+    return rows_of(reader, reader.partitions())
+
+
+class Stream:
+    """A stream of which each trigger is asked for by hand."""
+
+    def __init__(self, paths, at=None, **options):
+        from rmqcore.spark.limited_stream import LimitedStreamReader
+
+        self.reader = reading(LimitedStreamReader, paths, options)
+        self.at = at or self.reader.initialOffset()
+
+    def trigger(self):
+        end = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
+        end = json.loads(json.dumps(end))
+        rows = rows_of(self.reader, self.reader.partitions(self.at, end))
+        self.at = end
+        return rows
+
+
+def put(path, topic, *bodies, **arguments):
+    with open_store(path, mapped_file_size_commit_log=64 << 10) as store:
+        for body in bodies:
+            store.put(topic, body, **arguments)
+
+
+def numbered(count, size=1):
+    return [b"%0*d" % (size, number) for number in range(count)]
+
+
+def bodies_of(rows):
+    return [row["body"] for row in rows]
+
+
+# ---- ranges
+
+
+@pytest.fixture
+def aged(store_path):
+    """A store whose queue T/0 begins at its 300th message or so."""
+    put(store_path, "T", *numbered(1000, 200))
+    for file in sorted((store_path / "commitlog").iterdir())[:2]:
+        file.unlink()
+    return store_path
+
+
+DELETED = [
+    {"startingOffsets": '{"T":{"0":0}}'},
+    {"startingPhyOffset": "0"},
+    {"startingOffsets": '{"T":{"0":1001}}'},
+]
+BEYOND = [
+    {"endingOffsets": '{"T":{"0":1001}}'},
+    {"endingPhyOffset": str(1 << 40)},
+]
+
+
+@pytest.mark.parametrize("options", DELETED + BEYOND)
+def test_a_range_that_is_not_there_whole_fails_a_batch(aged, options):
+    with pytest.raises(StoreError, match="failOnDataLoss=false"):
+        batch(aged, **options)
+    left = len(batch(aged, **options, failOnDataLoss="false"))
+    assert left == (0 if "1001" in str(options.get("startingOffsets")) else len(batch(aged)))
+
+
+@pytest.mark.parametrize("options", DELETED)
+def test_a_range_that_is_not_there_whole_fails_a_stream(aged, options):
+    with pytest.raises(StoreError, match="failOnDataLoss=false"):
+        Stream(aged, **options)
+
+
+def test_an_end_that_the_writer_has_not_dispatched_yet_is_there(store_path):
+    put(store_path, "T", *numbered(10))
+    with open_store(store_path) as store:
+        store.put("T", b"last")
+        assert len(batch(store_path, endingOffsets='{"T":{"0":11}}')) == 11
+
+
+def test_latest_of_a_queue_is_where_the_log_ends_when_the_stream_begins(store_path):
+    put(store_path, "T", *numbered(5))
+    put(store_path, "T", b"other queue", queue_id=1)
+    stream = Stream(store_path, startingOffsets='{"T":{"0":-1}}')
+    assert bodies_of(stream.trigger()) == [b"other queue"]
+    put(store_path, "T", b"new")
+    at = stream.at
+    assert bodies_of(stream.trigger()) == [b"new"]
+    again = Stream(store_path, at=at, startingOffsets='{"T":{"0":-1}}')
+    assert bodies_of(again.trigger()) == [b"new"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"startingOffsets": '{"T":{"0":-1}}'}, {"endingOffsets": '{"T":{"0":-2}}'}]
+)
+def test_a_batch_that_would_be_empty_is_refused(store_path, options):
+    put(store_path, "T", b"x")
+    with pytest.raises(ConfigError, match="is empty"):
+        batch(store_path, **options)
+
+
+def test_a_start_at_time_0_is_the_log_s_begin(store_path):
+    put(store_path, "T", *numbered(5))
+    assert len(Stream(store_path, startingTimestamp="0").trigger()) == 5
+
+
+# ---- what a stream is of
+
+
+def test_a_topic_added_to_a_stream_is_read_from_its_first_message_on(store_path):
+    for topic in ("A", "B", "C"):
+        put(store_path, topic, *numbered(10))
+    stream = Stream(store_path, startingOffsets="earliest", topics="A")
+    assert len(stream.trigger()) == 10
+    for topic in ("A", "B", "C"):
+        put(store_path, topic, *numbered(5))
+    again = Stream(store_path, at=stream.at, startingOffsets="earliest", topics="A,B")
+    topics = [row["topic"] for row in again.trigger()]
+    assert (topics.count("A"), topics.count("B"), topics.count("C")) == (5, 15, 0)
+    assert again.trigger() == []
+    every = Stream(store_path, at=again.at, startingOffsets="earliest")
+    assert [row["topic"] for row in every.trigger()] == ["C"] * 15
+
+
+def test_a_batch_that_is_planned_again_is_of_the_topics_it_was_of(store_path):
+    put(store_path, "A", *numbered(10))
+    put(store_path, "B", *numbered(10))
+    stream = Stream(store_path, startingOffsets="earliest", topics="A")
+    start = stream.at
+    stream.trigger()
+    again = Stream(store_path, at=start, startingOffsets="earliest", topics="A,B")
+    rows = rows_of(again.reader, again.reader.partitions(start, stream.at))
+    assert {row["topic"] for row in rows} == {"A"}
+
+
+def test_a_checkpoint_of_the_first_version_goes_on(store_path):
+    put(store_path, "A", *numbered(10))
+    stream = Stream(store_path, startingOffsets="earliest")
+    stream.trigger()
+    put(store_path, "A", b"new")
+    old = {"version": 1, "phy_offset": stream.at["phy_offset"]}
+    assert bodies_of(Stream(store_path, at=old, startingOffsets="earliest").trigger()) == [b"new"]
+
+
+def test_a_broker_added_to_a_stream_is_read_from_its_first_message_on(tmp_path):
+    a, b, c = (tmp_path / name for name in "abc")
+    for path in (a, b, c):
+        put(path, "T", *numbered(10))
+    stream = Stream([a, b], startingOffsets="latest")
+    assert stream.trigger() == []
+    put(a, "T", b"new")
+    rows = Stream([a, b, c], at=stream.at, startingOffsets="latest").trigger()
+    assert [row["broker"] for row in rows] == ["a"] + 10 * ["c"]
+
+
+def test_stores_share_a_limit_of_rows_by_their_backlog(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    put(a, "T", *numbered(300))
+    put(b, "T", *numbered(100))
+    stream = Stream([a, b], startingOffsets="earliest", maxOffsetsPerTrigger="40")
+    seen = [row["broker"] for row in stream.trigger()]
+    assert (seen.count("a"), seen.count("b")) == (30, 10)
+    total = [*seen]
+    while rows := stream.trigger():
+        assert len(rows) <= 40
+        total += [row["broker"] for row in rows]
+    assert (total.count("a"), total.count("b")) == (300, 100)
+
+
+# ---- what a message is
+
+
+def test_a_deleted_topic_has_no_rows_however_it_is_asked_for(store_path):
+    put(store_path, "Kept", b"x")
+    put(store_path, "Gone", *numbered(10))
+    with open_store(store_path) as store:
+        store.put("Kept", b"x")
+        store.delete_topic("Gone")
+    put(store_path, "Gone", b"new")
+    for options in ({"topics": "Gone"}, {"topics": "Gone,Kept"}, {}, {"subscribePattern": "G.*"}):
+        rows = [row for row in batch(store_path, **options) if row["topic"] == "Gone"]
+        assert bodies_of(rows) == [b"new"], options
+
+
+SERVICES = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
+
+
+@pytest.mark.parametrize("topic", SERVICES)
+def test_what_waits_in_a_broker_s_own_topics_is_no_row_unless_asked_for(store_path, topic):
+    put(store_path, "T", b"x")
+    put(store_path, topic, b"waits")
+    assert bodies_of(batch(store_path)) == [b"x"]
+    assert bodies_of(batch(store_path, subscribePattern=".*")) == [b"x"]
+    assert bodies_of(batch(store_path, topics=topic)) == [b"waits"]
+    assert bodies_of(batch(store_path, includeUncommitted="true")) == [b"x", b"waits"]
+
+
+# ---- what may be appended
+
+
+def staged(path, message):
+    from rmqcore.spark.staging import StageWriter
+
+    with StageWriter(path / "spark" / "staging-t" / "0.rows", 1 << 20, 1 << 20) as stage:
+        stage.put(message)
+        return stage.finish()
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties"),
+    [("T", {"DELAY": "3"}), *((topic, {}) for topic in SERVICES)],
+)
+def test_a_message_that_is_to_wait_is_appended_as_a_copy_only(store_path, topic, properties):
+    from rmqcore.spark.log_owner import append_staged
+
+    file = staged(store_path, Message(topic, b"later", properties={"UNIQ_KEY": "U", **properties}))
+    with pytest.raises(MessageIllegalError, match="copy=true"):
+        append_staged(str(store_path), None, "job-x", 0, [file])
+    assert append_staged(str(store_path), None, "job-x", 0, [file], copy=True) == 1
+
+
+@pytest.mark.parametrize("sys_flag", [4, 12])
+def test_a_row_of_a_transaction_that_is_not_committed_is_refused(sys_flag):
+    from rmqcore.spark.options import WriteOptions
+    from rmqcore.spark.write import RowStager
+
+    stager = object.__new__(RowStager)
+    stager.options = WriteOptions(path="/none", copy=True)
+    with pytest.raises(MessageIllegalError, match="not committed"):
+        stager._message({"topic": "T", "body": b"x", "sys_flag": sys_flag}, 0, "U")
+
+
+def test_a_commit_waits_for_the_end_of_another_writer(store_path, monkeypatch):
+    from rmqcore.spark import log_owner
+
+    file = staged(store_path, Message("T", b"x", properties={"UNIQ_KEY": "U"}))
+    other = open_store(store_path)
+    clock = SimpleNamespace(monotonic=lambda: 0, sleep=lambda _seconds: other.close())
+    monkeypatch.setattr(log_owner, "time", clock)
+    assert log_owner.append_staged(str(store_path), None, "j", 0, [file], lock_timeout_s=1) == 1
+
+
+# ---- where a log is cut
+
+
+@pytest.fixture
+def busy(store_path):
+    """1.2 MB of one queue in a log file of 8 MiB, and four queues that nothing came into since."""
+    with open_store(store_path, mapped_file_size_commit_log=8 << 20) as store:
+        for queue_id in range(4):
+            store.put("Zidle", b"x", queue_id=queue_id)
+        store.flush()
+        for number in range(1200):
+            store.put("Busy", b"%01000d" % number)
+    return store_path
+
+
+@pytest.mark.parametrize("queues", ["kept", "lost", "equally old"])
+def test_a_split_ends_near_where_it_should_whatever_queues_there_are(busy, queues):
+    from rmqcore.scan import plan, read
+
+    if queues == "lost":
+        shutil.rmtree(busy / "consumequeue")
+    for path in (busy / "consumequeue").glob("*/*/*") if queues == "equally old" else ():
+        os.utime(path, (1, 1))
+    splits = plan(busy, split_size=100_000)
+    assert max(split.size for split in splits) < 180_000
+    batches = [pa.record_batch(b) for split in splits for b in read(split, ("phy_offset",))]
+    assert sum(batch.num_rows for batch in batches) == 1204
