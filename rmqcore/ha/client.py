@@ -110,6 +110,7 @@ class HAClient:
         state: what it is doing.
         master_address: of the replication port that it follows, or has last tried; may be empty.
         problem: what is wrong, in a sentence with a way out; None when all is well.
+        agrees: whether it is connected, and has compared the end of this log with the master's.
 
     Threads: those of the event loop that `run` runs on; its attributes may be read from any.
     """
@@ -134,6 +135,7 @@ class HAClient:
         self.state = HAState.READY
         self.master_address = ""
         self.problem: str | None = None
+        self.agrees = False
         self.master_max_offset = -1
         self._store = store
         self._config = config
@@ -161,10 +163,10 @@ class HAClient:
                     await asyncio.sleep(_LOOK_AGAIN_S)
                     continue
                 self._tell(address, await self._connected_to(address))
-                self.state = HAState.READY
+                self.state, self.agrees = HAState.READY, False
                 await asyncio.sleep(self._config.ha_retry_interval / 1000)
         finally:
-            self.state = HAState.SHUTDOWN
+            self.state, self.agrees = HAState.SHUTDOWN, False
 
     def _tell(self, address: str, reason: str) -> None:
         """Log why a connection has ended, once for each reason."""
@@ -301,7 +303,8 @@ class HAClient:
                     f"{appended}: it has lost its end, or the log is another's. "
                     "`rmqcore ha resync` leads back"
                 )
-            if self._unsure and expected >= appended:
+            self.agrees = expected >= appended
+            if self._unsure and self.agrees:
                 # before it is reported: who has heard so may take it for noted
                 await self._note_compared()
             # what is here already counts when the master's bytes are the same
@@ -376,9 +379,10 @@ class HAClient:
             if now - self._last_write >= interval_s:
                 await self._report(sock, self._reported)
             if self._idle >= _IDLE_MAX:
-                self._idle = 0
+                self._idle, end = 0, self._reported
+                # what comes while the master is asked may be more than it had when it answered
                 if (known := await self._master_range()) is not None:
-                    self._check_range(known, self._reported)
+                    self._check_range(known, end)
             rest_s = min(self._last_write + interval_s, self._last_read + most_s) - now
             await asyncio.sleep(max(0.001, min(1.0, rest_s)))
 

@@ -31,6 +31,7 @@ from rmqcore.cli.app import app
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha import HAClient
 from rmqcore.ha import resync as resyncing
+from rmqcore.ha.client import LogRange
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.message import Message
 
@@ -438,3 +439,35 @@ def test_the_command_tells_first_and_cuts_only_when_told(tmp_path):
         asyncio.run(scenario(master))
     with slave_store(tmp_path / "s") as slave:
         assert slave.max_phy_offset == end
+
+
+def test_what_comes_while_the_master_is_asked_puts_no_slave_ahead(tmp_path):
+    """The answer is on its way, and a message overtakes it."""
+
+    async def scenario(master, slave):
+        answers = 0
+
+        async with serving(master, ha_send_heartbeat_interval=5) as service:
+
+            async def known():
+                nonlocal answers
+                log = LogRange(master.min_phy_offset, master.max_phy_offset)
+                if client.agrees:
+                    master.put("T0", b"overtakes")
+                    await has_all(slave, master)
+                    answers += 1
+                return log
+
+            settings = config(ha_retry_interval=3_600_000)
+            client = HAClient(slave, settings, lambda: f"127.0.0.1:{service.port}", known)
+            following = asyncio.create_task(client.run())
+            await until_async(
+                lambda: answers >= 2 or client.problem, "the slave has asked while it follows"
+            )
+            assert client.problem is None
+            (connection,) = service.connections
+            assert connection.ack_offset > 0
+            following.cancel()
+
+    with master_store(tmp_path / "m", 5) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
