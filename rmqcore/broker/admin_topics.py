@@ -48,10 +48,12 @@ class AdminTopics:
         rates: Rates,
         tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
         deleting: Callable[[str], AbstractAsyncContextManager[Sequence[str]]],
+        deletions: Callable[[], Mapping[str, int]],
     ) -> None:
         self._rates = rates
         self._tell = tell
         self._deleting = deleting
+        self._deletions = deletions
         self._store = store
         self._config = config
         self._topics = topics
@@ -160,10 +162,14 @@ class AdminTopics:
         return success()
 
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """21: every topic."""
+        """21: every topic, and for a slave which were deleted; RocketMQ passes over those."""
         table = self._topics.table
         topics = {topic.topic_name: topic.to_java() for topic in table}
-        body = {"dataVersion": table.data_version.to_java(), "topicConfigTable": topics}
+        body = {
+            "dataVersion": table.data_version.to_java(),
+            "deletedTopics": dict(self._deletions()),
+            "topicConfigTable": topics,
+        }
         return success({"totalTopicNum": str(len(topics))}, java_body(body))
 
     def list_system(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

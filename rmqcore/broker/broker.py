@@ -330,6 +330,7 @@ class Broker:
                 of.rates,
                 self._tell_topics,
                 of.deleting,
+                store.deletions,
             ),
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),

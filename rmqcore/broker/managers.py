@@ -195,6 +195,21 @@ class Managers:
         finally:
             self.topics.leaving -= names
 
+    def follow_deletion(self, topic: str, phy_offset: int) -> bool:
+        """Delete on a slave what its master has deleted of a topic, and forget what is known of it.
+
+        Returns:
+            False when the slave's log does not reach there yet.
+
+        Raises:
+            OSError, StoreError: as of the store's `follow_deletion`.
+        """
+        if not self.store.follow_deletion(topic, phy_offset):
+            return False
+        self.offsets.forget_topic(topic)
+        self.pop_order.forget_topic(topic)
+        return True
+
     def release(self) -> None:
         """Answer all requests that wait for messages: the broker is about to stop."""
         self.hold.release()

@@ -96,8 +96,12 @@ class Replication:
             managers.groups.table,
             managers.modes.table,
             managers.folder,
+            agrees=lambda: self._followed == self._told,
             log_end=lambda: store.max_phy_offset,
+            queue_end=store.max_queue_offset,
             flush=store.flush,
+            follow_deletion=managers.follow_deletion,
+            has_messages=store.has_messages,
             topics_changed=topics_changed,
         )
         self.client = HAClient(
@@ -105,12 +109,32 @@ class Replication:
             config,
             self._master,
             self._synchronize.log_range,
-            besides=self._synchronize.problem,
+            besides=self._problem,
         )
 
+    @property
+    def _told(self) -> str:
+        """The replication port of the master, as it is told at this moment; empty: not known."""
+        return self._config.ha_master_address or self._registration.master_ha_address
+
+    @property
+    def _followed(self) -> str | None:
+        """The replication port of the master whose log this one is; None: not known."""
+        client = self.client
+        return client.master_address if client is not None and client.agrees else None
+
+    def _problem(self) -> str | None:
+        """Why topics, groups and offsets do not come; None when they do."""
+        if self._followed not in (None, self._told):
+            return (
+                f"the log is that of {self._followed}, and the name servers tell of a master at "
+                f"{self._told}: nothing else is taken over. A broker name has one master"
+            )
+        return self._synchronize.problem()
+
     def _master(self) -> str:
-        """The replication port of the master; empty: not known."""
-        address = self._config.ha_master_address or self._registration.master_ha_address
+        """As `_told`; the name servers are asked where it is not known."""
+        address = self._told
         if not address:
             # ask the name servers again, before it is time
             self._registration.topics_changed()

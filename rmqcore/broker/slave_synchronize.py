@@ -6,6 +6,7 @@ Source: RocketMQ broker/slave/SlaveSynchronize.java.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,8 +15,11 @@ from typing import Final
 
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreError
-from rmqcore.files.config_tables import ConfigTable, DelayOffsetTable, TopicConfigTable
-from rmqcore.files.timer_check import TimerCheck, TimerProgress, progress_told
+from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.deleted_topics import deletions_told
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import OFFSET_MAX
 from rmqcore.java.json import parse_java_json
@@ -26,6 +30,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
+from rmqcore.services.delay_schedule import queue_id_of_level
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ _LOOK_AGAIN_S: Final = 0.1
 #: how long the log may take to come to where the master was
 _BEHIND_S: Final = 1.0
 _TIMEOUT_MS: Final = 3000
+_RANGE: Final = RequestCode.GET_BROKER_RUNTIME_INFO
 #: what a master of a release before 5 has of a table that it does not know
 _NONE_OF: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
 
@@ -47,9 +53,14 @@ class SlaveSynchronize:
     It asks sooner when the log brings a topic that is not known: without it nobody could read the
     topic here once the master is gone.
 
-    Each table is taken over as the master has it; of the offsets, those that the master has. How
-    far its delay levels and its timer messages are decides which messages come when this store has
-    to be the master's: it is taken over when the log has what the master has delivered.
+    - Nothing is taken over but from the master whose log this one is: as long as the connection
+      that the log comes over has compared both, and the log of whoever answers is no shorter.
+    - Each table is taken over as the master has it; of the offsets, those that the master has. One
+      that is empty, or begun anew, takes nothing away.
+    - How far delay levels and timer messages are decides which messages come when this store has to
+      be the master's: it is taken over when the log has what the master has delivered.
+    - A topic that was deleted is deleted here, too, as far as the master's log went then; a master
+      of RocketMQ does not tell, and the numbers of the new topic do.
     """
 
     def __init__(
@@ -62,8 +73,12 @@ class SlaveSynchronize:
         modes: ConfigTable,
         folder: Path,
         *,
+        agrees: Callable[[], bool],
         log_end: Callable[[], int],
+        queue_end: Callable[[str, int], int],
         flush: Callable[[], object],
+        follow_deletion: Callable[[str, int], bool],
+        has_messages: Callable[[str], bool],
         topics_changed: Callable[[], None],
     ) -> None:
         """Prepare to ask.
@@ -76,8 +91,13 @@ class SlaveSynchronize:
             groups: the groups.
             modes: which of them pop which topics.
             folder: its ``config`` folder.
+            agrees: tells whether the slave's log is known to be that master's at this moment.
             log_end: gives the end of the slave's log at this moment.
+            queue_end: gives the end of a queue of the slave's, by topic and queue id.
             flush: brings the log to the disk.
+            follow_deletion: deletes what a topic has below a physical offset; False when the log
+                does not reach there yet.
+            has_messages: tells whether a topic has messages here that can be read.
             topics_changed: called when topics, groups or modes are others than before.
         """
         self._client = client
@@ -88,10 +108,18 @@ class SlaveSynchronize:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes,
         }
-        self._delays = DelayOffsetTable(folder, clock=wall_clock_ms)
+        self._delays = DelayOffsetTable(
+            folder,
+            clock=wall_clock_ms,
+            end_of=lambda level: queue_end(SCHEDULE_TOPIC, queue_id_of_level(level)),
+        )
         self._timer_check = TimerCheck(folder)
+        self._agrees = agrees
         self._log_end = log_end
+        self._queue_end = queue_end
         self._flush = flush
+        self._follow_deletion = follow_deletion
+        self._has_messages = has_messages
         self._topics_changed = topics_changed
         self._told: dict[RequestCode, str] = {}
         self._topics = topics
@@ -119,7 +147,7 @@ class SlaveSynchronize:
         """Ask until the task is cancelled."""
         self._loop = asyncio.get_running_loop()
         while True:
-            while not self._master():
+            while not (self._master() and self._agrees()):
                 await asyncio.sleep(_LOOK_AGAIN_S)
             had = await self.synchronize()
             await asyncio.sleep(_SOON_S)
@@ -134,14 +162,26 @@ class SlaveSynchronize:
         address = self._master()
         if not address:
             return False
-        done = [await self._adopt(address, code, table) for code, table in self._tables.items()]
-        done.append(await self._follow_deliveries(address))
+        # before the question: what comes meanwhile may be more than the master had
+        end = self._log_end()
+        log = await self.log_range()
+        in_order = log is not None and end <= log.max_offset
+        done = [in_order]
+        for code, table in self._tables.items():
+            text = await self._ask(address, code)
+            if text is None or not in_order:
+                done.append(False)
+            elif table is self._topics:
+                done.append(await self._take_topics(address, text))
+            else:
+                done.append(self._take(address, code, table, text))
+        if in_order:
+            done.append(await self._follow_deliveries(address))
+        if log is None:
+            self._failed(_RANGE, address, "it does not say where its log ends")
+        else:
+            self._told.pop(_RANGE, None)
         return all(done)
-
-    async def _adopt(self, address: str, code: RequestCode, table: ConfigTable) -> bool:
-        """Take a table over as the master has it; whether it was had."""
-        text = await self._ask(address, code)
-        return text is not None and self._take(address, code, table, text)
 
     async def _ask(self, address: str, code: RequestCode) -> str | None:
         """A table as the master has it; None when it was not had."""
@@ -157,16 +197,50 @@ class SlaveSynchronize:
             self._failed(code, address, f"code {answer.code}: {answer.remark}")
         return None
 
-    def _take(self, address: str, code: RequestCode, table: ConfigTable, text: str) -> bool:
+    def _take(
+        self,
+        address: str,
+        code: RequestCode,
+        table: ConfigTable,
+        text: str,
+        keep: Callable[[str], bool] = lambda _: False,
+    ) -> bool:
         """Put a table in the place of the one that is here; whether it is one."""
+        if not self._agrees():
+            # the connection has gone since: nobody knows whose answer this is
+            return False
         try:
-            changed = table.adopt(text)
+            changed = table.adopt(text, keep)
         except ValueError as error:
             return self._failed(code, address, str(error))
         self._told.pop(code, None)
         if changed:
             self._topics_changed()
         return True
+
+    async def _take_topics(self, address: str, text: str) -> bool:
+        """Take the topics over, and delete what the master has deleted; whether all of that is.
+
+        One that tells what it has deleted, and not that it has deleted a topic that has messages
+        here, has lost its table.
+        """
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        try:
+            told = deletions_told(text)
+        except ValueError as error:
+            return self._failed(code, address, str(error))
+
+        def keep(topic: str) -> bool:
+            return told is not None and topic not in told and self._has_messages(topic)
+
+        followed = self._take(address, code, self._topics, text, keep)
+        try:
+            for topic, phy_offset in (told or {}).items() if followed else ():
+                followed &= await asyncio.to_thread(self._follow_deletion, topic, phy_offset)
+        except (OSError, StoreError):
+            logger.exception("what the master has deleted stays, and is tried again")
+            return False
+        return followed
 
     async def _follow_deliveries(self, address: str) -> bool:
         """Keep how far the master's delay levels and timer messages are, once all of it is here.
@@ -180,6 +254,8 @@ class SlaveSynchronize:
             return False
         if not await self._has_all():
             return delays is not None
+        if not self._agrees():
+            return False
         had = delays is not None and self._take(address, code, self._delays, delays)
         try:
             await asyncio.to_thread(self._keep, timer)
@@ -213,6 +289,10 @@ class SlaveSynchronize:
 
     def _keep(self, timer: TimerProgress | None) -> None:
         """Write how far deliveries are, behind the log that has what was delivered."""
+        if timer is not None:
+            end = self._queue_end(TIMER_TOPIC, 0)
+            first, read = min(timer.first_pending, end), min(timer.read_offset, end)
+            timer = dataclasses.replace(timer, first_pending=first, read_offset=read)
         told = None if self._timer_check.load() == timer else timer
         if told is not None or self._delays.changed:
             self._flush()
@@ -232,7 +312,7 @@ class SlaveSynchronize:
         address = self._master()
         if not address:
             return None
-        command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+        command = RemotingCommand(_RANGE)
         try:
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
             return _range_in(answer)

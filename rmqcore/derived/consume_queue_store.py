@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories, sync_directory
+from rmqcore.files.unit_file import UNIT_HEAD
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
@@ -60,6 +61,8 @@ class ConsumeQueueStore:
         self.damaged: list[CorruptStoreError] = []
         self._unusable: list[StoredQueue] = []
         self.dispatched_timestamp_ms = 0
+        #: of a slave's store: called with a queue whose numbers begin again with 0, to drop it
+        self.begin_anew: Callable[[StoredQueue], None] | None = None
         self._sync_failure: OSError | None = None
         #: queues with units that are not on the disk, longest waiting first; each with the store
         #: time up to which it was complete there
@@ -198,7 +201,11 @@ class ConsumeQueueStore:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
-        queue = self._queues.get((stretch.topic, stretch.queue_id)) or self._create(stretch)
+        queue = self._queues.get((stretch.topic, stretch.queue_id))
+        if queue is not None and self.begin_anew is not None and _begins_again(stretch, queue):
+            self.begin_anew(queue)
+            queue = None
+        queue = queue or self._create(stretch)
         if isinstance(queue, BatchConsumeQueue):
             queue.append_batches(stretch.batch_units)
         else:
@@ -335,21 +342,21 @@ class ConsumeQueueStore:
             self._waiting.pop(queue, None)
             queue.destroy()
 
-    def drop_topic(self, topic: str) -> None:
-        """Remove the queues of a topic and their files for good.
+    def drop_all(self, queues: Sequence[StoredQueue]) -> None:
+        """Remove queues and their files for good, and the directories of topics without any.
 
         Raises:
             OSError: some files could not be removed; the next message removes them.
         """
-        queues = [queue for queue in self if queue.topic == topic]
         for queue in queues:
-            self._queues.pop((topic, queue.queue_id), None)
+            self._queues.pop((queue.topic, queue.queue_id), None)
             self._waiting.pop(queue, None)
         for queue in queues:
             queue.destroy()
-        for root, _ in self._roots():
-            with suppress(OSError):
-                (root / topic).rmdir()
+        for topic in {queue.topic for queue in queues}:
+            for root, _ in self._roots():
+                with suppress(OSError):
+                    (root / topic).rmdir()
 
     def clear(self) -> None:
         """Remove every queue and its files, so that all are derived again."""
@@ -361,3 +368,11 @@ class ConsumeQueueStore:
         """Close the files."""
         for queue in self:
             queue.close()
+
+
+def _begins_again(stretch: Stretch, queue: StoredQueue) -> bool:
+    """True for records behind all of a queue's whose numbers begin with 0 although it has some."""
+    if stretch.first_queue_offset > 0 or queue.max_offset == 0:
+        return False
+    (phy_offset, _) = UNIT_HEAD.unpack_from(stretch.units)
+    return bool(phy_offset >= queue.end_phy_offset)

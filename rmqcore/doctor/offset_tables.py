@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.doctor.log_survey import QueueKey
-from rmqcore.files.config_tables import (
-    ConfigTable,
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    TopicConfigTable,
-)
+from rmqcore.files.config_tables import ConfigTable, ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.store_dir import StoreDir

@@ -1,12 +1,14 @@
-"""The tables below ``config/``: topics, consumer offsets, delay offsets; groups: `group_table`.
+"""The tables below ``config/``: topics and consumer offsets; the others have files of their own.
 
 Each is read whole, changed in memory, and written whole in RocketMQ's shape; unknown fields stay.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -22,8 +24,10 @@ TOPIC_NAME_MAX: Final = 127
 DERIVED_TOPIC_NAME_MAX: Final = 255
 _DERIVED_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 _TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_INT64_MAX: Final = 2**63 - 1
+OFFSET_MAX: Final = 2**63 - 1
 _GROUP_SEPARATOR: Final = "@"
+#: field of our own: the version of the table that was taken over
+_FOLLOWED: Final = "followedVersion"
 
 
 def check_topic_name(topic: str, what: str = "topic") -> None:
@@ -181,9 +185,12 @@ class ConfigTable:
         self.ahead: Callable[[], object] | None = None
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
+        #: of the broker whose table was taken over, as it said then
+        self._followed = DataVersion()
         content = self._file.load()
         if content is not None:
             self._other, self.data_version = content[0], content[1]
+            self._followed = DataVersion.from_java(self._other.pop(_FOLLOWED, {}))
             self._install(content[2])
 
     @property
@@ -229,10 +236,19 @@ class ConfigTable:
     def to_text(self) -> str:
         """The file's content as it would be written now."""
         content = {**self._other, **self._encode(), "dataVersion": self.data_version.to_java()}
+        if self._followed != DataVersion():
+            content[_FOLLOWED] = self._followed.to_java()
         return format_java_json(dict(sorted(content.items())))
 
-    def adopt(self, text: str) -> bool:
+    def adopt(self, text: str, keep: Callable[[str], bool] = lambda _: False) -> bool:
         """Take over a table that another broker has told, in the form of the file.
+
+        One that is empty, or of a lower version than was taken over before, is that of a broker
+        that has lost its own: it takes nothing away.
+
+        Args:
+            text: the table.
+            keep: of topics: tells of one that is not in it that it stays.
 
         Returns:
             Whether that changed anything.
@@ -240,12 +256,19 @@ class ConfigTable:
         Raises:
             ValueError: it is no such table; nothing was changed.
         """
-        _, _, table = _decoded_by(self._decode)(text)
+        _, version, told = _decoded_by(self._decode)(text)
+        told = self._fitted(told)
         with self._lock.within():
             before = self._encode()
-            self._merge(table)
+            begun_anew = version.counter < self._followed.counter or self._is_empty(told)
+            self._install(self._with(told) if begun_anew else self._followed_by(told, keep))
+            self._followed = version
             changed = self._encode() != before
-            self._changed |= changed
+            if changed:
+                # who follows this one when it leads sees no lower version either
+                counter = max(self.data_version.counter, version.counter)
+                self.data_version = dataclasses.replace(self.data_version, counter=counter)
+                self._changed = True
             return changed
 
     @classmethod
@@ -257,9 +280,21 @@ class ConfigTable:
         """
         _decoded_by(cls._decode)(text)
 
-    def _merge(self, table: Any) -> None:
-        """Make what another broker has told part of the table, or all of it."""
-        self._install(table)
+    def _fitted(self, told: Any) -> Any:
+        """What can be taken over of another broker's table."""
+        return told
+
+    def _followed_by(self, told: Any, keep: Callable[[str], bool]) -> Any:
+        """The table when another broker's was taken over; see `adopt`."""
+        return told
+
+    def _with(self, told: Any) -> Any:
+        """This table with what another broker's has."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _is_empty(told: Any) -> bool:
+        return not told
 
     @staticmethod
     def _decode(content: dict[str, object]) -> object:
@@ -327,6 +362,15 @@ class TopicConfigTable(ConfigTable):
     def _install(self, table: dict[str, TopicConfig]) -> None:
         self._topics = table
 
+    def _followed_by(
+        self, told: dict[str, TopicConfig], keep: Callable[[str], bool]
+    ) -> dict[str, TopicConfig]:
+        mine = {name: topic for name, topic in self._topics.items() if name not in told}
+        return {**{name: topic for name, topic in mine.items() if keep(name)}, **told}
+
+    def _with(self, told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+        return {**self._topics, **told}
+
     def _encode(self) -> dict[str, object]:
         return {"topicConfigTable": self._texts.table(self._topics)}
 
@@ -375,7 +419,7 @@ class ConsumerOffsetTable(ConfigTable):
         check_topic_name(group)
         check_topic_name(topic)
         for name, value in (("queue_id", queue_id), ("queue_offset", queue_offset)):
-            if whole_number(name, value, -_INT64_MAX, _INT64_MAX) < 0:
+            if whole_number(name, value, -OFFSET_MAX, OFFSET_MAX) < 0:
                 raise ArgumentError(name, value, "a number that is not negative")
         if self._end_of is not None and queue_offset > (end := self._end_of(topic, queue_id)):
             rule = f"at most {end}, the end of queue {queue_id} of {topic}"
@@ -407,6 +451,16 @@ class ConsumerOffsetTable(ConfigTable):
             keys = [key.partition(_GROUP_SEPARATOR) for key in self._offsets]
         return [(topic, group) for topic, _, group in keys]
 
+    def forget_queue(self, topic: str, queue_id: int) -> None:
+        """Forget what every group has consumed of one queue."""
+        with self._lock.within():
+            for key, queues in list(self._offsets.items()):
+                if key.partition(_GROUP_SEPARATOR)[0] == topic and queue_id in queues:
+                    del queues[queue_id]
+                    self._changed = True
+                    if not queues:
+                        del self._offsets[key]
+
     def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
         """Forget the offsets of a topic, of a group, or of one group in one topic.
 
@@ -430,63 +484,39 @@ class ConsumerOffsetTable(ConfigTable):
         # RocketMQ 5.5 writes this map beside the offsets and derives it from them when it reads.
         content.pop("groupTopicMap", None)
         entries = mapping("offsetTable", content.pop("offsetTable", {}))
-        return {key: _offsets(key, queues) for key, queues in entries.items()}
+        return {key: numbered_offsets(key, queues) for key, queues in entries.items()}
 
     def _install(self, table: dict[str, dict[int, int]]) -> None:
         self._offsets = table
 
-    def _merge(self, table: dict[str, dict[int, int]]) -> None:
-        for key, queues in table.items():
-            self._offsets.setdefault(key, {}).update(queues)
+    def _fitted(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+        """The same, and none behind the end of its queue: what is put there would be missed."""
+        return {key: self._reached(key, queues) for key, queues in told.items()}
+
+    def _reached(self, key: str, queues: dict[int, int]) -> dict[int, int]:
+        if self._end_of is None:
+            return queues
+        reached, topic = {}, key.partition(_GROUP_SEPARATOR)[0]
+        for queue_id, offset in queues.items():
+            # there is no queue of such a name
+            with suppress(MessageIllegalError):
+                reached[queue_id] = min(offset, self._end_of(topic, queue_id))
+        return reached
+
+    def _followed_by(
+        self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
+    ) -> dict[str, dict[int, int]]:
+        # what consumers have committed here, while the other was away, stays
+        return self._with(told)
+
+    def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+        return self._offsets | {
+            key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()
+        }
 
     def _encode(self) -> dict[str, object]:
         table = {key: dict(sorted(queues.items())) for key, queues in sorted(self._offsets.items())}
         return {"offsetTable": table}
-
-
-class DelayOffsetTable(ConfigTable):
-    """``delayOffset.json``: by delay level, the next queue offset of ``SCHEDULE_TOPIC_XXXX``.
-
-    Source: RocketMQ broker/schedule/ScheduleMessageService.java.
-    """
-
-    file_name = "delayOffset.json"
-
-    def __init__(self, directory: Path, *, clock: Callable[[], int]) -> None:
-        """See `ConfigTable`."""
-        self._offsets: dict[int, int] = {}
-        super().__init__(directory, clock=clock)
-
-    def get(self, level: int) -> int | None:
-        """The next queue offset to deliver at a level; None when nothing was delivered yet."""
-        return self._offsets.get(level)
-
-    def commit(self, level: int, queue_offset: int) -> None:
-        """Set the next queue offset to deliver at a level.
-
-        Raises:
-            ValueError: the level is below 1 or the offset is negative.
-        """
-        if level < 1 or not 0 <= queue_offset <= _INT64_MAX:
-            raise ValueError(f"level {level}, offset {queue_offset}: at least 1 and 0")
-        with self._lock.within():
-            self._changed |= self._offsets.get(level) != queue_offset
-            self._offsets[level] = queue_offset
-
-    def levels(self) -> dict[int, int]:
-        """A copy of all offsets, by level."""
-        with self._lock.within():
-            return dict(self._offsets)
-
-    @staticmethod
-    def _decode(content: dict[str, object]) -> dict[int, int]:
-        return _offsets("offsetTable", content.pop("offsetTable", {}))
-
-    def _install(self, table: dict[int, int]) -> None:
-        self._offsets = table
-
-    def _encode(self) -> dict[str, object]:
-        return {"offsetTable": dict(sorted(self._offsets.items()))}
 
 
 _Content = tuple[dict[str, object], DataVersion, object]
@@ -512,18 +542,18 @@ def mapping(name: str, value: object) -> Mapping[str, Any]:
 
 
 def _integer(name: str, value: object, *, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= _INT64_MAX:
-        raise ValueError(f"{name}={value!r} is no number from {least} to {_INT64_MAX}")
+    if type(value) is not int or not least <= value <= OFFSET_MAX:
+        raise ValueError(f"{name}={value!r} is no number from {least} to {OFFSET_MAX}")
     return value
 
 
-def _offsets(name: str, value: object) -> dict[int, int]:
+def numbered_offsets(name: str, value: object) -> dict[int, int]:
     """Offsets by an integer key: a queue id or a delay level."""
     offsets = {}
     for key, offset in mapping(name, value).items():
         if not re.fullmatch(r"\d{1,10}", key, re.ASCII):
             raise ValueError(f"{name}: {key!r} is no number")
-        offsets[int(key)] = _integer(f"{name}: {key}", offset, least=-_INT64_MAX)
+        offsets[int(key)] = _integer(f"{name}: {key}", offset, least=-OFFSET_MAX)
     return offsets
 
 

@@ -180,8 +180,22 @@ def _first_record(queue: Path) -> int | None:
 
 
 def _decoded(text: str) -> dict[str, int]:
-    content = parse_java_json(unsealed(text))
-    topics = content.get("deletedTopics") if isinstance(content, dict) else None
+    told = deletions_told(unsealed(text))
+    if told is None:
+        raise ValueError("there are no deletedTopics")
+    return told
+
+
+def deletions_told(text: str) -> dict[str, int] | None:
+    """The member ``deletedTopics`` of an object: by topic a physical offset; None for none.
+
+    Raises:
+        ValueError: the text or the member is no such.
+    """
+    content = parse_java_json(text)
+    if not isinstance(content, dict) or "deletedTopics" not in content:
+        return None
+    topics = content["deletedTopics"]
     if not isinstance(topics, dict):
         raise ValueError("deletedTopics is no object")  # noqa: TRY004 - the text is wrong
     for topic, offset in topics.items():

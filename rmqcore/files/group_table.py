@@ -134,6 +134,13 @@ class SubscriptionGroupTable(ConfigTable):
     def _install(self, table: _Tables) -> None:
         self._groups, self._forbidden = table
 
+    def _with(self, told: _Tables) -> _Tables:
+        return _Tables({**self._groups, **told.groups}, {**self._forbidden, **told.forbidden})
+
+    @staticmethod
+    def _is_empty(told: _Tables) -> bool:
+        return not any(told)
+
     def _encode(self) -> dict[str, object]:
         return {
             "forbiddenTable": self.forbidden(),

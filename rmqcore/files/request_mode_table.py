@@ -75,6 +75,11 @@ class MessageRequestModeTable(ConfigTable):
     def _install(self, table: _Modes) -> None:
         self._modes = table
 
+    def _with(self, told: _Modes) -> _Modes:
+        return self._modes | {
+            topic: {**self._modes.get(topic, {}), **groups} for topic, groups in told.items()
+        }
+
     def _encode(self) -> dict[str, object]:
         with self._lock.within():
             return {_MAP: {topic: dict(groups) for topic, groups in self._modes.items()}}

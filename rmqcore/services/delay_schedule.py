@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.store_dir import QUEUE_ID_MAX
 from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
 from rmqcore.native.format._numbers import SysFlag

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
-from rmqcore.files.config_tables import DelayOffsetTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.services.delay_schedule import (
     DelayStore,
     DeliverDelayedMessageService,

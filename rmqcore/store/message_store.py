@@ -268,6 +268,8 @@ class DefaultMessageStore(
         )
         self._reput.offset = self.recovery_report.end_offset
         self._note_recovery()
+        if self._is_slave:
+            self.consume_queues.begin_anew = self._begin_queue_anew
         if self._flush_policy.waits_for_disk:
             self._flusher.on_flushed = self._reput.wakeup
         self._flush_queues = self._queue_flush_service()

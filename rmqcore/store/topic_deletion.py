@@ -5,6 +5,7 @@ The queues of a topic that is deleted go, its records stay in the log until they
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.files.batch_consume_queue import StoredQueue
+    from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
     from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.store_dir import StoreDir
@@ -32,6 +35,7 @@ class TopicDeletion:
     consume_queues: ConsumeQueueStore
     topics: TopicConfigTable
     consumer_offsets: ConsumerOffsetTable
+    log: CommitLog
     _deleted: DeletedTopics
     _directory: StoreDir
     _flusher: LogFlusher
@@ -96,9 +100,6 @@ class TopicDeletion:
         self.consumer_offsets.remove(topic=topic)
         self.consumer_offsets.persist()
         had_queues = self._delete_queues(topic)
-        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
-
-        shutil.rmtree(self._directory.consume_queue_ext / topic, ignore_errors=True)
         self._forget_leases(topic)
         known = self.topics.remove(topic)
         self.consumer_offsets.remove(topic=topic)
@@ -109,7 +110,7 @@ class TopicDeletion:
     def _delete_queues(self, topic: str) -> bool:
         """Let the topic's numbers begin anew, and drop its queues; False when it had none."""
         self._see_new()
-        if not any(queue.topic == topic for queue in self.consume_queues):
+        if not self._queues_of(topic):
             return False
         # written first: a disk that is full refuses it before anything is changed
         self._deleted.delete(topic, self._tail.max_offset)
@@ -122,7 +123,80 @@ class TopicDeletion:
                 self._deleted.delete(topic, end)
             finally:
                 # its numbers begin anew, also when that could not be written down
-                self._mark.ends = {k: end for k, end in self._mark.ends.items() if k[0] != topic}
-                self.consume_queues.drop_topic(topic)
+                self._drop(self._queues_of(topic))
                 self._trace.note("topic", 1, f"{topic} was deleted")
         return True
+
+    def _queues_of(self, topic: str) -> list[StoredQueue]:
+        return [queue for queue in self.consume_queues if queue.topic == topic]
+
+    def _drop(self, queues: Sequence[StoredQueue]) -> None:
+        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
+
+        gone = {(queue.topic, queue.queue_id) for queue in queues}
+        self._mark.ends = {key: end for key, end in self._mark.ends.items() if key not in gone}
+        self.consume_queues.drop_all(queues)
+        for topic, queue_id in gone:
+            ext = self._directory.consume_queue_ext / topic
+            shutil.rmtree(ext / str(queue_id), ignore_errors=True)
+            with suppress(OSError):
+                ext.rmdir()
+
+    # ---- what a master has deleted
+
+    def has_messages(self, topic: str) -> bool:
+        """Tell whether a topic has messages that can be read."""
+        return any(queue.min_offset < queue.max_offset for queue in self._queues_of(topic))
+
+    def deletions(self) -> dict[str, int]:
+        """Topics that were deleted: physical offset below which their records are."""
+        return self._deleted.topics()
+
+    def follow_deletion(self, topic: str, phy_offset: int) -> bool:
+        """Delete of a topic what its master has deleted: its records below an offset.
+
+        Queues that have begun anew behind it stay. What was deleted stays so, as it does after
+        `delete_topic`.
+
+        Args:
+            topic: its name.
+            phy_offset: as the master's `deletions` say it; the log has to be the master's.
+
+        Returns:
+            False when this log does not reach there yet; nothing was changed.
+
+        Raises:
+            OSError: the deletion could not be written down; call again.
+            StoreNotWritableError: the call comes from a signal handler or a finalizer that has
+                interrupted a dispatch.
+
+        Durability: disk when it returns.
+        """
+        self._check_open()
+        if phy_offset <= max(self._deleted.since(topic), self.log.min_offset):
+            return True
+        if phy_offset > self.log.max_offset:
+            return False
+        # as in delete_topic; what groups have of the new topic their master tells again
+        self.consumer_offsets.remove(topic=topic)
+        self.consumer_offsets.persist()
+        with self._reput.stopped() as dispatch_below:
+            self._flusher.flush()
+            dispatch_below(phy_offset)
+            self._deleted.delete(topic, phy_offset)
+            self._drop([one for one in self._queues_of(topic) if one.end_phy_offset <= phy_offset])
+            self._trace.note("topic", 1, f"{topic} was deleted by the master")
+        return True
+
+    def _begin_queue_anew(self, queue: StoredQueue) -> None:
+        """Drop a queue whose topic the master has deleted and made again, as its numbers tell.
+
+        Raises:
+            OSError: what groups have consumed of it could not be forgotten; the next dispatch
+                tries again.
+        """
+        # first: offsets that outlive the queue pass over its new messages
+        self.consumer_offsets.forget_queue(queue.topic, queue.queue_id)
+        self.consumer_offsets.persist()
+        self._drop([queue])
+        self._trace.note("topic", 1, f"{queue.topic}/{queue.queue_id} begins anew")

@@ -21,7 +21,7 @@ from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer
 from rmqcore.errors import ConfigError
-from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (

@@ -36,6 +36,10 @@ def asked(folder, body):
         log_end=lambda: 0,
         flush=lambda: None,
         topics_changed=lambda: None,
+        agrees=lambda: True,
+        queue_end=lambda _, __: 1000,
+        follow_deletion=lambda _, __: True,
+        has_messages=lambda _: True,
     )
     # nothing is waited for
     with pytest.raises(StopIteration) as ended:

@@ -13,7 +13,8 @@ from rmqcore.client import Producer
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError
 from rmqcore.files import timer_check
-from rmqcore.files.config_tables import ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
@@ -114,6 +115,10 @@ def synchronized(folder, answer, log_end, flush=lambda: None):
         log_end=lambda: log_end,
         flush=flush,
         topics_changed=lambda: None,
+        agrees=lambda: True,
+        queue_end=lambda _, __: 1000,
+        follow_deletion=lambda _, __: True,
+        has_messages=lambda _: True,
     )
     assert asyncio.run(slave.synchronize())
     assert slave.problem() is None

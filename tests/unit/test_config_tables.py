@@ -11,11 +11,11 @@ import pytest
 from rmqcore.errors import CorruptConfigFileError, MessageIllegalError
 from rmqcore.files.config_tables import (
     ConsumerOffsetTable,
-    DelayOffsetTable,
     TopicConfig,
     TopicConfigTable,
     check_topic_name,
 )
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 

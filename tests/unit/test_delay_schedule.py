@@ -12,7 +12,7 @@ from golden.stores import RELEASES, unpack
 from rmqcore._codec import decode_record, encode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError
-from rmqcore.files.config_tables import DelayOffsetTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.message import Message, PutMessageResult
 from rmqcore.services.delay_schedule import (
     SCHEDULE_TOPIC,

@@ -1,0 +1,231 @@
+"""A topic that a master has deleted is deleted on its slave, and begins anew as it does there."""
+
+import asyncio
+import shutil
+from contextlib import AsyncExitStack
+
+import pytest
+from ha.pair import SMALL, following, has_all, master_store, serving, slave_store
+from ha.test_brokers import SMALL as BROKER
+from ha.test_brokers import Pair, asks_when_told, running  # noqa: F401 - a fixture
+from patience import until_async
+
+from rmqcore import open_store
+from rmqcore.broker import Broker
+from rmqcore.client import Producer
+from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.rebuild import rebuild_consume_queues
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
+
+OLD, NEW = 50, 3
+
+
+def bodies(store, queue_id=0, topic="T"):
+    return [bytes(m.body) for m in store.messages(topic, queue_id)]
+
+
+def numbered(word, count):
+    return [b"%s %d" % (word, number) for number in range(count)]
+
+
+def put(store, word, count, queue_id=0):
+    for body in numbered(word, count):
+        store.put("T", body, queue_id=queue_id)
+        store.put("Other", body, queue_id=queue_id)
+
+
+# ---- by the numbers of the new topic alone, as a master of RocketMQ tells no more
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["there", "away"])
+@pytest.mark.parametrize("old", [1, OLD])
+@pytest.mark.parametrize("new", [1, NEW])
+def test_numbers_that_begin_again_begin_a_queue_anew(tmp_path, away, old, new):
+    async def scenario(master):
+        async with serving(master) as service:
+            with slave_store(tmp_path / "s") as slave:
+                async with following(slave, service.port, master):
+                    put(master, b"old", old)
+                    master.consumer_offsets.commit("T", "G", 0, old)
+                    master.consumer_offsets.commit("Other", "G", 0, 1)
+                    await has_all(slave, master)
+                    slave.consumer_offsets.adopt(master.consumer_offsets.to_text())
+                    if not away:
+                        master.delete_topic("T")
+                        put(master, b"new", new)
+                        await has_all(slave, master)
+                        check(slave)
+            if away:
+                master.delete_topic("T")
+                put(master, b"new", new)
+                with slave_store(tmp_path / "s") as slave:
+                    async with following(slave, service.port, master):
+                        await has_all(slave, master)
+                        check(slave)
+
+    def check(store):
+        assert bodies(store) == numbered(b"new", new)
+        assert bodies(store, topic="Other") == numbered(b"old", old) + numbered(b"new", new)
+        assert store.consumer_offsets.get("T", "G", 0) is None
+        assert store.consumer_offsets.get("Other", "G", 0) == 1
+        written = ConsumerOffsetTable(store.path / "config", clock=int)
+        assert written.get("T", "G", 0) is None
+
+    def check_as_masters(path):
+        with open_store(path, **SMALL) as store:
+            check(store)
+            assert store.put("T", b"next").queue_offset == new
+
+    with master_store(tmp_path / "m") as master:
+        asyncio.run(scenario(master))
+    killed = shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    (killed / "abort").touch()
+    check_as_masters(tmp_path / "s")
+    check_as_masters(killed)
+
+
+def test_a_slave_that_is_killed_behind_each_message_hands_out_nothing_old(tmp_path):
+    async def scenario(master, slave):
+        async with serving(master) as service, following(slave, service.port, master):
+            put(master, b"old", 4)
+            await has_all(slave, master)
+            master.delete_topic("T")
+            for number in range(3):
+                master.put("T", b"new %d" % number)
+                await has_all(slave, master)
+                assert bodies(slave) == numbered(b"new", number + 1)
+                shutil.copytree(tmp_path / "s", tmp_path / f"{number}")
+
+    with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+    for number in range(3):
+        with open_store(tmp_path / f"{number}", **SMALL) as store:
+            assert bodies(store) == numbered(b"new", number + 1)
+            assert store.put("T", b"next").queue_offset == number + 1
+
+
+def test_a_disk_that_refuses_to_forget_what_was_consumed_is_asked_again(tmp_path, monkeypatch):
+    """Else what was consumed of the old topic would pass over the new one's messages."""
+    refusals = 3
+
+    def refuse(self):
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise OSError(28, "no room")
+        return persist(self)
+
+    async def scenario(master, slave):
+        async with serving(master) as service, following(slave, service.port, master):
+            put(master, b"old", 4)
+            await has_all(slave, master)
+            assert bodies(slave) == numbered(b"old", 4)
+            slave.consumer_offsets.commit("T", "G", 0, 4)
+            monkeypatch.setattr(ConsumerOffsetTable, "persist", refuse)
+            with monkeypatch.context() as none:
+                none.setattr(ConsumerOffsetTable, "persist", persist)
+                master.delete_topic("T")
+            master.put("T", b"new 0")
+            await has_all(slave, master)
+            await until_async(lambda: not refusals, "it was refused")
+            await until_async(lambda: ended(slave) == 1, "the new queue is there")
+            assert bodies(slave) == [b"new 0"]
+
+    def ended(store):
+        queue = store.consume_queues.find("T", 0)
+        return queue and queue.max_offset
+
+    persist = ConsumerOffsetTable.persist
+    with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+
+
+# ---- as the master tells it
+
+
+def test_what_a_master_tells_counts_when_the_log_has_it(tmp_path):
+    async def scenario(master):
+        async with serving(master) as service, AsyncExitStack() as stack:
+            slave = stack.enter_context(slave_store(tmp_path / "s"))
+            put(master, b"old", OLD)
+            put(master, b"old", OLD, queue_id=1)
+            master.delete_topic("T")
+            ((topic, at),) = master.deletions().items()
+            assert topic == "T"
+            assert not slave.follow_deletion("T", at)
+            assert slave.deletions() == {}
+            put(master, b"new", NEW)
+            await stack.enter_async_context(following(slave, service.port, master))
+            await has_all(slave, master)
+            assert bodies(slave) == numbered(b"new", NEW)
+            assert bodies(slave, 1) == numbered(b"old", OLD)
+            for _ in range(2):
+                assert slave.follow_deletion("T", at)
+                assert bodies(slave) == numbered(b"new", NEW)
+                assert bodies(slave, 1) == []
+                assert slave.deletions() == {"T": at}
+
+    with master_store(tmp_path / "m") as master:
+        asyncio.run(scenario(master))
+    rebuild_consume_queues(tmp_path / "s")
+    with open_store(tmp_path / "s", **SMALL) as store:
+        assert bodies(store) == numbered(b"new", NEW)
+        assert bodies(store, 1) == []
+        assert store.put("T", b"next", queue_id=1).queue_offset == 0
+
+
+@pytest.mark.usefixtures("asks_when_told")
+@pytest.mark.parametrize("away", [False, True], ids=["there", "away"])
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "again"])
+def test_brokers_agree_on_a_topic_that_was_deleted(tmp_path, away, again):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for queue_id in (0, 1):
+                for body in numbered(b"old", OLD):
+                    await producer.send("T", body, queue_id=queue_id)
+                pair.master.store.consumer_offsets.commit("T", "CG", queue_id, OLD)
+            await pair.in_step()
+            await pair.synchronize()
+            assert (await pair.pull(pair.slave)).code == ResponseCode.SUCCESS
+            assert pair.slave.store.consumer_offsets.get("T", "CG", 1) == OLD
+            if away:
+                await pair.slave.stop()
+            deleted = await pair.ask(pair.master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            assert deleted.code == ResponseCode.SUCCESS
+            if again:
+                for body in numbered(b"new", NEW):
+                    pair.master.store.put("T", body, durability="page_cache")
+                pair.master.managers.topics.put(pair.master.managers.topics.expect("TBW102"))
+                pair.master.managers.topics.for_send("T", "TBW102", 4)
+                pair.master.store.consumer_offsets.commit("T", "CG", 0, 1)
+            if away:
+                pair.slave = Pair(tmp_path, pair.namesrv, {}).slave
+                await pair.slave.start()
+                await until_async(
+                    lambda: pair.master.replication.service.connections, "the slave follows"
+                )
+            await pair.in_step()
+            await until_async(lambda: pair.slave.replication.client.agrees, "it has compared")
+            await pair.synchronize()
+            slave = pair.slave.store
+            assert bodies(slave) == (numbered(b"new", NEW) if again else [])
+            assert bodies(slave, 1) == []
+            assert slave.consumer_offsets.queues("T", "CG") == ({0: 1} if again else {})
+            assert (slave.topics.get("T") is not None) == again
+
+    async def alone():
+        broker = Broker(tmp_path / "s", BROKER)
+        await broker.start()
+        try:
+            store = broker.store
+            assert bodies(store) == (numbered(b"new", NEW) if again else [])
+            assert bodies(store, 1) == []
+            assert store.put("T", b"next").queue_offset == (NEW if again else 0)
+            assert store.put("T", b"next", queue_id=1).queue_offset == 0
+        finally:
+            await broker.stop()
+
+    asyncio.run(scenario())
+    asyncio.run(alone())

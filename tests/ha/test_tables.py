@@ -1,0 +1,242 @@
+"""What a slave takes over of its master's tables: nothing from one whose log is not this one."""
+
+import asyncio
+import dataclasses
+import shutil
+
+import pytest
+from ha.test_brokers import SMALL, Pair, asks_when_told, running  # noqa: F401 - a fixture
+from ha.test_timers import MASTER, TOLD
+from patience import until_async
+
+from rmqcore.broker.slave_synchronize import SlaveSynchronize
+from rmqcore.client import Producer
+from rmqcore.clock import wall_clock_ms
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
+from rmqcore.files.timer_check import TimerCheck, TimerProgress
+from rmqcore.remoting import RequestCode, success
+
+pytestmark = pytest.mark.engine
+
+KINDS = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable, MessageRequestModeTable)
+ANSWERS = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: (
+        b'{"topicConfigTable":{"Theirs":{"perm":6}},"deletedTopics":{"Gone":100}}'
+    ),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"Theirs@G":{0:5}}}',
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (
+        b'{"subscriptionGroupTable":{"G":{"retryMaxTimes":3}}}'
+    ),
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: (
+        b'{"messageRequestModeMap":{"T":{"G":{"mode":"POP","popShareQueueNum":2}}}}'
+    ),
+    RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{"1":5,"2":50}}',
+    RequestCode.GET_TIMER_CHECK_POINT: TOLD,
+    RequestCode.GET_BROKER_RUNTIME_INFO: (
+        b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"4096"}}'
+    ),
+}
+
+
+class Slave:
+    """A slave's tables, and a master of 4096 bytes that answers `ANSWERS`."""
+
+    def __init__(self, folder, log_end=4096):
+        self.asked, self.deleted, self.agrees = [], {}, True
+        self.after = lambda _code: None
+        self.tables = [kind(folder, clock=wall_clock_ms) for kind in KINDS]
+        self.topics, self.offsets, self.groups, self.modes = self.tables
+        self.folder = folder
+        self.synchronize = SlaveSynchronize(
+            self,
+            lambda: MASTER,
+            *self.tables,
+            folder,
+            agrees=lambda: self.agrees,
+            log_end=lambda: log_end,
+            queue_end=lambda topic, _: 6 if topic.startswith("rmq_sys") else 9,
+            flush=lambda: None,
+            follow_deletion=lambda topic, at: self.deleted.setdefault(topic, at) == at,
+            has_messages=lambda topic: topic.startswith("Full"),
+            topics_changed=lambda: None,
+        ).synchronize
+
+    async def invoke(self, _, request, __):
+        self.asked.append(request.code)
+        self.after(request.code)
+        return success(body=ANSWERS[RequestCode(request.code)])
+
+    @property
+    def taken(self):
+        """What was taken over, of all there is."""
+        delays = DelayOffsetTable(self.folder, clock=wall_clock_ms)
+        found = {
+            "topics": self.topics.get("Theirs"),
+            "offsets": self.offsets.get("Theirs", "G", 0),
+            "groups": self.groups.get("G"),
+            "modes": self.modes.get("T", "G") == (POP, 2),
+            "delays": delays.levels(),
+            "timer": TimerCheck(self.folder).load(),
+            "deletions": self.deleted,
+        }
+        return {name for name, value in found.items() if value}
+
+
+ALL = {"topics", "offsets", "groups", "modes", "delays", "timer", "deletions"}
+
+
+def test_all_is_taken_from_the_master_whose_log_it_is(tmp_path):
+    slave = Slave(tmp_path)
+    assert asyncio.run(slave.synchronize())
+    assert slave.taken == ALL
+
+
+def test_nothing_is_taken_as_long_as_the_logs_are_not_known_to_agree(tmp_path):
+    slave = Slave(tmp_path)
+    slave.agrees = False
+    assert not asyncio.run(slave.synchronize())
+    assert slave.taken == set()
+
+
+def test_nothing_is_taken_from_one_whose_log_is_shorter(tmp_path):
+    """It has been begun anew, and the connection to the one before is not known to be gone."""
+    slave = Slave(tmp_path, log_end=4097)
+    assert not asyncio.run(slave.synchronize())
+    assert slave.taken == set()
+
+
+@pytest.mark.parametrize("code", list(ANSWERS))
+def test_an_answer_counts_as_long_as_the_connection_holds_that_has_compared(tmp_path, code):
+    slave = Slave(tmp_path)
+
+    def lose(asked):
+        slave.agrees &= asked != code
+
+    slave.after = lose
+    assert not asyncio.run(slave.synchronize())
+    missing = ALL - slave.taken
+    assert {"delays", "timer"} <= missing
+    assert (missing == ALL) == (code in slave.asked[:2])
+
+
+def test_deliveries_behind_the_end_of_a_queue_are_not_taken(tmp_path):
+    slave = Slave(tmp_path)
+    assert asyncio.run(slave.synchronize())
+    assert DelayOffsetTable(tmp_path, clock=wall_clock_ms).levels() == {1: 5, 2: 9}
+    assert TimerCheck(tmp_path).load() == TimerProgress(0, 6, 61_001, 0)
+
+
+# ---- two brokers
+
+
+def tables_of(broker):
+    """A copy of what can be taken over of a master's tables."""
+    managers, store = broker.managers, broker.store
+    return [
+        {topic.topic_name for topic in store.topics},
+        {pair: store.consumer_offsets.queues(*pair) for pair in store.consumer_offsets.pairs()},
+        managers.groups.table.names(),
+        managers.modes.table.to_text(),
+        DelayOffsetTable(managers.folder, clock=wall_clock_ms).levels(),
+        TimerCheck(managers.folder).load(),
+    ]
+
+
+async def fill(pair):
+    client = pair.slave.replication.client
+    client._config = dataclasses.replace(client._config, ha_retry_interval=10)
+    async with Producer(pair.namesrv) as producer:
+        for number in range(20):
+            await producer.send("Orders", b"%d" % number, queue_id=0)
+        await producer.send("Orders", b"later", delay_level=1)
+    store = pair.master.store
+    store.consumer_offsets.commit("Orders", "billing", 0, 7)
+    pair.master.managers.groups.put("billing", {"retryMaxTimes": 3})
+    await pair.master.managers.modes.put("Orders", "billing", POP, 2)
+    await until_async(lambda: store.delay_offsets().get(1), "it was delivered")
+
+
+@pytest.mark.usefixtures("asks_when_told")
+@pytest.mark.parametrize("again", ["empty", "other"])
+def test_a_master_that_has_lost_its_log_wipes_nothing(tmp_path, again):
+    async def scenario():
+        async with running(tmp_path) as pair:
+            await fill(pair)
+            await pair.in_step()
+            await pair.synchronize()
+            before = tables_of(pair.slave)
+            assert {"Orders"} <= before[0]
+            assert before[1:3] == [{("Orders", "billing"): {0: 7}}, before[2]]
+            await pair.master.stop()
+            shutil.rmtree(tmp_path / "m")
+            pair.master = Pair(tmp_path, pair.namesrv, {}).master
+            await pair.master.start()
+            # hears of its address
+            pair.slave.replication._registration.topics_changed()
+            if again == "other":
+                for number in range(100):
+                    pair.master.store.put("Other", b"%d" % number * 200, durability="page_cache")
+                pair.master.managers.groups.put("other", {})
+            client = pair.slave.replication.client
+            where = f":{pair.master.replication.service.port}"
+            await until_async(
+                lambda: client.master_address.endswith(where) and client.problem,
+                "the slave refuses the log",
+            )
+            assert not await pair.slave.replication._synchronize.synchronize()
+            assert tables_of(pair.slave) == before
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path):
+    """Its log is whole, so the slave follows; what it makes anew comes, the rest stays."""
+
+    async def scenario():
+        async with running(tmp_path) as pair:
+            await fill(pair)
+            await pair.in_step()
+            for number in range(3):
+                # a version is counted when the table is written
+                pair.master.managers.groups.put("billing", {"retryMaxTimes": number})
+                pair.master.managers.groups.table.persist()
+            await pair.synchronize()
+            before = tables_of(pair.slave)
+            await pair.master.stop()
+            for name in ("topics.json", "subscriptionGroup.json", "messageRequestMode.json"):
+                for file in (tmp_path / "m" / "config").glob(name + "*"):
+                    file.unlink()
+            pair.master = Pair(tmp_path, pair.namesrv, {}).master
+            await pair.master.start()
+            # hears of its address
+            pair.slave.replication._registration.topics_changed()
+            pair.master.store.topics.put(TopicConfig(topic_name="New"))
+            await until_async(
+                lambda: pair.slave.replication.client.agrees, "the slave follows it again"
+            )
+            await pair.synchronize()
+            after = tables_of(pair.slave)
+            assert after[0] == {*before[0], "New"}
+            assert after[1:5] == before[1:5]
+
+    asyncio.run(scenario())
+
+
+def test_a_master_that_the_name_servers_do_not_mean_is_named(tmp_path):
+    """The log is one's, the tables would be another's: two masters have the same name."""
+
+    async def scenario():
+        async with running(tmp_path) as pair:
+            replication = pair.slave.replication
+            await until_async(lambda: replication.client.agrees, "the slave follows")
+            assert replication._synchronize._agrees()
+            replication._registration.master_ha_address = "127.0.0.1:1"
+            assert not replication._synchronize._agrees()
+            told = replication.runtime_info()["haClientRuntimeInfo"]["problem"]
+            assert "the name servers tell of a master at 127.0.0.1:1" in told
+
+    asyncio.run(scenario())
