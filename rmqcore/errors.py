@@ -103,6 +103,11 @@ def is_refusal(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno is not None
 
 
+def is_broken(error: BaseException) -> TypeGuard[OSError]:
+    """True for a refusal that a later call does not mend, as room on a disk does."""
+    return is_refusal(error) and not isinstance(error, DiskFullError)
+
+
 class StoreError(RmqCoreError):
     """The store cannot do what was asked in the state it is in."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import DiskFullError, StoreClosedError, is_refusal
+from rmqcore.errors import DiskFullError, StoreClosedError, is_broken, is_refusal
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
 from rmqcore.native.base._lock import ReentrantLock
@@ -113,7 +113,7 @@ class GroupCommitService(ServiceThread):
         try:
             flushed = self._flusher.flush()
         except OSError as error:
-            if is_refusal(error):
+            if is_broken(error):
                 self._report(error)
             raise
         if flushed < offset:
@@ -206,6 +206,28 @@ class _Coroutines:
                 future.set_result(False)
 
 
+class _FullDisk:
+    """A full disk ends no service: the next round tries again, and it is logged once.
+
+    A file system on which reserved room may run out refuses what is committed to a log file.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_full = False
+
+    @contextmanager
+    def passed_over(self) -> Iterator[None]:
+        """Do something that a full disk may refuse."""
+        try:
+            yield
+            self._is_full = False
+        except DiskFullError as error:
+            if not self._is_full:
+                _log.warning("%s: %s; tried again", self._what, error)
+            self._is_full = True
+
+
 class FlushRealTimeService(ServiceThread):
     """Flushes the log every so often under ASYNC_FLUSH, when enough pages of 4 KiB are pending.
 
@@ -214,6 +236,7 @@ class FlushRealTimeService(ServiceThread):
 
     def __init__(self, flusher: LogFlusher, config: StoreConfig, on_error: OnError) -> None:
         super().__init__("FlushRealTimeService", 0, on_error)
+        self._full = _FullDisk("the pool is not committed, nor the log flushed")
         self._flusher = flusher
         self._last = time.monotonic()
         self.configure(config)
@@ -229,8 +252,9 @@ class FlushRealTimeService(ServiceThread):
         pending = self._flusher.pending
         overdue = time.monotonic() - self._last >= self._thorough_s
         if pending and (pending >= self._least_bytes or overdue):
-            self._flusher.flush()
-            self._last = time.monotonic()
+            with self._full.passed_over():
+                self._flusher.flush()
+                self._last = time.monotonic()
 
 
 class CommitRealTimeService(ServiceThread):
@@ -241,6 +265,7 @@ class CommitRealTimeService(ServiceThread):
 
     def __init__(self, log: CommitLogWriter, config: StoreConfig, on_error: OnError) -> None:
         super().__init__("CommitRealTimeService", 0, on_error)
+        self._full = _FullDisk("the pool is not committed")
         self._log = log
         self.configure(config)
 
@@ -249,8 +274,9 @@ class CommitRealTimeService(ServiceThread):
         self.interval_s = config.commit_interval_commit_log_ms / 1000
 
     def run_once(self) -> None:
-        """Commit what is there."""
-        self._log.commit()
+        """Commit what is there; what finds no room stays in the pool for the next round."""
+        with self._full.passed_over():
+            self._log.commit()
 
 
 class Derived(Protocol):

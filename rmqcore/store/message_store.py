@@ -20,7 +20,7 @@ from rmqcore.errors import (
     StoreClosedError,
     StoreForkedError,
     StoreNotWritableError,
-    is_refusal,
+    is_broken,
 )
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
@@ -460,6 +460,7 @@ class DefaultMessageStore(
             the flushed physical offset.
 
         Raises:
+            DiskFullError: there is no room; nothing is lost, and a later call tries again.
             OSError: the disk refused; the store takes no puts any more, unless only the tables
                 below ``config/`` could not be written.
             StoreNotWritableError: the call comes from a signal handler or a finalizer inside
@@ -475,7 +476,7 @@ class DefaultMessageStore(
             self._see_new()
             self._flush_queues.flush()
         except OSError as error:
-            if is_refusal(error):
+            if is_broken(error):
                 self._service_failed(error)
             raise
         self._persist_tables()

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, rounds
 
-from rmqcore import Durability, open_store
+from rmqcore import DiskFullError, Durability, PutMessageError, open_store
+from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.transient_store_pool import TransientStorePool
 
 pytestmark = pytest.mark.engine
@@ -154,3 +155,39 @@ def test_a_commit_answers_with_what_is_committed_when_a_put_rolls_beside_it(exha
     bodies = [b"a", b"before", b"b" * 40_000, b"c" * 40_000, b"d" * 40_000]
     assert [message.body for message in store.messages("T", 0)] == bodies
     assert store.why_not_writable() is None
+
+
+@pytest.mark.parametrize("how", ["services", "flush", "put"])
+def test_a_disk_without_room_for_what_is_committed_ends_nothing(tmp_path, monkeypatch, how):
+    """Where reserved room may run out. What is in the pool is committed when there is some again."""
+    full, write = False, MappedFile.write
+
+    def refuse(file, position, data, **more):
+        if full and file.path.parent.name == "commitlog":
+            raise DiskFullError(file.path)
+        write(file, position, data, **more)
+
+    monkeypatch.setattr(MappedFile, "write", refuse)
+    with open_store(tmp_path / "s", **SETTINGS) as store:
+        store.put("T", b"before")
+        full = True
+        store.put("T", b"while")
+        if how == "services":
+            running = {service.name: service for service in store._services}
+            running["FlushRealTimeService"]._thorough_s = 0
+            for name in ("CommitRealTimeService", "FlushRealTimeService"):
+                rounds(running[name], 3)
+        elif how == "flush":
+            with pytest.raises(DiskFullError):
+                store.flush()
+        elif how == "put":
+            with pytest.raises(PutMessageError, match="no space left"):
+                store.put("T", b"to the disk", durability="disk")
+        assert store.why_not_writable() is None
+        full = False
+        bodies = [b"before", b"while", *([b"to the disk"] if how == "put" else []), b"behind"]
+        assert store.put("T", b"behind", durability="disk").durability is Durability.DISK
+        assert [message.body for message in store.messages("T", 0)] == bodies
+        assert all(service.running for service in store._services)
+    with open_store(tmp_path / "s", mapped_file_size_commit_log=65536) as store:
+        assert [message.body for message in store.messages("T", 0)] == bodies
