@@ -58,7 +58,7 @@ class ConfigError(RmqCoreError, ValueError):
 
 
 class ConfigWarning(UserWarning):
-    """A file of settings holds an unknown name; it was ignored, as RocketMQ does."""
+    """A setting has no effect: a name in a file that nobody knows, a role that nobody serves."""
 
 
 class MessageIllegalError(RmqCoreError, ValueError):

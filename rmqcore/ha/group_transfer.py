@@ -49,6 +49,8 @@ class GroupTransferService:
         self._end = end
         self._on_waiting = on_waiting
         self._acks: dict[object, int] = {}
+        #: of those that have taken something on their connection
+        self._proven: dict[object, int] = {}
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, int, Settle]] = []
         self._numbers = count()
@@ -62,15 +64,24 @@ class GroupTransferService:
     @property
     def replicated_offset(self) -> int:
         """Enough slaves have the log up to here; -1 when there are not enough."""
-        acks = sorted(self._acks.values(), reverse=True)
+        acks = sorted(self._proven.values(), reverse=True)
         if self.slaves_needed == 0:
             return self._end()
         return acks[self.slaves_needed - 1] if len(acks) >= self.slaves_needed else -1
 
-    def acknowledged(self, slave: object, offset: int) -> None:
-        """Take a slave's report, and answer the puts that waited for it."""
+    def acknowledged(self, slave: object, offset: int, *, proven: bool = True) -> None:
+        """Take a slave's report, and answer the puts that waited for it.
+
+        Args:
+            slave: whose.
+            offset: how far it has the log, as it says.
+            proven: False for one that has taken nothing yet: it is there, but what it has may be
+                another log, and answers no put.
+        """
         with self._lock:
             self._acks[slave] = offset
+            if proven:
+                self._proven[slave] = offset
             reached = self.replicated_offset
             done = []
             while self._waiting and self._waiting[0][0] <= reached:
@@ -82,6 +93,7 @@ class GroupTransferService:
         """Count on a slave no more: its connection is gone."""
         with self._lock:
             self._acks.pop(slave, None)
+            self._proven.pop(slave, None)
 
     def stop(self) -> None:
         """Answer every put that waits, and from now on each at once."""

@@ -202,7 +202,8 @@ class HAService:
             )
 
     def _acknowledged(self, connection: HAConnection) -> None:
-        self.waits.acknowledged(connection, connection.ack_offset)
+        proven = connection.ack_offset > connection.request_offset
+        self.waits.acknowledged(connection, connection.ack_offset, proven=proven)
 
     # ---- what it says of itself
 

@@ -33,6 +33,7 @@ from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.running_flags import RunningFlags
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.status import Durability, DurabilityName, PutMessageStatus
+from rmqcore.store.slave_waits import NoSlaves
 
 if TYPE_CHECKING:
     from rmqcore.store.slave_waits import SlaveWaits, Waits
@@ -269,6 +270,12 @@ class MessagePuts(MessagePutter):
         self._replicas = slaves
         self._slaves = slaves if self.config.broker_role is BrokerRole.SYNC_MASTER else None
         self._waits = self._flush_policy.waits_for_disk or self._slaves is not None
+
+    def warn_without_slaves(self) -> None:
+        """Let the first put into a SYNC_MASTER warn, as long as nobody tells how far slaves are."""
+        if self.config.broker_role is BrokerRole.SYNC_MASTER and self._replicas is None:
+            self._slaves = NoSlaves(partial(self.wait_for_slaves, None))
+            self._waits = True
 
     def _waits_of(
         self, durability: Durability | DurabilityName | None, *, wait_store_msg_ok: bool = True

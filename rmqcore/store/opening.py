@@ -66,6 +66,9 @@ def open_store(
         progress: called with `RecoveryProgress` while a store is being recovered.
         settings: single settings by name, RocketMQ's or rmqcore's; they win over ``config``.
 
+    Warns:
+        ConfigWarning: at the first put into a SYNC_MASTER on which no `rmqcore.ha.HAService` runs.
+
     Raises:
         ConfigError: an unknown or contradictory setting, or one that contradicts the files.
         StoreLockedError: the store is open for writing elsewhere.
@@ -82,4 +85,6 @@ def open_store(
         return ReadOnlyMessageStore(path, loaded)
     if not create:
         StoreDir(path, loaded.store_path_commit_log).require()
-    return DefaultMessageStore(path, loaded, progress=progress)
+    store = DefaultMessageStore(path, loaded, progress=progress)
+    store.warn_without_slaves()
+    return store

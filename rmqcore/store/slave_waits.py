@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Protocol, TypeAlias
+import warnings
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from rmqcore.status import PutMessageStatus
+from rmqcore.errors import ConfigWarning
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from rmqcore.status import PutMessageStatus
 
 
 class SlaveWait(Protocol):
@@ -19,13 +25,41 @@ class SlaveWait(Protocol):
 class SlaveWaits(Protocol):
     """Knows how far the slaves have the log: `rmqcore.ha.HAService`."""
 
-    def begin(self, end: int) -> SlaveWait:
-        """Begin to wait until they have it up to a physical offset."""
+    def begin(self, end: int) -> SlaveWait | None:
+        """Begin to wait until they have it up to a physical offset; None: nobody is waited for."""
         ...
 
-    def begin_async(self, end: int) -> asyncio.Future[PutMessageStatus]:
+    def begin_async(self, end: int) -> asyncio.Future[PutMessageStatus] | None:
         """As `begin`, as a future of the running loop."""
         ...
+
+
+class NoSlaves:
+    """Stands in a SYNC_MASTER for the `rmqcore.ha.HAService` that is missing: warns once of that.
+
+    Args:
+        end: ends its part: puts wait for nobody from then on.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def begin(self, _: int) -> None:
+        """Warn.
+
+        Raises:
+            ConfigWarning: the caller's filters make errors of warnings; the message is stored.
+        """
+        self._end()
+        text = (
+            "broker_role=SYNC_MASTER has no effect: no HAService runs on this store, and no put "
+            "waits for a slave. `rmqcore broker` runs one"
+        )
+        warnings.warn(text, ConfigWarning, stacklevel=5)
+
+    def begin_async(self, end: int) -> None:
+        """As `begin`."""
+        self.begin(end)
 
 
 #: whether a put waits for the disk, and the slaves that it waits for

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+import warnings
 from contextlib import asynccontextmanager
 
 import pytest
 from ha.pair import Clock, following, master_store, serving, slave_store
 from patience import TIMEOUT_S, until_async
 
-from rmqcore.errors import ConfigError, PutMessageError
+from rmqcore.errors import ConfigError, ConfigWarning, PutMessageError
 from rmqcore.ha import HAConfig
 from rmqcore.ha.sockets import address_text
 from rmqcore.message import Message
@@ -125,6 +126,24 @@ def test_a_slave_that_lacks_one_byte_is_waited_for(tmp_path):
             await report(store.max_phy_offset)
             receipt = await waiting
             assert (receipt.status, receipt.durability) == (PutMessageStatus.PUT_OK, "replicated")
+
+    on_master(tmp_path, scenario, slave_timeout=NEVER_MS)
+
+
+def test_what_a_slave_says_it_has_when_it_comes_answers_no_put(tmp_path):
+    """Its log may be another, of the same length: nobody has compared yet."""
+
+    async def scenario(store, service):
+        async with raw_slave(service, store):
+            waiting = asyncio.create_task(put(store))
+            await stored(store, 1)
+            async with raw_slave(service, store) as report:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not waiting.done()
+                store.put("T", b"more", durability="page_cache")
+                await report(store.max_phy_offset)
+                assert (await waiting).status is PutMessageStatus.PUT_OK
 
     on_master(tmp_path, scenario, slave_timeout=NEVER_MS)
 
@@ -261,3 +280,34 @@ def test_flow_control_bounds_what_is_sent_a_second(tmp_path, monkeypatch):
 
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))
+
+
+def test_a_sync_master_that_nobody_serves_says_so_once(tmp_path):
+    def put(store):
+        return store.put("T", b"x")
+
+    async def put_async(store):
+        return await store.put_async("T", b"x")
+
+    def first(store):
+        return asyncio.run(put_async(store))
+
+    for name, begin in (("threads", put), ("loop", first)):
+        with master_store(tmp_path / name, role="SYNC_MASTER") as store:
+            with pytest.warns(ConfigWarning, match="no HAService"):
+                assert begin(store).durability == "page_cache"
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert put(store).durability == "page_cache"
+    with master_store(tmp_path / "async") as store, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        put(store)
+
+
+def test_a_sync_master_that_is_served_before_its_first_put_does_not(tmp_path):
+    async def scenario(store, _):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert (await put(store)).status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+
+    on_master(tmp_path, scenario)

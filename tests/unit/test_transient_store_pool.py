@@ -159,7 +159,7 @@ def test_a_commit_answers_with_what_is_committed_when_a_put_rolls_beside_it(exha
 
 @pytest.mark.parametrize("how", ["services", "flush", "put"])
 def test_a_disk_without_room_for_what_is_committed_ends_nothing(tmp_path, monkeypatch, how):
-    """Where reserved room may run out. What is in the pool is committed when there is some again."""
+    """Where reserved room may run out. The pool is committed when there is some again."""
     full, write = False, MappedFile.write
 
     def refuse(file, position, data, **more):

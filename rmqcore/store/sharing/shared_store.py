@@ -184,6 +184,7 @@ class SharedMessageStore(MessageReads):
                 server = StoreServer(self._place.listen(), self.path)
                 server.start()
                 store = DefaultMessageStore(self.path, self._asked, progress=self._progress)
+                store.warn_without_slaves()
             except BaseException:
                 if server is not None:
                     self._place.forget_socket()
