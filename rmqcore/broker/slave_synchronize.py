@@ -31,6 +31,7 @@ from rmqcore.remoting import (
     ResponseCode,
 )
 from rmqcore.services.delay_schedule import queue_id_of_level
+from rmqcore.services.event_loop import to_the_end
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +237,8 @@ class SlaveSynchronize:
         followed = self._take(address, code, self._topics, text, keep)
         try:
             for topic, phy_offset in (told or {}).items() if followed else ():
-                followed &= await asyncio.to_thread(self._follow_deletion, topic, phy_offset)
+                work = asyncio.to_thread(self._follow_deletion, topic, phy_offset)
+                followed &= await to_the_end(work)
         except (OSError, StoreError):
             logger.exception("what the master has deleted stays, and is tried again")
             return False
@@ -258,7 +260,7 @@ class SlaveSynchronize:
             return False
         had = delays is not None and self._take(address, code, self._delays, delays)
         try:
-            await asyncio.to_thread(self._keep, timer)
+            await to_the_end(asyncio.to_thread(self._keep, timer))
         except (OSError, StoreError):
             logger.exception(
                 "how far the master's deliveries are cannot be kept, and is tried again"

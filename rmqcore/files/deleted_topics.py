@@ -163,6 +163,18 @@ class DeletedTopics:
         if fitted != self._deleted_at:
             self._store(fitted)
 
+    def forget_behind(self, log_end: int) -> bool:
+        """Forget what was deleted when the log was longer than this; whether there was any.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        kept = {topic: at for topic, at in self._deleted_at.items() if at <= log_end}
+        if kept == self._deleted_at:
+            return False
+        self._store(kept)
+        return True
+
     def _store(self, deleted_at: dict[str, int]) -> None:
         text = format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))})
         self._file.store(sealed(text))

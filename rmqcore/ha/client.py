@@ -21,6 +21,7 @@ from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, connect, send_all
+from rmqcore.services.event_loop import to_the_end
 
 logger = logging.getLogger(__name__)
 
@@ -323,7 +324,7 @@ class HAClient:
     async def _note_compared(self) -> None:
         self._unsure = False
         try:
-            await _to_the_end(asyncio.to_thread(self._store.note_compared))
+            await to_the_end(asyncio.to_thread(self._store.note_compared))
         except OSError as error:
             logger.warning("the log is compared again after the next start: %s", error)
 
@@ -346,7 +347,7 @@ class HAClient:
             store.append_data(body, offset)
         else:
             # the next log file may have to be made
-            await _to_the_end(asyncio.to_thread(store.append_data, body, offset))
+            await to_the_end(asyncio.to_thread(store.append_data, body, offset))
 
     def _compare(self, theirs: memoryview, offset: int) -> None:
         ours = self._store.bytes_at(offset, len(theirs))
@@ -414,15 +415,3 @@ class HAClient:
             "master": False,
             "masterCommitLogMaxOffset": 0,
         }
-
-
-async def _to_the_end(work: Awaitable[None]) -> None:
-    """Wait for what a thread does, even when cancelled: what comes next would meet it."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    finally:
-        await asyncio.wait([task])
-        if not task.cancelled():
-            # who was cancelled meanwhile does not hear of it, nor does the loop's log
-            task.exception()

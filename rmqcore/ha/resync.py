@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import zero_pages
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, make_directory, room_at, sync_directory, sync_file
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
 
@@ -301,6 +303,8 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
     index down to it. A log that has nothing in common with its master's is put aside whole, with
     what was derived from it, and begins anew.
 
+    What was deleted behind the cut was deleted from the other log: it is derived again.
+
     Whatever ends it in the middle, everything is in the store or in the folder, and both another
     opening and another cut go on from there.
 
@@ -313,10 +317,12 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
 
     Raises:
         StoreLockedError: somebody has the store open.
+        CorruptConfigFileError: what was deleted cannot be read any more.
         OSError: the disk refuses.
     """
     directory.lock()
     try:
+        _forget_deletions(directory, divergence)
         kept = _new_folder(directory.path, divergence.common_end)
         make_directory(kept / "commitlog")
         if divergence.common_end <= divergence.begin:
@@ -336,6 +342,15 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
         return kept
     finally:
         directory.unlock()
+
+
+def _forget_deletions(directory: StoreDir, divergence: Divergence) -> None:
+    deleted = DeletedTopics(directory).load()
+    if deleted.forget_behind(divergence.common_end):
+        mark = StoreMark(directory)
+        mark.load()
+        mark.derive_from = divergence.begin
+        mark.store()
 
 
 def _new_folder(store: Path, at: int) -> Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable
+
+_Found = TypeVar("_Found")
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -38,3 +41,17 @@ async def one_turn() -> None:
     import asyncio  # noqa: PLC0415 - as above
 
     await asyncio.sleep(0)
+
+
+async def to_the_end(work: Awaitable[_Found]) -> _Found:
+    """Wait for what a thread does, even when cancelled: what comes next would meet it."""
+    import asyncio  # noqa: PLC0415 - as above
+
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            # who was cancelled meanwhile does not hear of it, nor does the loop's log
+            task.exception()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import MessageIllegalError
+from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 
@@ -192,11 +192,16 @@ class TopicDeletion:
         """Drop a queue whose topic the master has deleted and made again, as its numbers tell.
 
         Raises:
-            OSError: what groups have consumed of it could not be forgotten; the next dispatch
-                tries again.
+            OSError: what groups have consumed of it could not be forgotten, DiskFullError for want
+                of room; the next dispatch tries again.
         """
         # first: offsets that outlive the queue pass over its new messages
         self.consumer_offsets.forget_queue(queue.topic, queue.queue_id)
-        self.consumer_offsets.persist()
+        try:
+            self.consumer_offsets.persist()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFullError(self.consumer_offsets.path) from error
+            raise
         self._drop([queue])
         self._trace.note("topic", 1, f"{queue.topic}/{queue.queue_id} begins anew")

@@ -25,8 +25,8 @@ from patience import TIMEOUT_S, until_async
 from crash.test_disk_full import ROOT_ONLY, small_disk
 from crash.test_disk_full import fill as fill_disk
 from rmqcore.ha import HAClient
-from rmqcore.ha import client as ha_client
 from rmqcore.ha.client import HAState
+from rmqcore.services.event_loop import to_the_end
 
 pytestmark = pytest.mark.engine
 
@@ -245,7 +245,7 @@ def test_an_append_that_fails_after_the_connection_has_gone_is_no_loops_business
             await may_fail.wait()
             raise OSError("the disk is gone")
 
-        waiting = asyncio.create_task(ha_client._to_the_end(fails()))
+        waiting = asyncio.create_task(to_the_end(fails()))
         for _ in range(5):
             await asyncio.sleep(0)
         waiting.cancel()

@@ -1,11 +1,12 @@
 """A topic that a master has deleted is deleted on its slave, and begins anew as it does there."""
 
 import asyncio
+import errno
 import shutil
 from contextlib import AsyncExitStack
 
 import pytest
-from ha.pair import SMALL, following, has_all, master_store, serving, slave_store
+from ha.pair import SMALL, fill, following, has_all, master_store, serving, slave_store
 from ha.test_brokers import SMALL as BROKER
 from ha.test_brokers import Pair, asks_when_told, running  # noqa: F401 - a fixture
 from patience import until_async
@@ -14,6 +15,8 @@ from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.client import Producer
 from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.rebuild import rebuild_consume_queues
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -106,40 +109,43 @@ def test_a_slave_that_is_killed_behind_each_message_hands_out_nothing_old(tmp_pa
             assert store.put("T", b"next").queue_offset == number + 1
 
 
-def test_a_disk_that_refuses_to_forget_what_was_consumed_is_asked_again(tmp_path, monkeypatch):
+def test_a_full_disk_that_refuses_to_forget_what_was_consumed_is_asked_again(tmp_path, monkeypatch):
     """Else what was consumed of the old topic would pass over the new one's messages."""
-    refusals = 3
+    full = False
 
-    def refuse(self):
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise OSError(28, "no room")
-        return persist(self)
+    def refuse(table):
+        if full and table is slave.consumer_offsets:
+            raise OSError(errno.ENOSPC, "there is none")
+        return persist(table)
 
-    async def scenario(master, slave):
+    def end():
+        queue = slave.consume_queues.find("T", 0)
+        return queue and queue.max_offset
+
+    async def scenario():
+        nonlocal full
         async with serving(master) as service, following(slave, service.port, master):
             put(master, b"old", 4)
             await has_all(slave, master)
             assert bodies(slave) == numbered(b"old", 4)
             slave.consumer_offsets.commit("T", "G", 0, 4)
-            monkeypatch.setattr(ConsumerOffsetTable, "persist", refuse)
-            with monkeypatch.context() as none:
-                none.setattr(ConsumerOffsetTable, "persist", persist)
-                master.delete_topic("T")
+            full = True
+            master.delete_topic("T")
             master.put("T", b"new 0")
-            await has_all(slave, master)
-            await until_async(lambda: not refusals, "it was refused")
-            await until_async(lambda: ended(slave) == 1, "the new queue is there")
+            await until_async(
+                lambda: "no room" in (slave.why_not_appended() or ""), "the slave says so"
+            )
+            assert end() == 4
+            full = False
+            await until_async(lambda: end() == 1, "the new queue is there")
             assert bodies(slave) == [b"new 0"]
-
-    def ended(store):
-        queue = store.consume_queues.find("T", 0)
-        return queue and queue.max_offset
+            assert slave.consumer_offsets.get("T", "G", 0) is None
+            assert slave.why_not_appended() is None
 
     persist = ConsumerOffsetTable.persist
+    monkeypatch.setattr(ConsumerOffsetTable, "persist", refuse)
     with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
-        asyncio.run(scenario(master, slave))
+        asyncio.run(scenario())
 
 
 # ---- as the master tells it
@@ -229,3 +235,46 @@ def test_brokers_agree_on_a_topic_that_was_deleted(tmp_path, away, again):
 
     asyncio.run(scenario())
     asyncio.run(alone())
+
+
+# ---- as nobody has deleted it
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "again"])
+def test_what_a_slave_has_deleted_as_a_master_meanwhile_comes_back_with_the_masters_log(
+    tmp_path, again
+):
+    with master_store(tmp_path / "m") as master:
+        put(master, b"old", OLD)
+        master.delete_topic("T")
+        put(master, b"both", 10)
+        # the opening walks the last files only
+        fill(master, 200)
+        end = master.max_phy_offset
+    shutil.copytree(tmp_path / "m", tmp_path / "s")
+    with master_store(tmp_path / "s") as other:
+        other.put("Other", b"its own")
+        other.delete_topic("T")
+        if again:
+            put(other, b"its own", 3)
+
+    async def scenario(master):
+        async with serving(master, ha_send_heartbeat_interval=20) as service:
+            with slave_store(tmp_path / "s") as slave:
+                found = await find_divergence(slave, f"127.0.0.1:{service.port}")
+            assert found.common_end == end
+            cut(StoreDir(tmp_path / "s"), found)
+            with slave_store(tmp_path / "s", open_check_bytes=0, on_corruption="truncate") as slave:
+                async with following(slave, service.port, master):
+                    await has_all(slave, master)
+                    for _ in range(2):
+                        for topic in ("T", "Other"):
+                            assert bodies(slave, topic=topic) == bodies(master, topic=topic)
+                        # and what its master has deleted it tells again
+                        ((topic, at),) = master.deletions().items()
+                        assert slave.follow_deletion(topic, at)
+
+    with master_store(tmp_path / "m") as master:
+        put(master, b"new", NEW)
+        assert bodies(master) == numbered(b"both", 10) + numbered(b"new", NEW)
+        asyncio.run(scenario(master))

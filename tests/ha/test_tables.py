@@ -3,11 +3,12 @@
 import asyncio
 import dataclasses
 import shutil
+import threading
 
 import pytest
 from ha.test_brokers import SMALL, Pair, asks_when_told, running  # noqa: F401 - a fixture
 from ha.test_timers import MASTER, TOLD
-from patience import until_async
+from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
@@ -44,7 +45,7 @@ ANSWERS = {
 class Slave:
     """A slave's tables, and a master of 4096 bytes that answers `ANSWERS`."""
 
-    def __init__(self, folder, log_end=4096):
+    def __init__(self, folder, log_end=4096, delete=None):
         self.asked, self.deleted, self.agrees = [], {}, True
         self.after = lambda _code: None
         self.tables = [kind(folder, clock=wall_clock_ms) for kind in KINDS]
@@ -59,10 +60,13 @@ class Slave:
             log_end=lambda: log_end,
             queue_end=lambda topic, _: 6 if topic.startswith("rmq_sys") else 9,
             flush=lambda: None,
-            follow_deletion=lambda topic, at: self.deleted.setdefault(topic, at) == at,
+            follow_deletion=delete or self.delete,
             has_messages=lambda topic: topic.startswith("Full"),
             topics_changed=lambda: None,
         ).synchronize
+
+    def delete(self, topic, phy_offset):
+        return self.deleted.setdefault(topic, phy_offset) == phy_offset
 
     async def invoke(self, _, request, __):
         self.asked.append(request.code)
@@ -127,6 +131,33 @@ def test_deliveries_behind_the_end_of_a_queue_are_not_taken(tmp_path):
     assert asyncio.run(slave.synchronize())
     assert DelayOffsetTable(tmp_path, clock=wall_clock_ms).levels() == {1: 5, 2: 9}
     assert TimerCheck(tmp_path).load() == TimerProgress(0, 6, 61_001, 0)
+
+
+def test_a_deletion_that_has_begun_is_at_its_end_when_the_slave_has_stopped(tmp_path):
+    """The store is closed then."""
+    begun, goes_on, ended = threading.Event(), threading.Event(), []
+
+    def delete(topic, _):
+        begun.set()
+        goes_on.wait(TIMEOUT_S)
+        ended.append(topic)
+        return True
+
+    slave = Slave(tmp_path, delete=delete)
+
+    async def scenario():
+        asking = asyncio.create_task(slave.synchronize())
+        await until_async(begun.is_set, "it deletes")
+        asking.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert ended == ["Gone"]
+
+    asyncio.run(scenario())
 
 
 # ---- two brokers
