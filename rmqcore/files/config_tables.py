@@ -260,9 +260,11 @@ class ConfigTable:
         told = self._fitted(told)
         with self._lock.within():
             before = self._encode()
-            begun_anew = version.counter < self._followed.counter or self._is_empty(told)
-            self._install(self._with(told) if begun_anew else self._followed_by(told, keep))
-            self._followed = version
+            if version.counter < self._followed.counter or self._is_empty(told):
+                self._install(self._with(told))
+            else:
+                self._install(self._followed_by(told, keep))
+                self._followed = version
             changed = self._encode() != before
             if changed:
                 # who follows this one when it leads sees no lower version either
@@ -401,6 +403,8 @@ class ConsumerOffsetTable(ConfigTable):
             end_of: the end of a queue by topic and queue id, beyond which no offset may lie.
         """
         self._offsets: dict[str, dict[int, int]] = {}
+        #: topics with groups that the broker had whose table was taken over
+        self._told: frozenset[str] = frozenset()
         self._end_of = end_of
         super().__init__(directory, clock=clock)
 
@@ -507,7 +511,8 @@ class ConsumerOffsetTable(ConfigTable):
         self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
     ) -> dict[str, dict[int, int]]:
         # what consumers have committed here, while the other was away, stays
-        return self._with(told)
+        gone, self._told = self._told - told.keys(), frozenset(told)
+        return {key: queues for key, queues in self._with(told).items() if key not in gone}
 
     def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
         return self._offsets | {

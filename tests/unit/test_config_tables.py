@@ -18,6 +18,7 @@ from rmqcore.files.config_tables import (
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
+from rmqcore.java.json import format_java_json
 
 pytestmark = pytest.mark.logic
 
@@ -320,3 +321,85 @@ class TestRequestModes:
         (tmp_path / MessageRequestModeTable.file_name).write_text(text)
         with pytest.raises(CorruptConfigFileError):
             open_table(MessageRequestModeTable, tmp_path)
+
+
+class TestAdopted:
+    """What another broker has told."""
+
+    @staticmethod
+    def topics(counter, *names):
+        table = {name: {"perm": 6} for name in names}
+        version = {"counter": counter, "timestamp": counter, "stateVersion": 0}
+        return format_java_json({"topicConfigTable": table, "dataVersion": version})
+
+    @staticmethod
+    def names(table):
+        return {topic.topic_name for topic in table}
+
+    def test_a_table_that_was_begun_anew_takes_nothing_away(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        assert table.adopt(self.topics(7, "A", "B"))
+        assert table.adopt(self.topics(8, "B", "C"))
+        assert self.names(table) == {"B", "C"}
+        for again in (False, True, True):
+            if again:
+                table.persist()
+                table = open_table(TopicConfigTable, tmp_path)
+            for _ in range(2):
+                table.adopt(self.topics(7, "D"))
+                assert self.names(table) == {"B", "C", "D"}
+        assert table.adopt(self.topics(8, "D"))
+        assert self.names(table) == {"D"}
+
+    def test_an_empty_table_takes_nothing_away(self, tmp_path):
+        topics = open_table(TopicConfigTable, tmp_path)
+        topics.adopt(self.topics(7, "A"))
+        assert not topics.adopt(self.topics(8))
+        assert self.names(topics) == {"A"}
+        groups = open_table(SubscriptionGroupTable, tmp_path)
+        groups.put("G", {})
+        assert not groups.adopt("{}")
+        assert groups.names() == ["G"]
+        modes = open_table(MessageRequestModeTable, tmp_path)
+        modes.put("T", "G", POP, 1)
+        assert not modes.adopt('{"messageRequestModeMap":{}}')
+        assert modes.get("T", "G") == (POP, 1)
+
+    def test_who_leads_next_tells_no_lower_version(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table.adopt(self.topics(70, "A"))
+        table.persist()
+        assert open_table(TopicConfigTable, tmp_path).data_version.counter == 71
+
+    def test_topics_that_are_kept_stay_as_they_are(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table.put(TopicConfig(topic_name="A", read_queue_nums=3))
+        table.put(TopicConfig(topic_name="B"))
+        assert table.adopt(self.topics(1, "C"), keep=lambda name: name == "A")
+        assert self.names(table) == {"A", "C"}
+        assert table.get("A").read_queue_nums == 3
+
+    def test_offsets_go_that_the_other_had_and_has_no_more(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.commit("T", "mine", 0, 5)
+        table.adopt('{"offsetTable":{"T@G":{0:1},"T@H":{0:2}}}')
+        table.adopt('{"offsetTable":{"T@H":{1:3}}}')
+        assert table.pairs() == [("T", "mine"), ("T", "H")]
+        assert table.queues("T", "H") == {0: 2, 1: 3}
+        assert not table.adopt('{"offsetTable":{}}')
+
+    def test_no_offset_lies_behind_the_end_of_its_queue(self, tmp_path):
+        table = ConsumerOffsetTable(tmp_path, clock=int, end_of=lambda _, queue_id: queue_id)
+        table.adopt('{"offsetTable":{"T@G":{0:1,1:1,3:2}}}')
+        assert table.queues("T", "G") == {0: 0, 1: 1, 3: 2}
+        delays = DelayOffsetTable(tmp_path, clock=int, end_of=lambda level: level)
+        delays.adopt('{"offsetTable":{"1":1,"2":9}}')
+        assert delays.levels() == {1: 1, 2: 2}
+
+    def test_what_was_consumed_of_one_queue_is_forgotten(self, tmp_path):
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        for topic, group, queue_id in (("T", "G", 0), ("T", "G", 1), ("T", "H", 0), ("U", "G", 0)):
+            table.commit(topic, group, queue_id, 5)
+        table.forget_queue("T", 0)
+        assert table.pairs() == [("T", "G"), ("U", "G")]
+        assert table.queues("T", "G") == {1: 5}
