@@ -165,6 +165,8 @@ def resync(
         typer.echo(_told(found, kept))
         if fetched:
             typer.echo(f"fetched {fetched} bytes; the log ends at {end}")
+        if fetched and found.end == 0:
+            typer.echo("topics, groups and offsets are not in it: copy config/ of the other side")
     if not found.in_order and kept is None:
         raise typer.Exit(ExitCode.FINDINGS)
 

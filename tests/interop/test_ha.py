@@ -23,6 +23,7 @@ from interop.cluster import (
 from interop.peer import missing
 from rmqcore import open_store
 from rmqcore._codec import decode_record
+from rmqcore.client.blocking import Producer
 from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import (
@@ -187,6 +188,49 @@ def modes_of(ask):
     return list(json.loads(answer.body)["messageRequestModeMap"].get(TOPIC, {}))
 
 
+def bodies_in(address, topic, queue_id):
+    """What a reader gets of one queue."""
+    fields = {
+        **{"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)},
+        **{"queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0"},
+        **{"suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*"},
+    }
+    return bodies(bytes(asker(address)(RequestCode.PULL_MESSAGE, fields).body))
+
+
+def put_to(name_server_address, topic, numbers):
+    """Put some numbers to queue 0 of a topic."""
+    with Producer(name_server_address) as producer:
+        for number in numbers:
+            assert producer.send(topic, b"%d" % number, queue_id=0).queue_offset >= 0
+
+
+def delete(address, topic):
+    answer = asker(address)(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("release", JAVA)
+def test_our_slave_begins_a_queue_anew_when_a_java_master_does(release, tmp_path):
+    with name_server() as (address, ask), ExitStack() as stack:
+        _, master = stack.enter_context(
+            java_broker(release, tmp_path / "java", address, NAME, **SHARED)
+        )
+        _, slave = stack.enter_context(
+            our_broker(tmp_path / "ours", address, broker_ports(), brokerRole="SLAVE", brokerId=1)
+        )
+        registered(ask, 2)
+        put_to(address, "Again", range(20))
+        in_step(master, slave)
+        until(lambda: bodies_in(slave, "Again", 0) == [*range(20)], "the slave has the old ones")
+        delete(master, "Again")
+        put_to(address, "Again", range(100, 103))
+        in_step(master, slave)
+        until(lambda: bodies_in(slave, "Again", 0) == [100, 101, 102], "only the new ones")
+    with open_store(tmp_path / "ours") as store:
+        assert store.put("Again", b"next").queue_offset == 3
+
+
 @pytest.mark.parametrize("release", JAVA)
 def test_our_slave_follows_a_java_master(release, tmp_path):
     home, ours = tmp_path / "java", tmp_path / "ours"
@@ -239,6 +283,9 @@ def test_a_java_slave_follows_our_master(release, tmp_path):
             our_broker(ours, address, port, brokerRole="SYNC_MASTER")
         )
         assert set(send(master, 0, BEFORE, waits=False)) == {ResponseCode.SUCCESS}
+        # our slaves are told of that beside the topics
+        put_to(address, "Gone", range(2))
+        delete(master, "Gone")
         with java_broker(release, home, address, NAME, **slave_settings) as (process, slave):
             registered(ask, 2)
             in_step(master, slave)
