@@ -102,10 +102,10 @@ def resync(master, path):
     return found
 
 
-async def command(master, path):
+async def command(master, path, *words):
     """What `rmqcore ha resync` tells."""
     async with serving(master, ha_send_heartbeat_interval=20) as service:
-        asked = ["ha", "resync", str(path), "--master", f"127.0.0.1:{service.port}"]
+        asked = ["ha", "resync", str(path), *words, "--master", f"127.0.0.1:{service.port}"]
         return await asyncio.to_thread(CliRunner().invoke, app, asked)
 
 
@@ -439,6 +439,18 @@ def test_the_command_tells_first_and_cuts_only_when_told(tmp_path):
         asyncio.run(scenario(master))
     with slave_store(tmp_path / "s") as slave:
         assert slave.max_phy_offset == end
+
+
+def test_who_fetches_a_log_into_an_empty_store_is_told_what_is_not_in_it(tmp_path):
+    with master_store(tmp_path / "s"):
+        pass
+
+    def fetched(master):
+        return asyncio.run(command(master, tmp_path / "s", "--yes", "--fetch")).stdout
+
+    with master_store(tmp_path / "m", 30) as master:
+        assert "copy config/ of the other side" in fetched(master)
+        assert "copy config/" not in fetched(master)
 
 
 def test_what_comes_while_the_master_is_asked_puts_no_slave_ahead(tmp_path):

@@ -72,12 +72,12 @@ def divergence(master, slave, **settings):
     return asyncio.run(scenario())
 
 
-def command(master, *words, json="--json"):
+def command(master, *words):
     """What the command does beside a master that runs."""
 
     async def scenario():
         async with serving(master, **QUICK) as service:
-            asked = ["ha", "resync", *words, *json.split(), "-m", f"127.0.0.1:{service.port}"]
+            asked = ["ha", "resync", *words, "--master", f"127.0.0.1:{service.port}", "--json"]
             return await asyncio.to_thread(CliRunner().invoke, app, asked)
 
     done = asyncio.run(scenario())
@@ -333,17 +333,6 @@ def test_a_log_with_nothing_in_common_is_fetched_anew_in_files_of_its_size(tmp_p
         with open_store(tmp_path / "s") as again:
             assert log_bytes(again) == log_bytes(master)
             assert derived(again) == derived(master)
-
-
-def test_who_fetches_a_log_into_an_empty_store_is_told_what_is_not_in_it(tmp_path):
-    with master_store(tmp_path / "s"):
-        pass
-    with master_store(tmp_path / "m", 30) as master:
-        done = command(master, str(tmp_path / "s"), "--yes", "--fetch", json="")
-        assert f"fetched {master.max_phy_offset} bytes" in done.stdout
-        assert "copy config/ of the other side" in done.stdout
-        again = command(master, str(tmp_path / "s"), "--yes", "--fetch", json="")
-        assert "copy config/" not in again.stdout
 
 
 def test_what_is_cut_off_twice_in_a_second_is_kept_twice(tmp_path, monkeypatch):
