@@ -25,6 +25,11 @@ SMALL = {
 QUICK = {"ha_retry_interval": 10, "ha_housekeeping_interval": 60_000}
 
 
+async def until(condition, what="the pair is where it should be"):
+    """As `patience.until_async`; also for programs beside these tests that drive such pairs."""
+    await until_async(condition, what)
+
+
 def config(**settings):
     return HAConfig(**{**QUICK, **settings})
 
