@@ -309,13 +309,19 @@ def encode_properties(properties) -> bytes:
 def decode_properties(bytes encoded not None) -> dict:
     """The pairs of a properties string; later ones win, malformed ones are dropped.
 
+    Raises:
+        MessageIllegalError: it has 1 GiB or more.
+
     Source: RocketMQ common/message/MessageDecoder.java, string2messageProperties.
     """
-    cdef PropertyWalk walk = walk_properties(
-        <bytes_t>PyBytes_AS_STRING(encoded), <int32_t>PyBytes_GET_SIZE(encoded)
-    )
+    cdef PropertyWalk walk
     cdef Slice name, value
     properties = {}
+    if PyBytes_GET_SIZE(encoded) >= 1 << 30:
+        raise MessageIllegalError(f"properties of {len(encoded)} bytes")
+    walk = walk_properties(
+        <bytes_t>PyBytes_AS_STRING(encoded), <int32_t>PyBytes_GET_SIZE(encoded)
+    )
     while next_property(&walk, &name, &value):
         properties[name.at[:name.size].decode("utf-8", "replace")] = (
             value.at[:value.size].decode("utf-8", "replace")

@@ -22,6 +22,8 @@ cdef str host_text(bytes_t at, int32_t size):
     if size == HOST_V4_SIZE:
         return f"{at[0]}.{at[1]}.{at[2]}.{at[3]}:{load_i32(at + 4)}"
     cdef char address[INET6_ADDRSTRLEN]
+    if size != HOST_V6_SIZE:
+        return ""
     inet_ntop(AF_INET6, at, address, INET6_ADDRSTRLEN)
     return f"[{(<bytes>address).decode('ascii')}]:{load_i32(at + 16)}"
 

@@ -340,7 +340,7 @@ cdef class MessageExt:
     cpdef bint has_key(self, str topic, str key) except -1:
         """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
         cdef bytes wanted = key.encode("utf-8", "replace")
-        return self.topic == topic and self.has_word(
+        return len(wanted) <= PROPERTIES_SIZE_MAX and self.topic == topic and self.has_word(
             <bytes_t>PyBytes_AS_STRING(wanted), <int32_t>len(wanted)
         )
 
@@ -360,7 +360,7 @@ cdef class MessageExt:
 
     def check_crc(self) -> bool:
         """True when the stored body agrees with its CRC."""
-        return check_body_crc(self.record_at, &self.head) == OK
+        return self.hold is not None and check_body_crc(self.record_at, &self.head) == OK
 
     def to_dict(self) -> dict:
         """Every attribute by its name, ``body`` as it is stored."""

@@ -1,6 +1,6 @@
 """`PutMessageResult`: the receipt of a put."""
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 cimport cython
 
@@ -79,10 +79,15 @@ cdef class PutMessageResult:
         cdef int64_t phy_offset
         cdef uint8_t number[8]
         cdef uint8_t* to
-        if self.phy_offset < 0:
+        cdef tuple offsets = (self.phy_offset,)
+        if self.phy_offset < 0 or self.store_host is None:
             return None
-        offsets = (self.phy_offset,) if self.phy_offsets is None else self.phy_offsets
-        host_size, count = len(self.store_host), len(offsets)
+        if self.phy_offsets is not None:
+            # counted when they have been read: what is iterated may be anything
+            offsets = tuple(self.phy_offsets)
+            if not offsets:
+                return None
+        host_size, count = PyBytes_GET_SIZE(self.store_host), len(offsets)
         text = PyUnicode_New(count * (2 * (host_size + 8) + 1) - 1, 127)
         to = <uint8_t*>PyUnicode_DATA(text)
         for phy_offset in offsets:

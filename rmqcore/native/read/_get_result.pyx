@@ -88,7 +88,7 @@ cdef class GetMessageResult:
 
     def collect(
         self, buffer, int64_t end, path, int64_t base_offset, bytes units not None,
-        Py_ssize_t first, Py_ssize_t max_messages, int64_t max_bytes, tags_codes=None,
+        Py_ssize_t first, Py_ssize_t max_messages, int64_t max_bytes, bytes tags_codes=None,
     ):
         """Take records out of one buffer of the commit log, in the order of the units.
 
@@ -103,6 +103,9 @@ cdef class GetMessageResult:
         Returns:
             (number of the first unit not looked at, why it stopped: 0 all looked at, 1 enough,
             2 that unit points outside the buffer, 3 it contradicts the record it points at).
+
+        Raises:
+            IndexError: ``first`` is below 0.
         """
         cdef BufferHold hold = BufferHold(buffer, path, base_offset)
         cdef Py_ssize_t unit_count = PyBytes_GET_SIZE(units) // UNIT_SIZE
@@ -115,6 +118,8 @@ cdef class GetMessageResult:
         cdef bytes_t unit
         cdef Found* found
         cdef int stop = ALL
+        if first < 0:
+            raise IndexError(f"unit {first}: expected 0 or more")
         if tags_codes is not None:
             codes = <const int64_t*>PyBytes_AS_STRING(tags_codes)
             code_count = PyBytes_GET_SIZE(tags_codes) // 8
