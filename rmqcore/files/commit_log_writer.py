@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_refusal
+from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.files.store_trace import Note, error_words, unnoted
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 
@@ -97,7 +98,7 @@ class CommitLogWriter:
         """
         with self._roll_lock.within():
             file = self._queue.last
-            if file is None or file.full:
+            if file is None or (file.full and self._has_next(file)):
                 file = self._next_file(file)
             else:
                 file.reserve_from(file.wrote_position)
@@ -149,7 +150,12 @@ class CommitLogWriter:
 
     def _next_file(self, last: MappedFile | None) -> MappedFile:
         offset = 0 if last is None else last.file_from_offset + self._queue.file_size
+        if last is not None and not self._has_next(last):
+            raise StoreNotWritableError(f"the log has reached {offset}, the end of all offsets")
         return self._queue.append_file(offset, self._source.take)
+
+    def _has_next(self, file: MappedFile) -> bool:
+        return file.file_from_offset <= OFFSET_MAX - 2 * self._queue.file_size
 
     def _attach(self, file: MappedFile) -> None:
         if self._pool is not None and file.write_buffer is None:

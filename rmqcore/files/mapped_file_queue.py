@@ -27,6 +27,8 @@ from rmqcore.native.base._lock import ReentrantLock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: the last offset there is, as every format keeps offsets in 8 bytes with a sign
+OFFSET_MAX = 2**63 - 1
 #: listings of a directory that changes each time, before the last one counts
 _LISTINGS_MAX = 32
 #: directories that a queue's first file may need: its kind's, a topic's and the queue's
@@ -151,8 +153,8 @@ class MappedFileQueue:
                 any, what is derived would tell of a lost log.
 
         Raises:
-            CorruptStoreError: a file has another length, or a file is missing between two, or what
-                has the name of one is none.
+            CorruptStoreError: a file has another length, a file is missing between two, what has
+                the name of one is none, or one would end behind the last offset there is.
         """
         found = [
             (start, self.directory / name, size) for start, name, size in _snapshot(self.directory)
@@ -174,6 +176,8 @@ class MappedFileQueue:
                 raise CorruptStoreError(
                     path, -1, f"the file has {size} bytes, files here have {self.file_size}"
                 )
+            if start > OFFSET_MAX - self.file_size:
+                raise CorruptStoreError(path, -1, f"no file of {self.file_size} bytes begins there")
             if files and start != files[-1].file_from_offset + self.file_size:
                 raise CorruptStoreError(
                     self.directory,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
+from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.service import ServiceThread
 
@@ -64,7 +65,7 @@ class AllocateMappedFileService(ServiceThread):
         """Ask for the file that begins at ``offset``, and for those behind it."""
         for number in range(self._ahead):
             start = offset + number * self._file_size
-            if start > self._newest and start not in self._ready:
+            if self._newest < start <= OFFSET_MAX - self._file_size and start not in self._ready:
                 self._wanted.setdefault(start, path.with_name(f"{start:020d}"))
         if self._wanted:
             self.wakeup()
