@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError, is_refusal
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
-from rmqcore.files.consume_queue import ConsumeQueue
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories, sync_directory
@@ -210,9 +210,28 @@ class ConsumeQueueStore:
             queue.append_batches(stretch.batch_units)
         else:
             for first, units in stretch.plain():
-                queue.append_units(first, units)
+                if not self.is_made_up(stretch.topic, stretch.queue_id, first):
+                    queue.append_units(first, units)
         # after the units: a flush in between would forget the queue, and not have them
         self._waiting.setdefault(queue, self.dispatched_timestamp_ms)
+
+    def is_made_up(self, topic: str, queue_id: int, number: int) -> bool:
+        """True for a number that jumps too far, in a light queue: its producer may have written it.
+
+        RocketMQ stores the numbers that come with a batch. Each message is in its own queue, too.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if not (topic.startswith(LIGHT_QUEUE_PREFIX) and isinstance(queue, ConsumeQueue)):
+            return False
+        made_up = queue.jumps_to(number)
+        if made_up:
+            _log.warning(
+                "number %d of light queue %s, which ends at %d, is passed over: it jumps too far",
+                number,
+                topic,
+                queue.unit_end,
+            )
+        return made_up
 
     def dispatched(self, batch: DispatchBatch) -> None:
         """Note that every queue of a batch has its units."""

@@ -32,10 +32,9 @@ from rmqcore.doctor.log_survey import (
     merged_batch_runs,
     present_runs,
 )
-from rmqcore.files.consume_queue import HOLE_UNITS_MAX
+from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
 from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
-from rmqcore.rebuild.cold_store import LIGHT_QUEUE_PREFIX
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles

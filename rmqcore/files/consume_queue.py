@@ -25,6 +25,8 @@ UNIT = struct.Struct(">qiq")
 FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 #: units that a hole between two messages may have before it counts as corruption
 HOLE_UNITS_MAX = 1 << 20
+#: what the name of a light queue begins with
+LIGHT_QUEUE_PREFIX = "%LMQ%"
 #: the topic whose units carry a time of delivery in place of a tags code
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TAGS_CODE_AT = LAYOUT["consume_queue_unit"]["tags_code"][0]
@@ -118,6 +120,11 @@ class ConsumeQueue(UnitFile):
         self.unit_end += len(units) // UNIT_SIZE
         self.max_offset = self.unit_end
         return len(units) // UNIT_SIZE
+
+    def jumps_to(self, first_offset: int) -> bool:
+        """True for a queue offset with a hole before it that is too large to be one."""
+        has_units = bool(self.queue.files) and self.unit_end > self.first_unit
+        return has_units and first_offset - self.unit_end > HOLE_UNITS_MAX
 
     def _begin(self, first_offset: int) -> None:
         """Create the first file; what lies before the first message becomes fillers."""

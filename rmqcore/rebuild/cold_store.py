@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.store_dir import (
     StoreDir,
     make_directory,
@@ -22,7 +23,7 @@ from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.scan.plan import LogPlan
 
-LIGHT_QUEUE_PREFIX = "%LMQ%"
+
 _FRESH = ".rebuild"
 _SET_ASIDE = ".before"
 

@@ -100,7 +100,11 @@ class KnownEnds:
         """
         if log_end < self._mark.log_end:
             return []
-        lacking = {key: end for key, end in self.lacking().items() if key not in emptied}
+        lacking = {
+            key: end
+            for key, end in self.lacking().items()
+            if key not in emptied and not self._queues.is_made_up(*key, end)
+        }
         for (topic, queue_id), end in lacking.items():
             if (queue := self._queues.find(topic, queue_id)) is not None:
                 queue.correct_min_offset(self._log.min_offset)

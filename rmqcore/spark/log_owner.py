@@ -21,7 +21,7 @@ from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import MessageIllegalError, PutMessageError, StoreError, StoreLockedError
 from rmqcore.files.store_dir import StoreDir, make_directory
-from rmqcore.message import Message, MessageExt
+from rmqcore.message import Message, MessageExt, PutMessageResult
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 from rmqcore.spark.ledger import ANONYMOUS, JOB, Ledger, appending, forget_done, staging_root
 from rmqcore.spark.staging import Frame, StagedFile
@@ -30,6 +30,8 @@ from rmqcore.store.opening import open_store
 
 _STALE_S = 7 * 24 * 3600
 _LOCK_POLL_S = 0.1
+#: name of the property in which a message names light queues
+_LIGHT_QUEUES = b"INNER_MULTI_DISPATCH"
 
 
 def check_free(store_path: str, *, repeatable: bool) -> None:
@@ -255,22 +257,33 @@ def _append(
     for frame in _frames(files, ledger):
         if done < frame.message_count:
             rest = frame if done == 0 else _behind(frame, done)
-            receipt = store.put_messages(
-                rest.body,
-                topic=rest.topic,
-                queue_id=rest.queue_id,
-                sys_flag=rest.sys_flag,
-                born_timestamp_ms=rest.born_timestamp_ms,
-                reconsume_times=rest.reconsume_times,
-            )
-            if not receipt.ok:
-                raise PutMessageError(receipt.status, receipt.reason)
+            for receipt in _put(store, rest):
+                if not receipt.ok:
+                    raise PutMessageError(receipt.status, receipt.reason)
             appended += rest.message_count
         done = max(0, done - frame.message_count)
     store.flush()
     ledger.finish()
     forget_staged(files)
     return appended
+
+
+def _put(store: DefaultMessageStore, frame: Frame) -> Iterator[PutMessageResult]:
+    """Put a frame at once; one by one where messages go to light queues, which no batch does."""
+    envelope = {
+        "queue_id": frame.queue_id,
+        "sys_flag": frame.sys_flag,
+        "born_timestamp_ms": frame.born_timestamp_ms,
+        "reconsume_times": frame.reconsume_times,
+    }
+    fans_out = store.config.enable_lmq and store.config.enable_multi_dispatch
+    if not (fans_out and _LIGHT_QUEUES in frame.body):
+        yield store.put_messages(frame.body, topic=frame.topic, **envelope)
+        return
+    for message in decode_batch(frame.body, topic=frame.topic):
+        for name, value in envelope.items():
+            setattr(message, name, value)
+        yield store.put_message(message)
 
 
 def _frames(files: list[StagedFile], ledger: Ledger) -> Iterator[Frame]:

@@ -25,6 +25,8 @@ from rmqcore.services.delay_schedule import DELAY_REQUESTS
 # topic bytes, queue id, system flag, Unix ms of birth, times consumed, messages, body bytes
 _HEAD = struct.Struct("<HiiqiIQ")
 _FRAME_SIZE = 128 << 10
+#: property of a record: its numbers in the light queues that it names
+_NUMBERS = "INNER_MULTI_QUEUE_OFFSET"
 #: bytes of a record beyond its entry in a batch, at most: IPv6 hosts, a long topic; and a blank
 _RECORD_OVERHEAD_MAX = 1024
 
@@ -126,6 +128,9 @@ class StageWriter:
         Raises:
             MessageIllegalError: a limit of the format.
         """
+        if _NUMBERS in (message.properties or {}):
+            # another store's numbers in light queues
+            message.properties = {k: v for k, v in message.properties.items() if k != _NUMBERS}
         key = (message.topic, message.queue_id)
         queue = self._queues.get(key)
         if queue is None:

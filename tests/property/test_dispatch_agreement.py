@@ -195,8 +195,8 @@ def test_a_part_of_a_region(data, at, stop):
 @settings(max_examples=12)
 @given(st.integers(0, 3), st.integers(1, 12))
 def test_a_full_batch_stops_and_goes_on(light_queues, count):
-    names = ",".join("ab"[number % 2] for number in range(8000))
-    offsets = ",".join("0" for _ in range(8000))
+    names = ",".join("%LMQ%" + "ab"[number % 2] for number in range(3500))
+    offsets = ",".join("0" for _ in range(3500))
     properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
     data, log = b"", []
     for number in range(count):

@@ -137,7 +137,7 @@ def queue_places(record: Record) -> list[Place]:
 
     Prepared and rolled-back records appear in none. The queues that INNER_MULTI_DISPATCH names
     follow the record's own, each with its offset in INNER_MULTI_QUEUE_OFFSET; a name without an
-    offset is passed over. A light queue is number 0, any other has the record's own number.
+    offset, or of another queue than a light one, is passed over. A light queue is number 0.
     """
     if not record.is_queued:
         return []
@@ -147,9 +147,8 @@ def queue_places(record: Record) -> list[Place]:
         offsets = record.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
         for name, digits in zip(names, offsets, strict=False):
             offset = decimal(digits)
-            if offset is not None:
-                queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else record.queue_id
-                places.append(Place((name, queue_id), offset))
+            if offset is not None and name.startswith(LIGHT_QUEUE_PREFIX):
+                places.append(Place((name, 0), offset))
     return [place for place in places if is_addressable(place)]
 
 

@@ -354,7 +354,7 @@ cdef class DispatchBatch:
     cdef void fan_out(
         self, bytes_t record, const RecordHead* head, const Properties* found
     ) noexcept nogil:
-        """One more unit for each light queue that the record names."""
+        """One more unit for each light queue that the record names; other queues get none by it."""
         cdef Slice names = found.light_queues, offsets = found.light_offsets, name, offset
         cdef int64_t tags_code = tags_code_of(
             &self.levels, record, head, &found.tags, &found.delay
@@ -364,13 +364,9 @@ cdef class DispatchBatch:
             if not next_item(&offsets, 44, &offset):
                 break
             queue_offset = decimal(&offset)
-            if queue_offset < 0 or name.size == 0:
+            if queue_offset < 0 or name.size < 5 or memcmp(name.at, b"%LMQ%", 5) != 0:
                 continue
-            self.add_row(
-                name.at, name.size,
-                0 if name.size >= 5 and memcmp(name.at, b"%LMQ%", 5) == 0 else head.queue_id,
-                queue_offset, tags_code, head, 1, False,
-            )
+            self.add_row(name.at, name.size, 0, queue_offset, tags_code, head, 1, False)
 
     cdef void add_key(self, int32_t hash, const RecordHead* head) noexcept nogil:
         RMQ_ASSERT(self.key_count < self.key_count_max)

@@ -7,16 +7,24 @@ from rmqcore.native.format._bytes cimport (
     was_found,
 )
 from rmqcore.native.format._layout cimport *
+from rmqcore.native.format._properties cimport asks_for_timer
 from rmqcore.native.format._record cimport (
-    RecordFields, bytes_t, record_size, write_crc_property, write_fields,
+    PropertyWalk, RecordFields, Slice, bytes_t, named, next_property, record_size, walk_properties,
+    write_crc_property, write_fields,
 )
 
 
 # Prefetch distance: bytes ahead of the item that is being read.
 cdef enum:
     READ_AHEAD = 2048
-    # a name of 14 bytes, a separator and a digit
-    TIMER_PROPERTY_SIZE_MIN = 16
+    # the shortest name of what `batch_asks` looks for has 14 bytes; a separator and a digit
+    ASKING_PROPERTY_SIZE_MIN = 16
+
+# What a message of a batch asks for that only a put of its own could give.
+cdef enum Asked:
+    ASKS_FOR_TIMER = 1
+    NAMES_LIGHT_QUEUES = 2
+    NUMBERS_LIGHT_QUEUES = 4
 
 
 cdef inline int32_t missing_separator(bytes_t properties, int32_t size) noexcept nogil:
@@ -51,12 +59,12 @@ cdef inline bint batch_item(
 
 cdef inline int64_t measure_batch(
     bytes_t body, int64_t size, RecordFields* fields, bint append_crc, int64_t* total,
-    int32_t* count, bint* may_be_timed,
+    int32_t* count, bint* may_ask,
 ) noexcept nogil:
     """Check a batch body and sum up the records it becomes; -1, or where it is malformed.
 
-    ``may_be_timed`` is left False when surely no message asks for the timer wheel: the names of its
-    properties have an M, which is rare in others.
+    ``may_ask`` is left False when `batch_asks` surely finds nothing: the names that it looks for have
+    an M, which is rare in others.
 
     Prefetches: each item's size is known only from its first bytes, so without a hint to the
     processor every item would wait for memory by itself.
@@ -70,12 +78,31 @@ cdef inline int64_t measure_batch(
         total[0] += record_size(fields)
         count[0] += 1
         properties_size = load_i32(body + at) - BATCH_ITEM_SIZE_MIN - fields.body_size
-        if properties_size >= TIMER_PROPERTY_SIZE_MIN:
+        if properties_size >= ASKING_PROPERTY_SIZE_MIN:
             look_for_byte(&found, fields.body + fields.body_size + 2, properties_size, c"M")
         expect_read(body + at + READ_AHEAD, load_i32(body + at))
         at += load_i32(body + at)
-    may_be_timed[0] = was_found(&found)
+    may_ask[0] = was_found(&found)
     return -1
+
+cdef inline int batch_asks(bytes_t body, int32_t count) noexcept nogil:
+    """What the messages of a checked batch body ask for: bits of `Asked`."""
+    cdef int asked = 0
+    cdef bytes_t properties
+    cdef PropertyWalk walk
+    cdef Slice name, value
+    for _ in range(count):
+        properties = body + 20 + load_i32(body + 16)
+        if asks_for_timer(properties + 2, load_i16(properties)):
+            asked |= ASKS_FOR_TIMER
+        walk = walk_properties(properties + 2, load_i16(properties))
+        while next_property(&walk, &name, &value):
+            if named(&name, b"INNER_MULTI_DISPATCH", 20):
+                asked |= NAMES_LIGHT_QUEUES
+            elif named(&name, b"INNER_MULTI_QUEUE_OFFSET", 24):
+                asked |= NUMBERS_LIGHT_QUEUES
+        body += load_i32(body)
+    return asked
 
 cdef inline int32_t write_batch(
     uint8_t* start, bytes_t body, RecordFields* fields, bint append_crc, int64_t* offsets,

@@ -105,9 +105,10 @@ cdef class TopicTable:
             numbering.inner_batch = True
             numbering.message_count = inner_batch_size(properties)
             numbering.properties.pop("INNER_BASE", None)
+        # whose numbers they were: given by another store, or made up
+        numbering.properties.pop("INNER_MULTI_QUEUE_OFFSET", None)
         names = properties.get("INNER_MULTI_DISPATCH")
         if multi_dispatch and names and dispatches_to_many(topic):
-            numbering.properties.pop("INNER_MULTI_QUEUE_OFFSET", None)
             numbering.queues = []
             for name in names.split(","):
                 if not name.startswith("%LMQ%"):

@@ -21,8 +21,10 @@ from libc.string cimport memset
 cimport cython
 
 from rmqcore.native.base._lock cimport monotonic_s
-from rmqcore.native.format._batch cimport measure_batch, write_batch
-from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i16, load_i32, publish_i32
+from rmqcore.native.format._batch cimport (
+    ASKS_FOR_TIMER, NAMES_LIGHT_QUEUES, NUMBERS_LIGHT_QUEUES, batch_asks, measure_batch, write_batch,
+)
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, publish_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, RECORD_OVERHEAD_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK,
@@ -30,7 +32,6 @@ from rmqcore.native.format._layout cimport (
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
 from rmqcore.native.format._message cimport Message, settled_keys
 from rmqcore.native.format._receipt cimport PutMessageResult
-from rmqcore.native.format._properties cimport asks_for_timer
 from rmqcore.native.log._queue_offsets cimport Numbering, TopicEntry, TopicTable
 from rmqcore.native.format._record cimport (
     RecordFields, bytes_t, record_size, rmq_crc32_init, write_crc_property, write_fields,
@@ -224,7 +225,7 @@ cdef class LogTail(LogEnd):
         if properties is not None and not PyBytes_CheckExact(properties):
             if type(properties) is not dict:
                 properties = properties_of(properties)
-            if fields.sys_flag & INNER_BATCH or (
+            if fields.sys_flag & INNER_BATCH or "INNER_MULTI_QUEUE_OFFSET" in properties or (
                 self.multi_dispatch and "INNER_MULTI_DISPATCH" in properties
             ):
                 numbering = self.topics.numbering_of(
@@ -371,7 +372,8 @@ cdef class LogTail(LogEnd):
         cdef RecordFields fields
         cdef int64_t total = 0
         cdef int32_t count = 0
-        cdef bint may_be_timed = False
+        cdef bint may_ask = False
+        cdef int asked = 0
         cdef int64_t problem_at
         cdef int64_t size
         if not self.writable:
@@ -393,15 +395,19 @@ cdef class LogTail(LogEnd):
         size = hold_body(batch_body, &held, self.max_message_size)
         try:
             problem_at = measure_batch(
-                <bytes_t>held.buf, size, &fields, self.append_crc, &total, &count, &may_be_timed
+                <bytes_t>held.buf, size, &fields, self.append_crc, &total, &count, &may_ask
             )
             if problem_at >= 0:
                 raise MessageIllegalError(f"the batch body is malformed at byte {problem_at}")
-            if (
-                may_be_timed and batch_asks_for_timer(<bytes_t>held.buf, count)
-                and entry.name != b"rmq_sys_wheel_timer"
-            ):
+            if may_ask:
+                asked = batch_asks(<bytes_t>held.buf, count)
+            if asked & ASKS_FOR_TIMER and entry.name != b"rmq_sys_wheel_timer":
                 return self.refusal(TIMER_ASKED, &fields)
+            if asked & NUMBERS_LIGHT_QUEUES or asked & NAMES_LIGHT_QUEUES and self.multi_dispatch:
+                raise MessageIllegalError(
+                    "INNER_MULTI_DISPATCH or INNER_MULTI_QUEUE_OFFSET in a batch: its messages get "
+                    "no numbers in light queues; put such a message by itself, without the numbers"
+                )
             if total > self.file_size - BLANK_SIZE_MIN:
                 raise MessageIllegalError(
                     f"the batch takes {total} bytes, a log file holds {self.file_size - 8}"
@@ -456,17 +462,6 @@ cdef class LogTail(LogEnd):
         receipt.store_host = stored_by
         receipt.phy_offsets = memoryview(offsets).cast("q")
         return receipt
-
-
-cdef bint batch_asks_for_timer(bytes_t body, int32_t count):
-    """True when a message of a checked batch body asks for the timer wheel's later delivery."""
-    cdef bytes_t properties
-    for _ in range(count):
-        properties = body + 20 + load_i32(body + 16)
-        if asks_for_timer(properties + 2, load_i16(properties)):
-            return True
-        body += load_i32(body)
-    return False
 
 
 cdef void fill_hosts(

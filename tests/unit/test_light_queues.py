@@ -1,0 +1,100 @@
+"""Light queues (LMQ): whose numbers count in them, and what a record that made some up can do."""
+
+import pytest
+
+from rmqcore import Message, MessageIllegalError, open_store
+from rmqcore._codec import encode_batch, encode_record
+from rmqcore.store.wire_puts import WireMessage
+
+pytestmark = pytest.mark.engine
+
+FAR = "99999999999"
+SMALL = {"mapped_file_size_commit_log": 1 << 20}
+LIGHT = {**SMALL, "enable_lmq": True, "enable_multi_dispatch": True}
+
+
+def bodies(store, topic, queue_id=0):
+    return [bytes(message.body) for message in store.messages(topic, queue_id)]
+
+
+def made_up(names, numbers, body=b"made up"):
+    properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers}
+    return Message("Mine", body, properties=properties)
+
+
+@pytest.mark.parametrize("settings", [LIGHT, SMALL])
+def test_a_batch_that_numbers_light_queues_is_refused(store_path, settings):
+    body = encode_batch([Message("Mine", b"plain"), made_up("Victim", "0")])
+    wire = WireMessage("Mine", 0, body, None, 0, 0, 1, "127.0.0.1:1", 0)
+    with open_store(store_path, **settings) as store:
+        for put in (
+            lambda: store.put_messages([made_up("Victim", "0")]),
+            lambda: store.put_messages(body, topic="Mine"),
+            lambda: store.append_now(wire),
+        ):
+            with pytest.raises(MessageIllegalError, match="INNER_MULTI"):
+                put()
+        assert store.put("Victim", b"real").queue_offset == 0
+        assert bodies(store, "Mine") == []
+        assert bodies(store, "Victim") == [b"real"]
+
+
+def test_a_batch_that_names_light_queues_is_refused_where_there_are_some(store_path):
+    named = Message("Mine", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+    with open_store(store_path, **LIGHT) as store:
+        with pytest.raises(MessageIllegalError):
+            store.put_messages([named])
+        store.put_message(named)
+        assert bodies(store, "%LMQ%a") == [b"x"]
+    with open_store(store_path, **SMALL) as store:
+        assert store.put_messages([named]).ok
+
+
+@pytest.mark.parametrize("settings", [LIGHT, SMALL])
+@pytest.mark.parametrize("topic", ["Mine", "%RETRY%g"])
+def test_numbers_that_a_message_brings_are_dropped(store_path, settings, topic):
+    brought = {"INNER_MULTI_QUEUE_OFFSET": FAR, "a": "b"}
+    with open_store(store_path, **settings) as store:
+        store.put(topic, b"x", properties=brought)
+        store.put(topic, b"x", properties={**brought, "INNER_MULTI_DISPATCH": "%LMQ%a"})
+        numbers = [m.properties.get("INNER_MULTI_QUEUE_OFFSET") for m in store.messages(topic, 0)]
+    numbered = topic == "Mine" and settings is LIGHT
+    assert numbers == [None, "0" if numbered else None]
+
+
+def log_of(*messages):
+    """Bytes of a log as RocketMQ stores it: numbers that came with a batch are kept."""
+    log = b""
+    for number, message in enumerate(messages):
+        log += encode_record(
+            message, queue_offset=number, phy_offset=len(log), store_timestamp_ms=number + 1
+        )
+    return log
+
+
+LOGS = {
+    "another's queue": [made_up("Victim", "0"), made_up("Victim", FAR)],
+    "a light queue's beginning": [made_up("%LMQ%a", FAR), made_up("%LMQ%a", "0")],
+    "a light queue's end": [made_up("%LMQ%a", "0"), made_up("%LMQ%a", FAR), made_up("%LMQ%a", "1")],
+    "many": [made_up("%LMQ%a,%LMQ%b,Victim", f"{n},{FAR},{n}") for n in ("0", FAR, "7", "1")],
+}
+
+
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_made_up_numbers_in_a_log_stop_nothing(store_path, log):
+    with open_store(store_path, broker_role="SLAVE", **LIGHT) as store:
+        store.append_data(log_of(*log), 0)
+        assert bodies(store, "Mine") == [b"made up"] * len(log)
+    for lost in (False, True):
+        if lost:
+            for unit_file in store_path.glob("consumequeue/*/*/*"):
+                unit_file.unlink()
+        with open_store(store_path, **LIGHT) as store:
+            put = [store.put("Victim", b"real"), store.put("Mine", b"real")]
+            assert [receipt.ok for receipt in put] == [True, True]
+            store.put("Mine", b"light", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+            assert bodies(store, "Victim")[-1] == b"real"
+            assert bodies(store, "%LMQ%a")[-1] == b"light"
+            assert store.why_not_writable() is None
+            assert len(bodies(store, "Mine")) == len(log) + 2 * (1 + lost)
+            assert len(bodies(store, "Victim")) == 1 + lost
