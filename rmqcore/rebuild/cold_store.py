@@ -23,7 +23,6 @@ from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.scan.plan import LogPlan
 
-
 _FRESH = ".rebuild"
 _SET_ASIDE = ".before"
 

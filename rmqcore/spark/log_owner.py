@@ -270,19 +270,21 @@ def _append(
 
 def _put(store: DefaultMessageStore, frame: Frame) -> Iterator[PutMessageResult]:
     """Put a frame at once; one by one where messages go to light queues, which no batch does."""
-    envelope = {
-        "queue_id": frame.queue_id,
-        "sys_flag": frame.sys_flag,
-        "born_timestamp_ms": frame.born_timestamp_ms,
-        "reconsume_times": frame.reconsume_times,
-    }
     fans_out = store.config.enable_lmq and store.config.enable_multi_dispatch
     if not (fans_out and _LIGHT_QUEUES in frame.body):
-        yield store.put_messages(frame.body, topic=frame.topic, **envelope)
+        yield store.put_messages(
+            frame.body,
+            topic=frame.topic,
+            queue_id=frame.queue_id,
+            sys_flag=frame.sys_flag,
+            born_timestamp_ms=frame.born_timestamp_ms,
+            reconsume_times=frame.reconsume_times,
+        )
         return
     for message in decode_batch(frame.body, topic=frame.topic):
-        for name, value in envelope.items():
-            setattr(message, name, value)
+        message.queue_id, message.sys_flag = frame.queue_id, frame.sys_flag
+        message.born_timestamp_ms = frame.born_timestamp_ms
+        message.reconsume_times = frame.reconsume_times
         yield store.put_message(message)
 
 

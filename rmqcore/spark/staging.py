@@ -128,7 +128,7 @@ class StageWriter:
         Raises:
             MessageIllegalError: a limit of the format.
         """
-        if _NUMBERS in (message.properties or {}):
+        if message.properties and _NUMBERS in message.properties:
             # another store's numbers in light queues
             message.properties = {k: v for k, v in message.properties.items() if k != _NUMBERS}
         key = (message.topic, message.queue_id)

@@ -63,8 +63,8 @@ cdef inline int64_t measure_batch(
 ) noexcept nogil:
     """Check a batch body and sum up the records it becomes; -1, or where it is malformed.
 
-    ``may_ask`` is left False when `batch_asks` surely finds nothing: the names that it looks for have
-    an M, which is rare in others.
+    ``may_ask`` is left False when `batch_asks` surely finds nothing: the names that it looks for
+    have an M, which is rare in others.
 
     Prefetches: each item's size is known only from its first bytes, so without a hint to the
     processor every item would wait for memory by itself.

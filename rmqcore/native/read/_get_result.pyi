@@ -67,6 +67,9 @@ class GetMessageResult:
         Returns:
             (number of the first unit not looked at, why it stopped: 0 all looked at, 1 enough,
             2 that unit points outside the buffer, 3 it contradicts the record it points at).
+
+        Raises:
+            IndexError: ``first`` is below 0.
         """
     def batches(self, columns: Iterable[str] = ...) -> ColumnBatches:
         """The messages as a stream of record batches, for anything that takes Arrow.
