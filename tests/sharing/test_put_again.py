@@ -24,6 +24,7 @@ SETTINGS = {
 #: what is put, and how many messages that is
 PUTS = {
     "put": (lambda store: store.put("T", b"x", keys="k"), 1),
+    "pairs": (lambda store: store.put("T", b"x", properties=[("a", "b")]), 1),
     "put_message": (lambda store: store.put_message(Message("T", b"x", tags="a")), 1),
     "put_messages": (lambda store: store.put_messages([Message("T", b"x")] * 3), 3),
     "encoded": (

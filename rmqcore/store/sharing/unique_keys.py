@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
 from typing import Any, Final
 
 from rmqcore._codec import decode_batch
+from rmqcore.arguments import properties_of
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.message_puts import as_message, encoded_batch, listed
 from rmqcore.store.sharing.put_again import PUT_ID, UNIQUE_KEY
@@ -25,10 +25,7 @@ class UniqueKeys:
 
     def put(self, args: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """The arguments of `put`, with a key."""
-        properties = settings.get("properties")
-        if properties is None or isinstance(properties, Mapping):
-            settings = {**settings, "properties": self._with_key(properties)}
-        return args, settings
+        return args, {**settings, "properties": self._with_key(settings.get("properties"))}
 
     def put_message(
         self, args: tuple[Any, ...], settings: dict[str, Any]
@@ -65,10 +62,14 @@ class UniqueKeys:
         """A key that nothing else has."""
         return f"{self._prefix}{next(self._numbers) & 0xFFFF_FFFF_FF:010X}"
 
-    def _with_key(self, properties: Mapping[str, str] | None) -> dict[str, str]:
+    def _with_key(self, given: object) -> dict[str, str]:
+        """Properties, however they were given, with a key.
+
+        Raises:
+            ArgumentError: they are none.
+        """
         key = self.new()
-        if properties is None:
-            return {UNIQUE_KEY: key}
+        properties = {} if given is None else properties_of(given)
         return {**properties, (PUT_ID if UNIQUE_KEY in properties else UNIQUE_KEY): key}
 
 
