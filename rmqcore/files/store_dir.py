@@ -293,18 +293,18 @@ class StoreDir:
             fd = os.open(self.commit_log, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return
+        # before it is locked, so that an interrupt leaves none that nobody gives back
+        self._locks.append(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(fd)
             owner = lock_owner(self.commit_log)
             command = command_of(owner) if owner else None
             raise StoreLockedError(self.commit_log, owner, command) from None
         except OSError:
             # a network file system may have no locks of directories
+            self._locks.remove(fd)
             os.close(fd)
-            return
-        self._locks.append(fd)
 
     def unlock(self) -> None:
         """Give the store back; idempotent."""

@@ -115,11 +115,11 @@ class DefaultMessageStore(
         self._keep_from = keep_from
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         told = tell_unfinished_repair(self._directory, config.on_corruption)
-        self._directory.create()
-        self._directory.lock()
-        self._closed = False
         self._trace = StoreTrace(self._directory.trace, clock_ms)
         try:
+            self._directory.create()
+            self._directory.lock()
+            self._closed = False
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()
@@ -526,6 +526,11 @@ class DefaultMessageStore(
             elif self._directory.is_ours:
                 # an interrupt has ended an earlier close before its end
                 self._let_go(clean=False)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the files are this store's; an interrupt in `close` may have left them so."""
+        return self._directory.is_ours
 
     def _close(self) -> None:
         clean = False

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +88,7 @@ class StoreServer:
         self._server: RemotingServer | None = None
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
+        self._ending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to accept connections."""
@@ -98,12 +100,12 @@ class StoreServer:
         self._loop.call_soon_threadsafe(self._begin)
 
     def stop(self) -> None:
-        """Answer what was taken, and end."""
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
-        if self._store is not None:
-            self._store.keep_leases(set().union(*self._holders.values()))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        """Answer what was taken, and end; what an interrupt has ended, a further call ends."""
+        if self._thread.is_alive():
+            # the loop may just have been closed
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._begin_stop)
+            self._thread.join()
 
     def forget(self) -> None:
         """Let the parent alone have its connections: in a forked child this thread is not there.
@@ -182,14 +184,23 @@ class StoreServer:
         now_s = self._loop.time()
         return now_s - self._missed.setdefault(process, now_s) >= _MISSED_S
 
+    def _begin_stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._ending = self._loop.create_task(self._stop())
+
     async def _stop(self) -> None:
-        self._stopping = True
-        if self._looking is not None:
-            self._looking.cancel()
-        for task in self._waits.values():
-            task.cancel()
-        if self._server is not None:
-            await self._server.stop(_STOP_S)
+        try:
+            if self._looking is not None:
+                self._looking.cancel()
+            for task in self._waits.values():
+                task.cancel()
+            if self._server is not None:
+                await self._server.stop(_STOP_S)
+            if self._store is not None:
+                self._store.keep_leases(set().union(*self._holders.values()))
+        finally:
+            self._loop.stop()
 
     # ---- requests
 

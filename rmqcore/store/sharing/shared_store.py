@@ -324,24 +324,28 @@ class SharedMessageStore(MessageReads):
     # ---- closing and forking
 
     def close(self) -> None:
-        """Let the store go; the owner writes everything through to the disk. Idempotent."""
+        """Let the store go; the owner writes everything through to the disk. Idempotent.
+
+        What an interrupt leaves open, a further call closes: each step may be done again.
+        """
         with self._settling, _OPENING:
             self._closed = True
-            _HANDLES.discard(self)
-            channel, self._channel = self._channel, None
-            if channel is not None:
-                channel.close()
-            store, self._store = self._store, None
-            server, self._server = self._server, None
             self._undirect()
-            if store is None or server is None:
-                return
-            try:
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
+            if self._server is not None:
                 self._place.forget_socket()
-                server.stop()
-                store.close()
-            finally:
-                self._place.unlock()
+                self._server.stop()
+            if self._store is not None:
+                try:
+                    self._store.close()
+                finally:
+                    # with an error of the disk it has let its files go, too
+                    if not self._store.has_files:
+                        self._place.unlock()
+                        self._store = self._server = None
+            _HANDLES.discard(self)
 
     def _undirect(self) -> None:
         for name in _DIRECT:
