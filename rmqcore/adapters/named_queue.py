@@ -99,7 +99,11 @@ class Home(Protocol):
 
 
 class NamedQueue:
-    """What both orders have in common; made by `NamedQueues.open`."""
+    """What both orders have in common; made by `NamedQueues.open`.
+
+    A change begins with `_begin` and ends with its last assignments. Where a signal handler raises
+    in between, or the store refuses, the next call is what table and log say, as an opening is.
+    """
 
     kind: ClassVar[int]
 
@@ -113,7 +117,18 @@ class NamedQueue:
     def move_to(self, entry: int) -> None:
         """Be what an entry of the table says."""
         self.entry = entry
+        self._changing = True
         self._next = self.home.store.max_queue_offset(TOPIC, entry)
+
+    def _settle(self) -> None:
+        """Be what table and log say, where a change has not come to its end."""
+        if self._changing:
+            self.move_to(self.entry)
+
+    def _begin(self) -> None:
+        """Begin a change; whoever ends it sets `_changing` to False."""
+        self._settle()
+        self._changing = True
 
     # ---- what the table says of a queue of this kind
 
@@ -186,9 +201,7 @@ class NamedQueue:
 
     def _put(self, body: bytes, at: int, depth: int, bottom: int) -> int:
         link = f"{self.put_kind} {at} {depth} {bottom} {self.name}"
-        offset = self.home.put(TOPIC, body, self.entry, {LINK: link})
-        self._next = offset + 1
-        return offset
+        return self.home.put(TOPIC, body, self.entry, {LINK: link})
 
     def _read(self, offset: int, count: int = 1) -> list[MessageExt]:
         found = self.home.store.get_message(
@@ -231,50 +244,61 @@ class NamedFifo(NamedQueue):
         super().move_to(entry)
         self._head = self.home.at(entry)
         self._ahead: deque[Element] = deque()
+        self._changing = False
 
     def __len__(self) -> int:
+        self._settle()
         return self._next - self._head
 
     def push(self, body: bytes) -> None:
         """Add an element at the end."""
         self.home.make_room()
-        self._put(body, self._head, 0, 0)
+        self._begin()
+        offset = self._put(body, self._head, 0, 0)
+        self._next, self._changing = offset + 1, False
 
     def first(self) -> Element | None:
         """The oldest element."""
+        self._settle()
         if not self._ahead:
             if self._head == self._next:
                 return None
-            for message in self._read(self._head, _READ_AHEAD):
-                self._ahead.append(Element(bytes(message.body), message.phy_offset))
+            messages = self._read(self._head, _READ_AHEAD)
+            self._ahead = deque([Element(bytes(each.body), each.phy_offset) for each in messages])
         return self._ahead[0]
 
     def drop_first(self) -> None:
         """Let the oldest element go."""
+        self._begin()
         self.home.set_at(self.entry, self._head + 1)
         self._ahead.popleft()
-        self._head += 1
+        self._head, self._changing = self._head + 1, False
 
     def clear(self) -> None:
         """Let every element go."""
+        self._begin()
         self.home.set_at(self.entry, self._next)
         self._ahead.clear()
-        self._head = self._next
+        self._head, self._changing = self._next, False
 
     def save(self) -> None:
         """The table knows all but the end."""
+        self._settle()
         self.home.set_end(self.entry, self._next)
 
     def at(self) -> int:
         """The first element's offset."""
+        self._settle()
         return self._head
 
     def oldest(self) -> int:
         """The first element's offset."""
+        self._settle()
         return self._head
 
     def copy_to(self, other: Self) -> None:
         """Push every element to another queue, the first one first."""
+        self._settle()
         at = self._head
         while at < self._next:
             messages = self._read(at, _READ_AHEAD)
@@ -284,6 +308,7 @@ class NamedFifo(NamedQueue):
 
     def holds(self, offset: int) -> bool:
         """Whether the offset is not before the first element's."""
+        self._settle()
         return offset >= self._head
 
 
@@ -319,13 +344,16 @@ class NamedLifo(NamedQueue):
     def move_to(self, entry: int) -> None:
         """Be what an entry of the table says."""
         super().move_to(entry)
-        self._top = self.home.at(entry)
+        # the table is older than the log: the last message is the top
+        older = self.home.end(entry) != self._next
+        self._top = self._next - 1 if older else self.home.at(entry)
         self._cached: tuple[Element, Link] | None = None
         self._depth = self._bottom = 0
         if self._top != _NO_TOP:
             link = self._read_top()[1]
             self._depth = link.depth + 1
             self._bottom = link.bottom if link.depth else self._top
+        self._changing = False
 
     def _read_top(self) -> tuple[Element, Link]:
         if self._cached is None:
@@ -335,19 +363,22 @@ class NamedLifo(NamedQueue):
         return self._cached
 
     def __len__(self) -> int:
+        self._settle()
         return self._depth
 
     def push(self, body: bytes) -> None:
         """Add an element on top."""
         self.home.make_room()
-        self._top = self._put(body, self._top, self._depth, self._bottom)
-        self._cached = None
+        self._begin()
+        offset = self._put(body, self._top, self._depth, self._bottom)
+        self._top, self._next, self._cached = offset, offset + 1, None
         if not self._depth:
-            self._bottom = self._top
-        self._depth += 1
+            self._bottom = offset
+        self._depth, self._changing = self._depth + 1, False
 
     def first(self) -> Element | None:
         """The top."""
+        self._settle()
         return self._read_top()[0] if self._depth else None
 
     def drop_first(self) -> None:
@@ -360,24 +391,28 @@ class NamedLifo(NamedQueue):
         self._set_top(_NO_TOP, 0)
 
     def _set_top(self, top: int, depth: int) -> None:
+        self._begin()
         self._write(top)
-        self._top, self._depth = top, depth
-        self._cached = None
+        self._top, self._depth, self._cached, self._changing = top, depth, None, False
 
     def save(self) -> None:
         """Say which element is the top."""
+        self._settle()
         self._write(self._top)
 
     def at(self) -> int:
         """The top's offset."""
+        self._settle()
         return self._top
 
     def oldest(self) -> int:
         """The lowest element's offset."""
+        self._settle()
         return self._bottom if self._depth else self._next
 
     def copy_to(self, other: Self) -> None:
         """Push every element to another stack, the lowest one first."""
+        self._settle()
         offsets, at = [], self._top
         for _ in range(self._depth):
             offsets.append(at)
@@ -393,4 +428,5 @@ class NamedLifo(NamedQueue):
 
     def holds(self, offset: int) -> bool:
         """Whether the offset is the top's."""
+        self._settle()
         return bool(self._depth) and offset == self._top

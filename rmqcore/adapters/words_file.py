@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.errors import CorruptStoreError
-from rmqcore.files.store_dir import room_at
+from rmqcore.files.store_dir import room_at, sync_directory
 from rmqcore.native.base._mapped import MappedRegion
 
 WORD_SIZE: Final = 8
@@ -35,9 +35,13 @@ class WordsFile:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            size = max(size, os.fstat(self._fd).st_size // WORD_SIZE * WORD_SIZE)
+            found = os.fstat(self._fd).st_size
+            size = max(size, found // WORD_SIZE * WORD_SIZE)
             with room_at(path):
                 os.posix_fallocate(self._fd, 0, size)
+            if not found:
+                # what `flush` promises needs the name, too
+                sync_directory(path.parent)
             self._map(size)
             self._check(int.from_bytes(kind, "little"))
         except BaseException:
@@ -52,14 +56,14 @@ class WordsFile:
         self.words[0] = word
 
     def _map(self, size: int) -> None:
-        self._region = MappedRegion(self._fd, size, path=self.path)
-        self._bytes = memoryview(self._region)
-        self.words = self._bytes.cast("q")
+        region = MappedRegion(self._fd, size, path=self.path)
+        content = memoryview(region)
+        words = content.cast("q")
+        # no call in between, in which a signal handler could raise
+        self._region, self._bytes, self.words = region, content, words
 
     def _unmap(self) -> None:
-        self.words.release()
-        self._bytes.release()
-        self._region.retire()
+        _let_go(self.words, self._bytes, self._region)
 
     def __len__(self) -> int:
         """How many words the file has."""
@@ -82,8 +86,9 @@ class WordsFile:
         size = 2 * self._region.size
         with room_at(self.path):
             os.posix_fallocate(self._fd, 0, size)
-        self._unmap()
+        before = self.words, self._bytes, self._region
         self._map(size)
+        _let_go(*before)
 
     def is_there(self) -> bool:
         """Whether it is still the file at its path; its directory may have been removed."""
@@ -102,3 +107,9 @@ class WordsFile:
             fd, self._fd = self._fd, -1
             self._unmap()
             os.close(fd)
+
+
+def _let_go(words: memoryview, content: memoryview, region: MappedRegion) -> None:
+    words.release()
+    content.release()
+    region.retire()
