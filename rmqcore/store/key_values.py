@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,12 +28,14 @@ from rmqcore.files.config_tables import (
     check_topic_name,
 )
 from rmqcore.message import Message
+from rmqcore.store.consume.alone import Alone
 from rmqcore.store.tables_aside import Aside, TablesAside
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
     from rmqcore.files.store_dir import StoreDir
     from rmqcore.message import MessageExt, PutMessageResult
+    from rmqcore.native.base._lock import Attempt
 
 _log = logging.getLogger("rmqcore")
 
@@ -174,27 +175,23 @@ class KeyValues:
 
     def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
-        self._tables_lock = threading.RLock()
+        self._alone = Alone("tables of keys and values")
 
     def _check_open(self) -> None:
         raise NotImplementedError
 
-    def _tables_held(self) -> threading.RLock:
+    def _tables_held(self) -> Attempt:
         """The lock of all tables; not waited for in a forked child, where nobody would free it."""
         self._check_open()
-        return self._tables_lock
+        return self._alone.within()
 
     @contextmanager
     def table_at_hand(self, table: object) -> Iterator[bool]:
         """Tell whether reads of a table are short and wait for nothing, as long as a block runs."""
-        lock = self._tables_held()
-        mine = lock.acquire(blocking=False)
-        try:
+        self._check_open()
+        with self._alone.around() as mine:
             known = self._tables.get(table) if mine and isinstance(table, str) else None
             yield known is not None and len(known.entries) <= _AT_HAND_MAX
-        finally:
-            if mine:
-                lock.release()
 
     def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of keys, None for each that there is not.
@@ -210,6 +207,7 @@ class KeyValues:
         for key in keys:
             _check_key(key)
         with self._tables_held():
+            self._alone.check()
             entries = self._table(table).entries
             return [entries[key][0] if key in entries else None for key in keys]
 
@@ -231,6 +229,7 @@ class KeyValues:
         """
         change = self._change(key, value, ttl_ms)
         with self._tables_held():
+            self._alone.check()
             self._write(table, self._table(table), [change])
 
     def kv_swap(
@@ -277,6 +276,7 @@ class KeyValues:
         """
         change = self._change(key, new, ttl_ms)
         with self._tables_held():
+            self._alone.check()
             known = self._table(table)
             if self._done_before(known, call):
                 return True
@@ -306,6 +306,7 @@ class KeyValues:
         """
         _check_range(first, last, max_entries)
         with self._tables_held():
+            self._alone.check()
             return self._table(table).range(first, last, max_entries)
 
     def kv_take(
@@ -346,6 +347,7 @@ class KeyValues:
         """
         _check_range(first, last, max_entries)
         with self._tables_held():
+            self._alone.check()
             known = self._table(table)
             before = self._done_before(known, call)
             if before and len(before) >= max_entries:
@@ -357,6 +359,7 @@ class KeyValues:
     def kv_count(self, table: str) -> int:
         """How many entries a table has."""
         with self._tables_held():
+            self._alone.check()
             return len(self._table(table).entries)
 
     def _change(self, key: bytes, value: bytes | None, ttl_ms: int) -> _Change:
@@ -368,11 +371,14 @@ class KeyValues:
         return key, value, expires_ms
 
     def _table(self, name: str) -> _Table:
-        """A table as it is now, read from its topic at its first use."""
-        table = self._tables.get(name)
-        if table is None:
-            table = self._tables[name] = self._read(name)
+        """A table as it is now, read from its topic at its first use.
+
+        A table that is being changed is not known: where a signal handler raises in between, it is
+        read again.
+        """
+        table = self._tables.pop(name, None) or self._read(name)
         table.expire(self._clock_ms())
+        self._tables[name] = table
         return table
 
     def _read(self, name: str) -> _Table:
@@ -422,8 +428,9 @@ class KeyValues:
         file_size = self.config.mapped_file_size_commit_log
         end = needed // file_size * file_size
         with self._tables_held():
-            for table in self._tables.values():
-                table.expire(self._clock_ms())
+            self._alone.check()
+            for name in list(self._tables):
+                self._table(name)
             were_aside = self._take_back_aside()
             held = self._tables_before(end)
             size = sum(table.size for table in held.values())
@@ -431,7 +438,7 @@ class KeyValues:
                 return delete() if were_aside else 0
             try:
                 for topic, table in held.items():
-                    self._compact(topic, table)
+                    self._put_anew(topic, table)
                 return delete()
             except (StoreNotWritableError, PutMessageError) as error:
                 _log.warning("tables are kept beside the log for a moment: %s", error)
@@ -461,7 +468,7 @@ class KeyValues:
         """Put tables anew that are in a file of their own; False when none are."""
         topics = self._aside.load()
         for topic in topics:
-            self._compact(topic, self._table(topic.removeprefix(TOPIC_PREFIX)))
+            self._put_anew(topic, self._table(topic.removeprefix(TOPIC_PREFIX)))
         if topics:
             self._aside.remove()
         return bool(topics)
@@ -482,26 +489,29 @@ class KeyValues:
     def _write(self, name: str, table: _Table, changes: list[_Change], call: str = "") -> None:
         """Put changes, which a call of another process may have made, into topic and memory."""
         topic = _topic_of(name)
-        try:
-            if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
-                self._compact(topic, table)
-            if table.records == 0 and self.topics.get(topic) is None:
-                self._aside.reserve()
-                self.topics.put(
-                    TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
-                )
-            if call:
-                records = [_record_of_call(topic, table, *change, call) for change in changes]
-            else:
-                records = [_record(topic, *change) for change in changes]
-            for batch in self._batches(records):
-                self._put(batch)
-        except BaseException:
-            # what has reached the log is not known here: it is read again at the next use
-            self._tables.pop(name, None)
-            raise
+        # what has reached the log is not known when the store refuses, either
+        self._tables.pop(name, None)
+        if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
+            self._compact(topic, table)
+        if table.records == 0 and self.topics.get(topic) is None:
+            self._aside.reserve()
+            self.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
+        if call:
+            records = [_record_of_call(topic, table, *change, call) for change in changes]
+        else:
+            records = [_record(topic, *change) for change in changes]
+        for batch in self._batches(records):
+            self._put(batch)
         table.apply(changes)
         table.records += len(changes)
+        self._tables[name] = table
+
+    def _put_anew(self, topic: str, table: _Table) -> None:
+        """As `_compact`, of a table that is known again when it is whole."""
+        name = topic.removeprefix(TOPIC_PREFIX)
+        self._tables.pop(name, None)
+        self._compact(topic, table)
+        self._tables[name] = table
 
     def _compact(self, topic: str, table: _Table) -> None:
         """Put every entry anew, and let the table begin there."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rmqcore.errors import StoreNotWritableError
 from rmqcore.native.base._lock import Attempt, ReentrantLock
 
@@ -12,12 +15,32 @@ class Alone:
     An interrupt, wherever it comes, leaves the lock released.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "leases") -> None:
+        """Make the lock of the calls about something."""
+        self._what = what
         self._lock = ReentrantLock(counted=False)
+        #: blocks of the thread that holds it, within which it makes calls
+        self._around = 0
 
     def within(self) -> Attempt:
         """Wait for the others, and keep them out during a block."""
         return self._lock.within()
+
+    @contextmanager
+    def around(self) -> Iterator[bool]:
+        """Keep the others out, as far as that needs no waiting, of the calls in a block.
+
+        Yields whether they are kept out.
+        """
+        with self._lock.within(0.0) as mine:
+            if not mine or self._lock.depth > 1:
+                yield False
+                return
+            self._around = 1
+            try:
+                yield True
+            finally:
+                self._around = 0
 
     def check(self) -> None:
         """Refuse a signal handler that interrupts its own thread in such a block.
@@ -25,7 +48,13 @@ class Alone:
         Raises:
             StoreNotWritableError: this is one.
         """
-        if self._lock.depth > 1:
+        if self.inside:
             raise StoreNotWritableError(
-                "a signal handler or a finalizer inside a call about leases cannot make another"
+                f"a signal handler or a finalizer inside a call about {self._what} cannot make "
+                "another"
             )
+
+    @property
+    def inside(self) -> bool:
+        """Whether the thread that holds it is in such a block within another one."""
+        return self._lock.depth > 1 + self._around
