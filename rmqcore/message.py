@@ -309,7 +309,7 @@ class ReceivedMessage:
 class Lease(NamedTuple):
     """A message that is handed out for a time; plain values, for another process too.
 
-    Topic, queue, offset and attempt name one handing out to a group.
+    Topic, queue, offset, attempt and record name one handing out to a group.
 
     Attributes:
         topic: where the message lies: the topic that was asked for, or the group's retry topic.
@@ -317,6 +317,8 @@ class Lease(NamedTuple):
         queue_offset: number of the message in it.
         attempt: how often it had been handed out to the group before.
         due_ms: Unix time at which it comes again when it is not acknowledged.
+        phy_offset: where its record begins in the log, in bytes; it tells the message from one with
+            the same number in a topic that was deleted and made anew. -1 where nobody can tell.
     """
 
     topic: str
@@ -324,6 +326,7 @@ class Lease(NamedTuple):
     queue_offset: int
     attempt: int
     due_ms: int
+    phy_offset: int = -1
 
 
 class QueueLag(NamedTuple):

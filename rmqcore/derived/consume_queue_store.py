@@ -63,6 +63,8 @@ class ConsumeQueueStore:
         self.dispatched_timestamp_ms = 0
         #: of a slave's store: called with a queue whose numbers begin again with 0, to drop it
         self.begin_anew: Callable[[StoredQueue], None] | None = None
+        #: by topic that was deleted: physical offset below which its records are appended no more
+        self.begun_at: dict[str, int] = {}
         self._sync_failure: OSError | None = None
         #: queues with units that are not on the disk, longest waiting first; each with the store
         #: time up to which it was complete there
@@ -201,6 +203,9 @@ class ConsumeQueueStore:
             CorruptConsumeQueueError: a queue offset jumps too far to be true.
             DiskFullError: no room.
         """
+        begun_at = self.begun_at.get(stretch.topic)
+        if begun_at is not None and UNIT_HEAD.unpack_from(stretch.units)[0] < begun_at:
+            return
         queue = self._queues.get((stretch.topic, stretch.queue_id))
         if queue is not None and self.begin_anew is not None and _begins_again(stretch, queue):
             self.begin_anew(queue)
@@ -361,15 +366,18 @@ class ConsumeQueueStore:
             self._waiting.pop(queue, None)
             queue.destroy()
 
-    def drop_all(self, queues: Sequence[StoredQueue]) -> None:
-        """Remove queues and their files for good, and the directories of topics without any.
+    def take_out(self, queues: Iterable[StoredQueue]) -> None:
+        """Know queues no more; their files stay for `remove_files`."""
+        for queue in queues:
+            self._queues.pop((queue.topic, queue.queue_id), None)
+            self._waiting.pop(queue, None)
+
+    def remove_files(self, queues: Sequence[StoredQueue]) -> None:
+        """Remove the files of queues that were taken out, and directories of topics without any.
 
         Raises:
             OSError: some files could not be removed; the next message removes them.
         """
-        for queue in queues:
-            self._queues.pop((queue.topic, queue.queue_id), None)
-            self._waiting.pop(queue, None)
         for queue in queues:
             queue.destroy()
         for topic in {queue.topic for queue in queues}:

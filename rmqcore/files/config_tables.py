@@ -406,6 +406,8 @@ class ConsumerOffsetTable(ConfigTable):
         #: topics with groups that the broker had whose table was taken over
         self._told: frozenset[str] = frozenset()
         self._end_of = end_of
+        #: called with topic, group and queue id of offsets that were set or removed; None is any
+        self.on_set: Callable[[str | None, str | None, int | None], None] | None = None
         super().__init__(directory, clock=clock)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
@@ -432,6 +434,8 @@ class ConsumerOffsetTable(ConfigTable):
             queues = self._offsets.setdefault(_offset_key(topic, group), {})
             self._changed |= queues.get(queue_id) != queue_offset
             queues[queue_id] = queue_offset
+        if self.on_set is not None:
+            self.on_set(topic, group, queue_id)
 
     def advance(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """As `commit`, for an offset of a message that has been read: nothing is checked."""
@@ -481,7 +485,9 @@ class ConsumerOffsetTable(ConfigTable):
             for key in gone:
                 del self._offsets[key]
             self._changed |= bool(gone)
-            return len(gone)
+        if gone and self.on_set is not None:
+            self.on_set(topic, group, None)
+        return len(gone)
 
     @staticmethod
     def _decode(content: dict[str, object]) -> dict[str, dict[int, int]]:

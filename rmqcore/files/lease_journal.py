@@ -239,6 +239,14 @@ class LeaseJournal:
             raise DiskFullError(self.path)
         self._size += written
 
+    def sync(self) -> None:
+        """Bring all that was appended to the disk.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        os.fsync(self._file)
+
     def replace(self, entries: Iterable[Entry]) -> None:
         """Write a new file in place of the old one, which stays when that fails.
 

@@ -131,8 +131,7 @@ class ReputMessageService(ServiceThread):
     def stopped(self) -> Iterator[Callable[[int], None]]:
         """Dispatch nothing while the caller works, but what it asks for.
 
-        Yields:
-            dispatches all below a physical offset.
+        Yields what dispatches all below a physical offset.
 
         Raises:
             StoreNotWritableError: the caller is a signal handler or a finalizer that interrupted

@@ -48,6 +48,7 @@ class Leasing(MessageReads):
     _free_of_tables: Callable[[int, Callable[[], int]], int]
     _delayed: DeliverDelayedMessageService | None
     _keep_from: Callable[[], int | None]
+    deleted_below: Callable[[str], int]
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -84,6 +85,7 @@ class Leasing(MessageReads):
         self._arrivals = Arrivals(self.on_arrival)
         self._making_leases = Alone()
         self._leases: Leases | None = None
+        self.consumer_offsets.on_set = self._follow_set
         if self._directory.consumer_leases.exists():
             self._made_leases()
 
@@ -103,6 +105,10 @@ class Leasing(MessageReads):
                         self._see_new,
                     )
         return self._leases
+
+    def _follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
+        if self._leases is not None:
+            self._leases.follow_set(topic, group, queue_id)
 
     def _forget_leases(self, topic: str) -> None:
         if self._leases is not None:

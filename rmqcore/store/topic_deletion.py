@@ -96,9 +96,11 @@ class TopicDeletion:
         check_topic_name(topic)
         if topic == SCHEDULE_TOPIC:
             raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
-        # a kill behind this repeats messages; offsets that outlive the queues pass over new ones
+        # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
+        # queues would pass over new ones.
         self.consumer_offsets.remove(topic=topic)
         self.consumer_offsets.persist()
+        self._forget_leases(topic)
         had_queues = self._delete_queues(topic)
         self._forget_leases(topic)
         known = self.topics.remove(topic)
@@ -107,40 +109,56 @@ class TopicDeletion:
         self.consumer_offsets.persist()
         return had_queues or known
 
+    def deleted_below(self, topic: str) -> int:
+        """Physical offset below which records are of a topic of this name that was deleted."""
+        return self._deleted.since(topic)
+
     def _delete_queues(self, topic: str) -> bool:
-        """Let the topic's numbers begin anew, and drop its queues; False when it had none."""
+        """Drop a topic's queues, and let its numbers begin anew; False when it had none.
+
+        Interrupted between any two steps, or refused by the system, it leaves either numbers that
+        go on, in queues that are there or begin with them, or queues that begin with 0.
+        """
         self._see_new()
-        if not self._queues_of(topic):
+        begun_at = self.consume_queues.begun_at
+        dropped = self._queues_of(topic)
+        if not dropped and begun_at.get(topic, 0) <= self._deleted.since(topic):
             return False
         # written first: a disk that is full refuses it before anything is changed
         self._deleted.delete(topic, self._tail.max_offset)
-        with self._reput.stopped() as dispatch_below:
+        with self._reput.stopped():
+            self._take_out(dropped)
+            self._tail.begin_topic_anew(topic, begun_at)
             try:
-                end = self._tail.begin_topic_anew(topic)
                 self._flusher.flush()
-                dispatch_below(end)
                 # all before it is on the disk
-                self._deleted.delete(topic, end)
+                self._deleted.delete(topic, begun_at[topic])
             finally:
-                # its numbers begin anew, also when that could not be written down
-                self._drop(self._queues_of(topic))
+                self._remove_files(dropped)
                 self._trace.note("topic", 1, f"{topic} was deleted")
         return True
 
     def _queues_of(self, topic: str) -> list[StoredQueue]:
         return [queue for queue in self.consume_queues if queue.topic == topic]
 
-    def _drop(self, queues: Sequence[StoredQueue]) -> None:
-        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
-
+    def _take_out(self, queues: Sequence[StoredQueue]) -> None:
         gone = {(queue.topic, queue.queue_id) for queue in queues}
         self._mark.ends = {key: end for key, end in self._mark.ends.items() if key not in gone}
-        self.consume_queues.drop_all(queues)
-        for topic, queue_id in gone:
-            ext = self._directory.consume_queue_ext / topic
-            shutil.rmtree(ext / str(queue_id), ignore_errors=True)
+        self.consume_queues.take_out(queues)
+
+    def _remove_files(self, queues: Sequence[StoredQueue]) -> None:
+        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
+
+        self.consume_queues.remove_files(queues)
+        for queue in queues:
+            ext = self._directory.consume_queue_ext / queue.topic
+            shutil.rmtree(ext / str(queue.queue_id), ignore_errors=True)
             with suppress(OSError):
                 ext.rmdir()
+
+    def _drop(self, queues: Sequence[StoredQueue]) -> None:
+        self._take_out(queues)
+        self._remove_files(queues)
 
     # ---- what a master has deleted
 

@@ -312,7 +312,7 @@ def test_a_lease_is_plain_values(store):
     put(store, 1)
     (message,) = store.lease("g", TOPIC)
     lease = pickle.loads(pickle.dumps(message.place))
-    assert lease == tuple(lease) == Lease("T", 0, 0, 0, lease.due_ms)
+    assert lease == tuple(lease) == Lease("T", 0, 0, 0, lease.due_ms, message.phy_offset)
     assert store.acknowledge("g", [tuple(lease)]) == 1
 
 

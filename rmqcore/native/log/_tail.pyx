@@ -22,7 +22,8 @@ cimport cython
 
 from rmqcore.native.base._lock cimport monotonic_s
 from rmqcore.native.format._batch cimport (
-    ASKS_FOR_TIMER, NAMES_LIGHT_QUEUES, NUMBERS_LIGHT_QUEUES, batch_asks, measure_batch, write_batch,
+    ASKS_FOR_TIMER, NAMES_LIGHT_QUEUES, NUMBERS_LIGHT_QUEUES, batch_asks, measure_batch,
+    write_batch,
 )
 from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, publish_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
@@ -112,20 +113,23 @@ cdef class LogTail(LogEnd):
         """Say that the topic's queues are batch consume queues (``queue.type=BatchCQ``)."""
         self.topics.entry(topic).batch_queue = batch_queue
 
-    def begin_topic_anew(self, str topic not None) -> int:
+    def begin_topic_anew(self, str topic not None, dict ends not None) -> None:
         """Let the queues of a topic that is deleted begin with 0 again.
 
-        Returns:
-            the end of the log at that moment: what was put before lies below it.
+        Args:
+            ends: gets the end of the log at that moment, by topic: what was put before lies below
+                it. In the same native call, so that no signal handler comes in between.
         """
         cdef object entry = self.topics.entries.get(topic)
+        cdef int64_t end
         self.acquire()
         try:
             if entry is not None:
                 (<TopicEntry>entry).begin_anew()
-            return self.file_from_offset + self.wrote
+            end = self.file_from_offset + self.wrote
         finally:
             self.release()
+        ends[topic] = end
 
     cdef object host_bytes(self, object host, bytes default):
         cdef PyObject* found

@@ -297,7 +297,8 @@ cdef class GetMessageResult:
                 belongs = self.belongs(found, &head, topic, least)
                 if not belongs:
                     reason = f"no message of queue {self.topic}/{self.queue_id} from {least} on"
-                least = max(least, head.queue_offset + 1)
+                elif belongs == 2:
+                    least = max(least, head.queue_offset + 1)
             if reason is not None:
                 raise CorruptRecordError(
                     hold.path or "commit log",

@@ -82,6 +82,11 @@ class LeaseQueue:
     def _is_free(self, offset: int) -> bool:
         return offset in self._open and self.due_ms(offset) == 0
 
+    @property
+    def is_untouched(self) -> bool:
+        """Tell whether nothing was handed out since the queue was begun at its first message."""
+        return not self._open and self.position == 0
+
     def is_open(self, offset: int) -> bool:
         """Tell whether a message was handed out and is not acknowledged."""
         return offset in self._open

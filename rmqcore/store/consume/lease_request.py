@@ -25,14 +25,14 @@ class Damaged(NamedTuple):
     """A message that cannot be read.
 
     Attributes:
-        queue_offset: its number in its queue.
+        phy_offset: -1, as its place in the log cannot be believed.
         body: the bytes of its record, where they can be told.
         reason: what is wrong with them.
     """
 
-    queue_offset: int
     body: bytes
     reason: str
+    phy_offset: int = -1
 
 
 Item: TypeAlias = MessageExt | Damaged

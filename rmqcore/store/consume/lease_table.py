@@ -36,6 +36,8 @@ QueueKey: TypeAlias = tuple[str, str, int]
 _COMPACT_AT_LEAST: Final = 4 << 20
 #: so many calls of other processes, the last ones, can be made again when an owner has not answered
 _CALLS_KNOWN: Final = 1024
+#: in place of what was told: the offset was set by others, and perhaps not saved yet
+_SET: Final = -1
 
 
 class LeasedStore(Protocol):
@@ -68,6 +70,9 @@ class LeasedStore(Protocol):
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Smallest offset of a queue; 0 when it is unknown."""
+
+    def deleted_below(self, topic: str) -> int:
+        """Physical offset below which records are of a topic of this name that was deleted."""
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Offset behind the last message of a queue; 0 when it is unknown."""
@@ -157,7 +162,7 @@ class LeaseTable:
     def _fit(self, queue: LeaseQueue, *, closed: bool) -> None:
         """Agree with ``consumerOffset.json`` and with what the queue has."""
         stored = self._store.consumer_offsets.get(queue.topic, queue.group, queue.queue_id)
-        if stored is None and closed:
+        if stored is None and (closed or queue.is_untouched):
             self.drop(queue)
             return
         if stored is not None and stored != queue.oldest:
@@ -320,14 +325,48 @@ class LeaseTable:
         stored = self._store.consumer_offsets.get(queue.topic, queue.group, queue.queue_id)
         if stored == queue.committed:
             return
+        if stored == queue.oldest and queue.committed != _SET:
+            # nobody has: an interrupt came between the two steps of `tell`
+            queue.committed = stored
+            return
         least, most = self.bounds(queue)
         position = least if stored is None else max(least, min(stored, most))
+        self.write((Begun(queue.number, position),))
         # the file may hold what the group had before, and would count; see `_fit`
         self._store.consumer_offsets.persist()
-        self.write((Begun(queue.number, position),))
         queue.begin(position)
         queue.committed = stored
         self.tell(queue)
+
+    def follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
+        """Begin anew, in the journal and on the disk, where offsets have been set.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if topic is None or group is None or queue_id is None:
+            wanted = [
+                queue
+                for queue in self.queues.values()
+                if topic in (None, queue.topic) and group in (None, queue.group)
+            ]
+        else:
+            known = self.queues.get((group, topic, queue_id))
+            wanted = [] if known is None else [known]
+        followed = []
+        for queue in wanted:
+            stored = self._store.consumer_offsets.get(queue.topic, queue.group, queue.queue_id)
+            if stored not in (queue.committed, queue.oldest):
+                least, most = self.bounds(queue)
+                position = least if stored is None else max(least, min(stored, most))
+                followed.append((queue, position))
+        if not followed:
+            return
+        self.write(Begun(queue.number, position) for queue, position in followed)
+        self._journal.sync()
+        for queue, position in followed:
+            queue.begin(position)
+            queue.committed = _SET
 
     def holder(self, holder: str) -> int:
         """The number of a holder, written down when it is new."""
@@ -374,9 +413,14 @@ class LeaseTable:
     def _see_queues(self) -> None:
         self._see_new()
         if self.new_queues:
+            # before it is looked: what arrives meanwhile is looked for again
             self.new_queues = False
-            self._known = set(self._store.queues())
-            self._routes.clear()
+            try:
+                self._known = set(self._store.queues())
+                self._routes.clear()
+            except BaseException:
+                self.new_queues = True
+                raise
 
     def free_due(self, now_ms: int) -> None:
         """Let come again what was leased or put off until now."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.errors import (
@@ -26,6 +26,7 @@ from rmqcore.errors import (
     StoreError,
 )
 from rmqcore.files.config_tables import TopicConfig
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.lease_journal import (
     Done,
     Entry,
@@ -62,6 +63,9 @@ _SCANNED_MAX: Final = 1 << 16
 _REASON_MAX: Final = 1000
 #: a message that is on its way to another topic is nobody else's for so long
 _MOVING_MS: Final = 60_000
+
+#: what is leased, the message that it is, and what is put elsewhere in its place
+Move: TypeAlias = tuple[LeaseQueue, Lease, Item, Message]
 
 
 class Leases:
@@ -218,7 +222,8 @@ class Leases:
             raise
         queue.pass_over(following)
         for offset, times, item in items:
-            taken.add(queue, item, Lease(queue.topic, queue.queue_id, offset, times - 1, due_ms))
+            place = queue.topic, queue.queue_id, offset, times - 1, due_ms, item.phy_offset
+            taken.add(queue, item, Lease(*place))
         self._table.tell(queue)
 
     def _fresh(
@@ -227,6 +232,8 @@ class Leases:
         """Messages that were never handed out and are wanted, and where to go on."""
         fresh: list[tuple[int, Item]] = []
         wanted = taken.request.wanted.get(queue.topic, ALL)
+        # of a light queue's messages the record says another number: that in its own queue
+        light = queue.topic.startswith(LIGHT_QUEUE_PREFIX)
         at = queue.position
         while len(fresh) < count and taken.looks > 0:
             try:
@@ -234,24 +241,27 @@ class Leases:
                     queue.topic,
                     queue.queue_id,
                     at,
-                    max_messages=wanted.looks_at(count - len(fresh)),
+                    max_messages=1 if light else wanted.looks_at(count - len(fresh)),
                     max_bytes=_BYTES_MAX,
                     tags=wanted.tags,
                     max_scanned=_SCANNED_MAX,
                 )
-                items: Sequence[Item] = result.messages
                 following = result.next_queue_offset
+                items: list[tuple[int, Item]] = [
+                    (following - 1 if light else each.queue_offset, each)
+                    for each in result.messages
+                ]
             except CorruptStoreError:
                 one = self._read(queue, at)
-                items, following = [] if one is None else [one], at + 1
+                items, following = [] if one is None else [(at, one)], at + 1
             if following <= at:
                 break
             taken.looks -= 1
-            for item in items:
+            for offset, item in items:
                 if len(fresh) == count:
-                    return fresh, item.queue_offset
+                    return fresh, offset
                 if wanted.is_for(item) and not taken.is_expired(item):
-                    fresh.append((item.queue_offset, item))
+                    fresh.append((offset, item))
                 else:
                     taken.looks -= 1
             at = following
@@ -269,8 +279,8 @@ class Leases:
             raw = result.slices()
             message = result.messages[0]
         except CorruptStoreError as error:
-            return Damaged(offset, bytes(raw[0]) if raw else b"", str(error))
-        return message if message.queue_offset == offset else None
+            return Damaged(bytes(raw[0]) if raw else b"", str(error))
+        return message if result.next_queue_offset == offset + 1 else None
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """Be done with messages; see `MessageStore.acknowledge`."""
@@ -278,18 +288,24 @@ class Leases:
             self._alone.check()
             self._check_open()
             queues: dict[LeaseQueue, set[int]] = {}
-            for lease in leases:
-                queue = self._table.queues.get((group, lease[0], lease[1]))
-                if queue is not None and queue.is_open(lease[2]):
-                    queues.setdefault(queue, set()).add(lease[2])
+            for lease in map(Lease._make, leases):
+                queue = self._queue_of(group, lease)
+                if queue is not None and queue.is_open(lease.queue_offset):
+                    queues.setdefault(queue, set()).add(lease.queue_offset)
             self._table.finish(queues)
             return sum(map(len, queues.values()))
+
+    def _queue_of(self, group: str, lease: Lease) -> LeaseQueue | None:
+        """The queue of a lease; None when its topic was deleted since, and perhaps made anew."""
+        if 0 <= lease.phy_offset < self._store.deleted_below(lease.topic):
+            return None
+        return self._table.queues.get((group, lease.topic, lease.queue_id))
 
     def _held(self, group: str, leases: Iterable[Lease]) -> list[tuple[LeaseQueue, Lease]]:
         """Those of some leases that somebody still has."""
         found = []
         for lease in map(Lease._make, leases):
-            queue = self._table.queues.get((group, lease.topic, lease.queue_id))
+            queue = self._queue_of(group, lease)
             if queue is not None and queue.is_held(lease.queue_offset, lease.attempt):
                 found.append((queue, lease))
         return found
@@ -318,7 +334,25 @@ class Leases:
         """Let messages come again later; see `MessageStore.give_back`."""
         if delay_ms is not None:
             whole_number("delay_ms", delay_ms, 0, LEASE_MS_MAX)
-        moves: list[tuple[LeaseQueue, Lease, Item, Message]] = []
+        moves: list[Move] = []
+        try:
+            held = self._give_back(group, leases, delay_ms, max_reconsume_times, moves)
+            self._move(group, moves)
+        except BaseException:
+            self._come_again(moves)
+            raise
+        self._arrivals.wake(lease.topic for _, lease in held)
+        return len(held)
+
+    def _give_back(
+        self,
+        group: str,
+        leases: Iterable[Lease],
+        delay_ms: int | None,
+        max_reconsume_times: int,
+        moves: list[Move],
+    ) -> list[tuple[LeaseQueue, Lease]]:
+        """Put off what is still held; what has to be put elsewhere comes to ``moves``."""
         with self._alone.within():
             self._alone.check()
             self._check_open()
@@ -338,12 +372,19 @@ class Leases:
                 else:
                     # nobody else gets it while it is put elsewhere
                     holder = queue.holder(lease.queue_offset)
-                    self._table.set(queue, lease.queue_offset, now_ms + _MOVING_MS, holder)
                     moves.append((queue, lease, item, message))
+                    self._table.set(queue, lease.queue_offset, now_ms + _MOVING_MS, holder)
             self._table.compact()
-        self._move(group, moves)
-        self._arrivals.wake(lease.topic for _, lease in held)
-        return len(held)
+            return held
+
+    def _come_again(self, moves: list[Move]) -> None:
+        """Let be handed out at once what could not be put elsewhere; else it waits in vain."""
+        with self._alone.within():
+            if self._alone.inside or self._closed:
+                return
+            for queue, lease, _, _ in moves:
+                if self._is_known(queue) and queue.is_held(lease.queue_offset, lease.attempt):
+                    self._table.set(queue, lease.queue_offset, 0, 0)
 
     def _copy(
         self, group: str, item: Item, lease: Lease, delay_ms: int | None, times_max: int
@@ -398,7 +439,7 @@ class Leases:
             )
         return name
 
-    def _move(self, group: str, moves: Sequence[tuple[LeaseQueue, Lease, Item, Message]]) -> None:
+    def _move(self, group: str, moves: Sequence[Move]) -> None:
         """Put messages elsewhere, and be done with them here; waits for the disk once.
 
         Raises:
@@ -450,9 +491,13 @@ class Leases:
                 return
             queues: dict[LeaseQueue, set[int]] = {}
             for queue, lease in moved:
-                if queue.is_open(lease.queue_offset):
+                if self._is_known(queue) and queue.is_open(lease.queue_offset):
                     queues.setdefault(queue, set()).add(lease.queue_offset)
             self._table.finish(queues)
+
+    def _is_known(self, queue: LeaseQueue) -> bool:
+        """False when its topic was deleted meanwhile."""
+        return self._table.queues.get((queue.group, queue.topic, queue.queue_id)) is queue
 
     def release(self, holder: str) -> int:
         """Let come again at once what somebody has; see `MessageStore.release_leases`."""
@@ -534,6 +579,18 @@ class Leases:
                 self._table.tell(queue)
             self._table.compact()
             return count
+
+    def follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
+        """Begin anew where somebody has set or removed offsets; None is any.
+
+        At once, and on the disk: whatever becomes of ``consumerOffset.json``, it does not stand
+        against the journal.
+        """
+        with self._alone.within():
+            if self._alone.inside or self._closed:
+                # the next lease follows; what is written at close counts
+                return
+            self._table.follow_set(topic, group, queue_id)
 
     def forget_topic(self, topic: str) -> None:
         """Know nothing of a topic any more: it is deleted."""

@@ -43,6 +43,8 @@ def sent_again(
     for a retry's; a dead letter always has.
     """
     properties = dict(stored.properties)
+    # the message is in its light queues already
+    properties.pop("INNER_MULTI_DISPATCH", None)
     properties.setdefault("RETRY_TOPIC", stored.topic)
     properties["WAIT"] = "true" if wait else "false"
     properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)

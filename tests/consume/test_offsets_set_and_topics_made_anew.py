@@ -1,0 +1,114 @@
+"""Leases, where a topic is deleted and made anew, and where a group's offset is set by others."""
+
+import shutil
+
+import pytest
+from consume.conftest import SMALL, TOPIC, bodies, places, put
+
+import rmqcore
+
+pytestmark = pytest.mark.engine
+
+
+def as_after_a_kill(store, path):
+    """The store as a kill leaves it now, opened in another place."""
+    shutil.copytree(store.path, path)
+    return rmqcore.open_store(path, **SMALL)
+
+
+@pytest.fixture
+def made_anew(store):
+    """The place of a message of a topic that was deleted, and that of its successor."""
+    put(store, 1)
+    (old,) = places(store.lease("g", TOPIC))
+    store.delete_topic("T")
+    store.put("T", b"new")
+    (new,) = places(store.lease("g", TOPIC))
+    assert old[:4] == new[:4]
+    return old, new
+
+
+def test_what_is_settled_late_is_not_its_successor(store, clock, made_anew):
+    old, new = made_anew
+    assert store.acknowledge("g", [old]) == 0
+    assert store.change_lease("g", [old], 60_000) == 0
+    assert store.give_back("g", [old], delay_ms=0) == 0
+    assert store.lease("g", TOPIC) == []
+    clock.pass_ms(30_000)
+    assert bodies(store.lease("g", TOPIC)) == [b"new"]
+    assert store.acknowledge("g", [new]) == 1
+
+
+def test_it_is_not_after_a_reopening_either(opened, store, clock, made_anew):
+    old, _ = made_anew
+    store.close()
+    again = opened()
+    assert again.acknowledge("g", [old]) == 0
+    clock.pass_ms(30_000)
+    assert bodies(again.lease("g", TOPIC)) == [b"new"]
+
+
+def test_a_dead_letter_on_its_way_passes_over_no_successor(store, monkeypatch):
+    put(store, 2)
+    found = places(store.lease("g", TOPIC))
+    real = type(store).put_message
+
+    def meanwhile(self, message, **how):
+        monkeypatch.undo()
+        store.delete_topic("T")
+        put(store, 2)
+        return real(self, message, **how)
+
+    monkeypatch.setattr(type(store), "put_message", meanwhile)
+    store.give_back("g", found[:1], max_reconsume_times=0)
+    assert bodies(store.lease("g", TOPIC)) == [b"0", b"1"]
+
+
+@pytest.fixture
+def done(store):
+    """A store whose group has acknowledged five messages."""
+    put(store, 5)
+    store.acknowledge("g", places(store.lease("g", TOPIC)))
+    store.flush()
+    return store
+
+
+SETTINGS = {
+    "commit": lambda offsets: offsets.commit("T", "g", 0, 0),
+    "remove": lambda offsets: offsets.remove(group="g"),
+    "remove the topic's": lambda offsets: offsets.remove(topic="T"),
+}
+
+
+@pytest.mark.parametrize("set_back", SETTINGS.values(), ids=SETTINGS)
+def test_an_offset_that_is_set_back_survives_a_kill(done, tmp_path, set_back):
+    set_back(done.consumer_offsets)
+    done.flush()
+    with as_after_a_kill(done, tmp_path / "killed") as store:
+        assert len(store.lease("g", TOPIC)) == 5
+
+
+def test_one_that_is_set_forward_does(done, tmp_path):
+    put(done, 3)
+    done.consumer_offsets.commit("T", "g", 0, 7)
+    done.flush()
+    with as_after_a_kill(done, tmp_path / "killed") as store:
+        assert bodies(store.lease("g", TOPIC)) == [b"2"]
+
+
+def test_what_was_handed_out_since_is_open_after_a_kill(done, tmp_path):
+    done.consumer_offsets.commit("T", "g", 0, 0)
+    done.acknowledge("g", places(done.lease("g", TOPIC, max_messages=2))[:1])
+    with as_after_a_kill(done, tmp_path / "killed") as store:
+        assert store.consumer_offsets.get("T", "g", 0) == 1
+        # its lease ended long ago by the clock of this one
+        assert bodies(store.lease("g", TOPIC)) == [b"1", b"2", b"3", b"4"]
+
+
+def test_an_offset_that_is_set_is_in_the_journal_at_once(done, tmp_path):
+    done.consumer_offsets.commit("T", "g", 0, 2)
+    done.consumer_offsets.commit("T", "g", 0, 1)
+    done.consumer_offsets.persist()
+    with as_after_a_kill(done, tmp_path / "killed") as store:
+        assert len(store.lease("g", TOPIC)) == 4
+    assert len(done.lease("g", TOPIC)) == 4
