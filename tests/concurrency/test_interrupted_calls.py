@@ -1,0 +1,177 @@
+"""Ctrl-C, or a time limit's exception, at each place of a call: what follows finds all in order."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from interrupts import Interrupt, each_interrupt
+from patience import TIMEOUT_S
+
+import rmqcore
+from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
+
+pytestmark = pytest.mark.engine
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 16,
+    "max_index_num": 64,
+    "allocate_ahead": 0,
+}
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """`paths(interrupt)`: a directory of its own for each interrupt."""
+    return lambda interrupt: tmp_path / str(interrupt.left)
+
+
+def open_store(path, **settings):
+    return rmqcore.open_store(path, **SIZES, **settings)
+
+
+def change_keys(store):
+    store.kv_put("t", b"new", b"1")
+    store.kv_swap("t", b"05", b"v", b"w")
+    store.kv_take("t", first=b"08", last=b"10")
+    store.kv_put("t", b"11", None)
+
+
+def test_tables_of_keys_are_what_the_log_says(paths):
+    for interrupt in each_interrupt(5):
+        path = paths(interrupt)
+        with open_store(path) as store:
+            for number in range(12):
+                store.kv_put("t", b"%02d" % number, b"v")
+            interrupt.during(lambda store=store: change_keys(store))
+            there, count = store.kv_list("t"), store.kv_count("t")
+        with open_store(path) as store:
+            assert store.kv_list("t") == there, interrupt.at
+        assert len(there) == count
+
+
+def test_a_handler_changes_no_table_that_is_being_changed(store_path):
+    with open_store(store_path) as store:
+        store.kv_get("t", [b"lock"])
+        told, refused = [], 0
+
+        def handler():
+            nonlocal refused
+            try:
+                told.append(store.kv_swap("t", b"lock", None, b"handler"))
+            except rmqcore.StoreNotWritableError:
+                refused += 1
+
+        for number in range(1, 200):
+            interrupt = Interrupt(number, handler)
+            told.append(
+                interrupt.during(lambda: store.kv_swap("t", b"lock", None, b"main")),
+            )
+            assert told.count(True) == 1, interrupt.at
+            told.clear()
+            store.kv_put("t", b"lock", None)
+            if not interrupt.at:
+                break
+        assert refused > 20
+
+
+def test_a_topic_is_as_it_was_or_gone(paths):
+    for interrupt in each_interrupt(23):
+        path = paths(interrupt)
+        with open_store(path) as store:
+            for number in range(6):
+                store.put("T", b"old", queue_id=number % 2)
+                store.put("U", b"u")
+            store.lease("g", {"T": "*"}, max_messages=3)
+            interrupt.during(lambda store=store: store.delete_topic("T"))
+            store.put("T", b"new")
+            there = [bytes(message.body) for message in store.messages("T", 0)]
+            assert there[-1:] == [b"new"], interrupt.at
+            others = len(list(store.messages("U", 0)))
+        with open_store(path) as store:
+            assert [bytes(message.body) for message in store.messages("T", 0)] == there
+            store.delete_topic("T")
+            store.put("T", b"newer")
+            leased = store.lease("g", {"T": "*"}, max_messages=9)
+            assert [bytes(message.body) for message in leased] == [b"newer"], interrupt.at
+        assert others == 6
+
+
+def test_consumers_get_what_was_interrupted(paths):
+    for interrupt in each_interrupt(13):
+        with open_store(paths(interrupt)) as store:
+            for number in range(6):
+                store.put("T", b"%d" % number, queue_id=number % 2)
+            got = interrupt.during(lambda store=store: store.lease("g", {"T": "*"}, lease_ms=1))
+            seen = {bytes(message.body) for message in got or ()}
+            while len(seen) < 6:
+                found = store.lease("g", {"T": "*"}, lease_ms=1, timeout_ms=1000 * TIMEOUT_S)
+                assert found, interrupt.at
+                seen |= {bytes(message.body) for message in found}
+
+
+def test_dead_letters_that_were_interrupted_are_put_when_they_come_again(paths):
+    for interrupt in each_interrupt(3, ["leases.py", "retry.py", "lease_table.py"]):
+        with open_store(paths(interrupt), deliver_delayed=True) as store:
+            for number in range(3):
+                store.put("T", b"%d" % number)
+            with rmqcore.Consumer(store, "g", {"T": "*"}, max_reconsume_times=0) as consumer:
+                given = consumer.receive(3)
+                interrupt.during(lambda given=given, consumer=consumer: consumer.nack(*given))
+                # at once: what is on its way to another topic would be nobody's for a minute
+                consumer.nack(*given)
+                consumer.receive(3, timeout_ms=0)
+            dead = {bytes(message.body) for message in store.messages("%DLQ%g", 0)}
+        assert dead == {b"0", b"1", b"2"}, interrupt.at
+
+
+def test_named_queues_are_what_the_store_says(paths):
+    for interrupt in each_interrupt(2, ["named_queue.py", "named_queues.py"]):
+        path = paths(interrupt)
+        fifo, lifo = (kind(path / kind.__name__, store=path) for kind in (FifoQueue, LifoQueue))
+
+        def change(fifo=fifo, lifo=lifo):
+            for queue in (fifo, lifo):
+                queue.push(b"4")
+                queue.pop()
+
+        for number in range(4):
+            fifo.push(b"%d" % number)
+            lifo.push(b"%d" % number)
+        interrupt.during(change)
+        first = [fifo.pop() for _ in range(len(fifo))]
+        last = [lifo.pop() for _ in range(len(lifo))]
+        assert (fifo.pop(), lifo.pop()) == (None, None), interrupt.at
+        assert first == sorted(set(first)), interrupt.at
+        assert last == sorted(set(last), reverse=True), interrupt.at
+        assert b"3" in first
+        assert b"0" in last
+        fifo.close()
+        lifo.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # what is left open is closed by the collector
+def test_a_store_that_was_not_opened_is_nobodys(paths):
+    for interrupt in each_interrupt(7, ["store_dir.py", "store_trace.py"]):
+        path = paths(interrupt)
+        open_store(path).close()
+        opened = []
+        interrupt.during(lambda path=path, opened=opened: opened.append(open_store(path)))
+        for store in opened:
+            store.close()
+        del opened
+        gc.collect()
+        open_store(path).close()
+
+
+def test_a_shared_store_that_was_not_closed_can_be_closed(paths):
+    for interrupt in each_interrupt(53):
+        path = paths(interrupt)
+        store = rmqcore.open_shared(path, **SIZES)
+        store.put("T", b"x")
+        interrupt.during(store.close)
+        store.close()
+        with open_store(path) as again:
+            assert len(list(again.messages("T", 0))) == 1, interrupt.at
