@@ -528,3 +528,24 @@ def test_a_stream_is_appended_once(spark, store_path, tmp_path):
     run()
     keys = [m.unique_key for m in messages_of(store_path)]
     assert len(keys) == len(set(keys)) == 250
+
+
+def test_messages_of_light_queues_are_put_one_by_one(tmp_path, store_path):
+    from rmqcore.spark.log_owner import append_staged
+    from rmqcore.spark.staging import StageWriter
+
+    config = load_config(None, enable_lmq=True, enable_multi_dispatch=True)
+    with StageWriter(tmp_path / "staged", 1 << 20, 1 << 20) as writer:
+        for number in range(4):
+            names = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "77"}
+            given = names if number % 2 else None
+            writer.put(rmqcore.Message("T", b"%d" % number, queue_id=1, properties=given))
+        files = [writer.finish()]
+    assert append_staged(str(store_path), config, "job", 0, files) == 4
+    with rmqcore.open_store(store_path, mode="r") as store:
+        assert bodies_in(store, "T", 1) == [b"0", b"1", b"2", b"3"]
+        assert bodies_in(store, "%LMQ%a", 0) == [b"1", b"3"]
+
+
+def bodies_in(store, topic, queue_id):
+    return [bytes(message.body) for message in store.messages(topic, queue_id)]
