@@ -78,23 +78,20 @@ def _print(report: SelfTestReport, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict())
     else:
-        columns = ("what", "cases", "acknowledged", "broken", "unprotected", "seconds")
+        columns = ("what", "cases", "acknowledged", "broken", "unprotected", "holds", "seconds")
         print_table(
             columns,
             (
                 (
                     *(row.name, row.cases, row.acknowledged, row.failures, row.unprotected),
-                    f"{row.elapsed_s:.1f}",
+                    *(row.verdict, f"{row.elapsed_s:.1f}"),
                 )
                 for row in report.rows
-                if not row.skipped
             ),
             right=columns[1:],
         )
         for row in report.rows:
-            lines = [f"not done: {row.name}: {row.skipped}"] if row.skipped else row.examples
-            for line in lines:
+            for line in row.why():
                 CONSOLE.print(line, markup=False, soft_wrap=True)
-        verdict = "every promise held" if report.clean else "a promise was BROKEN"
-        CONSOLE.print(f"{verdict}; --seed {report.seed} repeats it", markup=False)
+        CONSOLE.print(f"{report.verdict}; --seed {report.seed} repeats it", markup=False)
     raise typer.Exit(ExitCode.DONE if report.clean else ExitCode.FINDINGS)

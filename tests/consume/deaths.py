@@ -345,7 +345,7 @@ def recorded(path, mode, seed):
     _system_calls.watch(log)
     store = opened(path, mode)
     worker = Worker(
-        store, random.Random(seed), 0, lambda event: events.append((log.acknowledged(), event))
+        store, random.Random(seed), 0, lambda event: events.append((log.observe(), event))
     )
     worker.work(OPERATIONS)
     _system_calls.watch(None)

@@ -1,16 +1,35 @@
 """`rmqcore selftest` holds here, and notices a store that breaks its promises."""
 
+import contextlib
 import errno
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
+import threading
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from patience import until
 
 from golden.stores import RELEASES
 from rmqcore import CorruptStoreError, Durability, StoreNotFoundError, open_store
 from rmqcore.doctor import selftest
-from rmqcore.doctor.selftest import damage, failing_calls, kills, mounted, power_cuts
+from rmqcore.doctor.selftest import (
+    Row,
+    SelfTestReport,
+    _system_calls,
+    damage,
+    failing_calls,
+    kills,
+    mounted,
+    power_cuts,
+    runner,
+)
 from rmqcore.doctor.selftest.block_log import BlockLog
 from rmqcore.doctor.selftest.mounted import FILE_SYSTEMS, why_not
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -79,10 +98,11 @@ def test_every_failing_call_and_much_damage(seed):
 
 @pytest.mark.storm
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_power_cuts_of_a_mounted_file_system(tmp_path, seed, file_system):
+def test_power_cuts_of_a_mounted_file_system(seed, file_system):
     if reason := why_not(file_system):
         pytest.skip(reason)
-    row = mounted.mounted_cuts(file_system, 60, seed, tmp_path, ignore)
+    task = {"task": "mounted", "file_system": file_system, "cuts": 60}
+    (row,) = runner._run([task], seed, 1, None).rows
     assert (row.skipped, row.examples, row.cases) == ("", [], 60)
     assert row.acknowledged > 60
 
@@ -106,7 +126,8 @@ def test_a_disk_that_hears_of_no_flush_loses_what_was_acknowledged(tmp_path, see
 
 
 def test_a_writer_that_acknowledges_what_it_has_not_put_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(kills, "put", lambda *_: Durability.PAGE_CACHE)
+    receipt = SimpleNamespace(durability=Durability.PAGE_CACHE)
+    monkeypatch.setattr(kills, "put", lambda *_: receipt)
     row = kills.kills(20, 1, tmp_path, ignore, kept=tmp_path / "kept")
     assert row.failures
     assert "acknowledged messages lost" in row.examples[0]
@@ -156,7 +177,7 @@ def test_a_cut_takes_what_no_flush_covered(tmp_path, rng):
     path.mkdir()
     log = BlockLog(path)
     (path / "f").write_bytes(b"a" * 5000)
-    log.acknowledged()
+    log.observe()
     left = cut_often(log, tmp_path, rng)
     assert None in left
     assert b"a" * 5000 in left
@@ -174,7 +195,7 @@ def test_a_cut_leaves_what_was_flushed(tmp_path, rng):
         log.after("fsync", fd, 0, 0, 0)
         os.close(fd)
     (path / "f").write_bytes(b"b" * 5000)
-    log.acknowledged()
+    log.observe()
     left = cut_often(log, tmp_path, rng)
     assert {bytes(sorted(set(content))) for content in left} <= {b"a", b"b", b"ab"}
     assert b"a" * 5000 in left
@@ -192,13 +213,146 @@ def test_a_flush_that_failed_covers_nothing(tmp_path, rng):
     assert None in cut_often(log, tmp_path, rng)
 
 
+def test_what_is_stored_beside_a_flush_is_not_covered_by_it(tmp_path, rng):
+    path = tmp_path / "live"
+    path.mkdir()
+    (path / "f").write_bytes(b"a")
+    log = BlockLog(path)
+    log.beside = partial((path / "f").write_bytes, b"b")
+    fd = os.open(path / "f", os.O_RDONLY)
+    log.before("fsync", fd, 0, 0, None)
+    log.after("fsync", fd, 0, 0, 0)
+    os.close(fd)
+    assert set(cut_often(log, tmp_path, rng)) == {b"a", b"b"}
+
+
+def test_a_kill_leaves_what_was_written_and_no_more_of_it_on_the_disk(tmp_path, rng):
+    path = tmp_path / "live"
+    (path / "d").mkdir(parents=True)
+    (path / "f").write_bytes(b"on the disk")
+    log, inode = BlockLog(path), (path / "d").stat().st_ino
+    (path / "f").write_bytes(b"in memory")
+    (path / "d" / "g").write_bytes(b"new")
+    moment = log.at_rest()
+    (path / "f").write_bytes(b"after the kill")
+    (path / "d" / "g").unlink()
+    (path / "h").touch()
+    log.observe()
+    log.kill(moment)
+    assert sorted(one.name for one in path.rglob("*")) == ["d", "f", "g"]
+    assert (path / "f").read_bytes() == b"in memory"
+    assert (path / "d" / "g").read_bytes() == b"new"
+    assert (path / "d").stat().st_ino == inode
+    left = cut_often(log, tmp_path, rng)
+    assert {content.rstrip(b"\0") for content in left} >= {b"on the disk", b"in memory"}
+    assert b"after the kill" not in left
+    fd = os.open(path / "f", os.O_RDONLY)
+    log.before("fsync", fd, 0, 0, None)
+    log.after("fsync", fd, 0, 0, 0)
+    os.close(fd)
+    (tmp_path / "later").mkdir()
+    assert set(cut_often(log, tmp_path / "later", rng)) == {b"in memory"}
+
+
+def test_no_flush_begins_while_they_are_held(tmp_path):
+    log, begun = BlockLog(tmp_path), []
+    log.beside = partial(begun.append, True)
+    log.hold_flushes()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    thread = threading.Thread(target=log.before, args=("fsync", fd, 0, 0, None))
+    thread.start()
+    log.at_rest()
+    assert not begun
+    log.let_flushes_go_on()
+    thread.join()
+    os.close(fd)
+    assert begun
+
+
+HEARS = """
+import ctypes, mmap
+from rmqcore.doctor.selftest import _system_calls
+heard = []
+class Watcher:
+    def before(self, call, *_): return 0
+    def after(self, call, fd, at, size, result): heard.append((call, result))
+region = mmap.mmap(-1, 4096)
+at = ctypes.addressof(ctypes.c_char.from_buffer(region))
+msync = ctypes.CDLL(None).msync
+msync.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_system_calls.watch(Watcher())
+for flags in (1, 4):
+    msync(at, 4096, flags)
+    heard.append(flags)
+_system_calls.watch(None)
+print(heard)
+"""
+
+
+def test_an_msync_that_waits_for_nothing_is_no_flush():
+    env = os.environ | _system_calls.preload() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.run(
+        [sys.executable, "-c", HEARS], env=env, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "[1, ('msync', 0), 4]"
+
+
+def test_a_row_without_a_message_that_had_to_be_there_holds_nothing():
+    good, empty = Row("good", "", 1, acknowledged=1), Row("empty", "", 1)
+    assert (good.verdict, empty.verdict) == ("yes", "NO")
+    report = SelfTestReport(1, [good, empty])
+    assert not report.clean
+    assert report.verdict == "a promise was BROKEN"
+    assert "nothing is proved" in empty.why()[0]
+    assert [row["holds"] for row in report.to_dict()["rows"]] == [True, False]
+
+
+def test_a_row_that_was_skipped_is_said_to_be_and_holds_nothing():
+    good, skipped = Row("good", "", 1, acknowledged=1), Row("left out", "", skipped="no root")
+    assert (skipped.verdict, skipped.why()) == ("skipped", ["skipped: left out: no root"])
+    assert not skipped.to_dict().get("holds")
+    assert SelfTestReport(1, [good, skipped]).verdict == (
+        "every promise that was tried held, 1 skipped"
+    )
+    nothing = SelfTestReport(1, [skipped])
+    assert (nothing.clean, nothing.verdict) == (False, "nothing was tried")
+
+
+def backing_files():
+    """What lies behind the loop devices of this machine."""
+    found = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_text())
+    return "".join(found)
+
+
+def test_whoever_is_killed_leaves_no_mount_behind(tmp_path):
+    if reason := why_not("ext4"):
+        pytest.skip(reason)
+    task = {"task": "mounted", "file_system": "ext4", "cuts": 10**6}
+    words = json.dumps(task | {"seed": 1, "scratch": str(tmp_path)})
+    with subprocess.Popen(
+        [sys.executable, "-m", "rmqcore.doctor.selftest.worker", words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert b"progress" in worker.stdout.readline()
+        mounts = Path(f"/proc/{worker.pid}/mountinfo").read_text()
+        assert str(tmp_path) in mounts
+        assert str(tmp_path) in backing_files()
+        assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+        worker.send_signal(signal.SIGKILL)
+    until(lambda: str(tmp_path) not in backing_files(), "the loop devices are gone")
+
+
 def test_one_seed_makes_the_same_cuts(tmp_path):
     path = tmp_path / "live"
     path.mkdir()
     log = BlockLog(path)
     for letter in b"abc":
         (path / "f").write_bytes(bytes([letter]) * 9000)
-        log.acknowledged()
+        log.observe()
     left = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

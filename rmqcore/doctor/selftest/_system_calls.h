@@ -37,6 +37,7 @@ static inline void rmq_keep_quiet(int quiet) { rmq_quiet = quiet; }
 #ifdef __linux__
 #include <fcntl.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -77,7 +78,10 @@ static inline size_t rmq_most(size_t size, int answer) {
     int answer = rmq_before(call, fd, (long long)(at), (long long)(size), path);               \
     return (type)rmq_after(call, fd, (long long)(at), (long long)(size), answer > 0 ? -1 : made)
 
+// Only MS_SYNC waits for the disk: a call without it brings nothing there, and nobody hears of it.
 RMQ_AS(int, rmq_msync, "msync", void *at, size_t size, int flags) {
+    if (!(flags & MS_SYNC))
+        return (int)syscall(SYS_msync, at, size, flags);
     RMQ_CALL(int, RMQ_MSYNC, -1, at, size, NULL, syscall(SYS_msync, at, size, flags));
 }
 RMQ_AS(int, rmq_fsync, "fsync", int fd) {

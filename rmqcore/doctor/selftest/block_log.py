@@ -1,19 +1,24 @@
 """What a disk may hold after a power cut: a log of a store's pages, names and flushes.
 
-The system calls of the process are watched. Before each flush, and whenever a message is
-acknowledged, the pages and names that have changed are noted; when a flush returns, what it covered
-is on the disk. A cut takes a moment of this log: of everything that no flush covered, any state
-that it had since may be on the disk or not, page by page and directory by directory, in any order.
-Of a torn page the sectors come from two states.
+The system calls of the process are watched. When a flush begins, when it ends, and whenever its
+user asks, the pages and names that have changed are noted; when a flush returns, what it covered is
+on the disk: what was there when it began, and nothing that was stored beside it. A cut takes a
+moment of this log: of everything that no flush covered, any state that it had since may be on the
+disk or not, page by page and directory by directory, in any order. Of a torn page the sectors come
+from two states. A kill takes nothing: whoever comes next goes on with what is there, and the disk
+has no more of it than before.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import stat
 import threading
+import time
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -27,6 +32,8 @@ _TORN = 0.1
 _SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
 _ZEROS = bytes(PAGE)
 _FLUSHES = ("msync", "fsync", "fdatasync")
+#: how long a directory has to stay as it is to be at rest
+_REST_S = 0.002
 State = TypeVar("State")
 
 
@@ -52,10 +59,21 @@ class _History(Generic[State]):
             self.flushed_at.append(done)
             self.flushed.append(index)
 
+    def forget_after(self, moment: int) -> None:
+        """Nothing has happened since a moment."""
+        kept = bisect_right(self.since, moment)
+        del self.since[kept:], self.states[kept:]
+        kept = bisect_right(self.flushed_at, moment)
+        del self.flushed_at[kept:], self.flushed[kept:]
+
     def possible(self, moment: int) -> list[State]:
         """What the disk may have at a moment, oldest first; the first is certain to be reached."""
         first = self.flushed[bisect_right(self.flushed_at, moment) - 1]
         return self.states[first : bisect_right(self.since, moment)]
+
+    def at(self, moment: int) -> State:
+        """The state at a moment."""
+        return self.states[bisect_right(self.since, moment) - 1]
 
     def choose(self, moment: int, share: float, rng: random.Random) -> State:
         """What the disk has after a cut at a moment."""
@@ -86,6 +104,17 @@ class _File:
         for page in self.pages[first:stop]:
             page.flush(begun, done)
 
+    @property
+    def changed_last(self) -> int:
+        return max(self.size.since[-1], *(page.since[-1] for page in self.pages), -1)
+
+    def forget_after(self, moment: int) -> None:
+        self.size.forget_after(moment)
+        for page in self.pages:
+            page.forget_after(moment)
+        size = self.size.states[-1]
+        self.content = b"".join(page.states[-1] for page in self.pages)[:size].ljust(size, b"\0")
+
     def cut(self, moment: int, rng: random.Random) -> bytes:
         share = rng.choice(_SHARES)
         data = bytearray()
@@ -106,6 +135,7 @@ class BlockLog:
 
     Attributes:
         now: the present moment; the log's first is 0.
+        beside: called when a flush has begun, of which it then is no part; None calls nobody.
 
     Threads: any.
     """
@@ -113,8 +143,15 @@ class BlockLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now = 0
+        self.beside: Callable[[], None] | None = None
         self._lock = threading.Lock()
         self._begun = threading.local()
+        #: when each flush of a directory began, and when it returned
+        self._names: list[tuple[int, int]] = []
+        #: moments at which a flush has returned
+        self._flushed_at: list[int] = []
+        self._flushes_go_on = threading.Event()
+        self._flushes_go_on.set()
         self._by_inode: dict[int, _File | _Directory] = {}
         self._regions: dict[int, tuple[int, int, int]] = {}
         self._root = _Directory()
@@ -126,26 +163,32 @@ class BlockLog:
         """Note what a flush will cover."""
         del fd, at, size, path
         if call in _FLUSHES:
+            self._flushes_go_on.wait()
             with self._lock:
                 self._begun.moment = self._observe()
+            beside = self.beside
+            if beside is not None:
+                beside()
         return 0
 
     def after(self, call: str, fd: int, at: int, size: int, result: int) -> None:
-        """Note what a flush has covered, and what another call has changed."""
+        """Note what a flush has covered, and what it or another call has changed."""
         with self._lock:
             if call == "mmap":
-                self._regions[result] = (size, os.fstat(fd).st_ino, at)
-            elif call not in _FLUSHES:
-                self._observe()
-            elif result == 0:
-                self.now += 1
+                self._note_region(result, size, os.fstat(fd).st_ino, at)
+                return
+            done = self._observe()
+            if call in _FLUSHES and result == 0:
                 begun = self._begun.moment
+                self._flushed_at.append(done)
                 if call == "msync":
-                    self._flush_region(at, size, begun)
+                    self._flush_region(at, size, begun, done)
                 elif (one := self._by_inode.get(os.fstat(fd).st_ino)) is not None:
-                    one.flush(begun, self.now)
+                    one.flush(begun, done)
+                    if isinstance(one, _Directory):
+                        self._names.append((begun, done))
 
-    def acknowledged(self) -> int:
+    def observe(self) -> int:
         """Note the present state; return its moment."""
         _system_calls.keep_quiet(True)
         try:
@@ -154,17 +197,88 @@ class BlockLog:
         finally:
             _system_calls.keep_quiet(False)
 
-    def cut(self, target: Path, moment: int, rng: random.Random) -> None:
-        """Write into a new directory what the disk has after a cut at a moment."""
-        self._root.cut(target, moment, rng)
+    # ---- kills
 
-    def _flush_region(self, at: int, size: int, begun: int) -> None:
+    def hold_flushes(self) -> None:
+        """From now on no flush begins, as none does of a process that is about to be killed."""
+        self._flushes_go_on.clear()
+
+    def at_rest(self) -> int:
+        """Wait until nothing changes any more; a moment of that."""
+        moment, before = self.observe(), -1
+        while before != self._changed_last():
+            before = self._changed_last()
+            time.sleep(_REST_S)
+            moment = self.observe()
+        return moment
+
+    def _changed_last(self) -> int:
+        """The last moment at which something was seen to be another than before."""
+        return max(one.changed_last for one in self._everything())
+
+    def kill(self, moment: int) -> None:
+        """Leave the directory as it was at a moment at rest, as if its user had died then.
+
+        He must have ended, and be watched no more. What he did since is undone, and forgotten.
+        """
+        for one in list(self._everything()):
+            one.forget_after(moment)
+        self.now = moment
+        self._flushed_at = [one for one in self._flushed_at if one <= moment]
+        self._names = [one for one in self._names if one[1] <= moment]
+        self._regions.clear()
+        self._root.restore(self.path)
+        self._flushes_go_on.set()
+        self._by_inode = dict(self._root.inodes(self.path))
+
+    def let_flushes_go_on(self) -> None:
+        """Undo `hold_flushes`."""
+        self._flushes_go_on.set()
+
+    def _everything(self) -> Iterator[_File | _Directory]:
+        return self._root.everything({})
+
+    # ---- power cuts
+
+    def any_moment(self, rng: random.Random) -> int:
+        """A moment for a cut: half of them just before a flush returns, when most is at stake."""
+        if self._flushed_at and rng.random() < 0.5:
+            return max(1, rng.choice(self._flushed_at) - 1)
+        return rng.randint(1, self.now)
+
+    def cut(
+        self, target: Path, moment: int, rng: random.Random, *, names_in_order: bool = False
+    ) -> None:
+        """Write into a new directory what the disk has after a cut at a moment.
+
+        Args:
+            target: the directory.
+            moment: when.
+            rng: decides what is there.
+            names_in_order: names come to the disk in the order in which they were changed, as with
+                a journal; else each directory for itself, and a file that was moved from one to
+                another may be in both or in none.
+        """
+        names_at = None
+        if names_in_order:
+            certain = max((begun for begun, done in self._names if done <= moment), default=1)
+            names_at = rng.randint(certain, moment)
+        self._root.cut(target, moment, rng, names_at)
+
+    def _note_region(self, start: int, size: int, inode: int, offset: int) -> None:
+        for other, (length, _, _) in list(self._regions.items()):
+            if other < start + size and start < other + length:
+                # it has been unmapped
+                del self._regions[other]
+        self._regions[start] = (size, inode, offset)
+
+    def _flush_region(self, at: int, size: int, begun: int, done: int) -> None:
         for start, (length, inode, offset) in self._regions.items():
             if start <= at < start + length:
                 one = self._by_inode.get(inode)
                 first = offset + at - start
                 if isinstance(one, _File):
-                    one.flush(begun, self.now, first // PAGE, -(-(first + size) // PAGE))
+                    one.flush(begun, done, first // PAGE, -(-(first + size) // PAGE))
 
     def _observe(self) -> int:
         self.now += 1
@@ -212,11 +326,59 @@ class _Directory:
     def flush(self, begun: int, done: int) -> None:
         self.listing.flush(begun, done)
 
-    def cut(self, target: Path, moment: int, rng: random.Random) -> None:
-        target.mkdir()
-        listing = self.listing.choose(moment, rng.choice(_SHARES), rng)
+    @property
+    def changed_last(self) -> int:
+        return self.listing.since[-1]
+
+    def forget_after(self, moment: int) -> None:
+        self.listing.forget_after(moment)
+
+    def everything(self, seen: dict[int, _File | _Directory]) -> Iterator[_File | _Directory]:
+        """This one, and all that is or was below it, each once."""
+        seen[id(self)] = self
+        yield self
+        for state in self.listing.states:
+            for one in state.values():
+                if id(one) in seen:
+                    continue
+                if isinstance(one, _Directory):
+                    yield from one.everything(seen)
+                else:
+                    seen[id(one)] = one
+                    yield one
+
+    def restore(self, target: Path) -> None:
+        """Let a directory have what this one had last; it stays the same one."""
+        listing = self.listing.states[-1]
+        target.mkdir(exist_ok=True)
+        for path in list(target.iterdir()):
+            if path.is_dir() and not isinstance(listing.get(path.name), _Directory):
+                shutil.rmtree(path)
+            elif not path.is_dir():
+                path.unlink()
         for name, one in listing.items():
             if isinstance(one, _Directory):
-                one.cut(target / name, moment, rng)
+                one.restore(target / name)
+            else:
+                (target / name).write_bytes(one.content)
+
+    def inodes(self, target: Path) -> Iterator[tuple[int, _File | _Directory]]:
+        """(inode, what it is) of all that lies in a directory as this one was last."""
+        yield target.stat().st_ino, self
+        for name, one in self.listing.states[-1].items():
+            if isinstance(one, _Directory):
+                yield from one.inodes(target / name)
+            else:
+                yield (target / name).stat().st_ino, one
+
+    def cut(self, target: Path, moment: int, rng: random.Random, names_at: int | None) -> None:
+        target.mkdir()
+        if names_at is None:
+            listing = self.listing.choose(moment, rng.choice(_SHARES), rng)
+        else:
+            listing = self.listing.at(names_at)
+        for name, one in listing.items():
+            if isinstance(one, _Directory):
+                one.cut(target / name, moment, rng, names_at)
             else:
                 (target / name).write_bytes(one.cut(moment, rng))

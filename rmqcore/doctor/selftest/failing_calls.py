@@ -152,7 +152,8 @@ def _fail(row: Row, path: Path, mode: str, call: str, number: int) -> None:
     if hit or broken(said):
         acknowledged = numbers(said)
         row.cases += 1
-        row.acknowledged += len(acknowledged)
+        # and the one that is put where the store was opened again
+        row.acknowledged += len(acknowledged) + 1
         what = broken(said) or broken(run_child(partial(_check, path, acknowledged)))
         if what:
             row.fail(f"{mode}, call {number} {hit}: {what}")
@@ -183,7 +184,7 @@ def _use(path: Path, mode: str, watcher: _FailOnce, say: Say) -> None:
         for number in range(_PUTS):
             was_broken = watcher.flush_of_log_failed
             try:
-                durability = put(store, number)
+                durability = put(store, number).durability
             except (RmqCoreError, OSError):
                 if not watcher.failed:
                     raise

@@ -137,7 +137,7 @@ def _write(
     check_store(store, acknowledged)
     say("checked")
     for number in range(first, first + _PUTS_MAX):
-        if put(store, number) is not Durability.MEMORY:
+        if put(store, number).durability is not Durability.MEMORY:
             say(str(number))
         if rng.random() < _PAUSES:
             time.sleep(_PAUSE_S)

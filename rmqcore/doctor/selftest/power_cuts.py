@@ -1,134 +1,150 @@
 """Power cuts without a disk that loses power: states that a store's files may be left in.
 
-A round records a writer in a `BlockLog` and opens many states that a cut may leave of it. The next
-round begins with one of them, so that recovery is cut, too.
+A round makes a `Recording` and opens many states that a cut may leave of it. Every second round has
+a kill in its middle. The next round begins with one of the cuts, so that recovery is cut, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rmqcore import Durability
-from rmqcore.doctor.selftest import _system_calls
-from rmqcore.doctor.selftest.block_log import BlockLog
+from rmqcore import MessageStore
+from rmqcore.doctor.selftest.recording import Recording
 from rmqcore.doctor.selftest.report import Progress, Row
-from rmqcore.doctor.selftest.workload import check_store, open_for, put
+from rmqcore.doctor.selftest.workload import PAGE, check_store, open_for
 
-_CUTS_A_ROUND = 100
+_CUTS_A_ROUND = 20
 #: rounds after which a new store is begun
 _GENERATIONS = 4
+#: store times: so far apart that what the checkpoint says bears upon single records
+_BEGIN_MS, _STEP_MS = 1_700_000_000_000, 700
+#: bytes of the log's end that an opening compares: where it is none, checkpoint and mark decide
+_OPEN_CHECKS = (0, 1 << 30)
+#: bytes of a log file, of one store after the other
+_LOG_FILES = (3 * PAGE, 10 * PAGE)
 PROMISE = "what was acknowledged as disk is there, nothing is wrong, the store opens"
-
-
-class _Recording:
-    """One writer: its log, and what was acknowledged at which moment."""
-
-    def __init__(self, path: Path, mode: str, found: list[int], rng: random.Random) -> None:
-        self.log = BlockLog(path)
-        self.put = list(found)
-        #: pairs (moment, how many of `put` must be there)
-        self.durable = [(0, len(found))]
-        _system_calls.watch(self.log)
-        try:
-            self._write(path, mode, rng)
-        finally:
-            _system_calls.watch(None)
-        _system_calls.raise_again()
-
-    def _write(self, path: Path, mode: str, rng: random.Random) -> None:
-        store = open_for(path, mode)
-        try:
-            first = self.put[-1] + 1 if self.put else 0
-            for number in range(first, first + rng.choice((5, 40, 120))):
-                self.put.append(number)
-                if put(store, number) is Durability.DISK:
-                    self._acknowledge()
-                if rng.random() < 0.03:
-                    store.flush()
-                    self._acknowledge()
-                if rng.random() < 0.03:
-                    time.sleep(0.006)
-            if rng.random() < 0.5:
-                _system_calls.watch(None)
-        finally:
-            store.close()
-
-    def _acknowledge(self) -> None:
-        self.durable.append((self.log.acknowledged(), len(self.put)))
-
-    def durable_at(self, moment: int) -> list[int]:
-        """The messages that a cut at a moment may not take."""
-        return self.put[: max(count for at, count in self.durable if at <= moment)]
 
 
 def power_cuts(
     mode: str, cuts: int, seed: int, scratch: Path, progress: Progress, kept: Path | None = None
 ) -> Row:
-    """Cut the power of a writer ``cuts`` times.
+    """Cut the power of writers ``cuts`` times.
 
     Args:
         mode: one of the `workload.MODES`.
         cuts: how many states are opened.
-        seed: gives the same puts and the same choices again. When the background threads flush is
-            not decided by it.
+        seed: gives the same choices again. In which order threads put, and when those in the
+            background flush, is not decided by it.
         scratch: a directory for the stores, best in memory.
         progress: called as it goes on.
         kept: a directory for states that broke the promise, as the cut left them.
     """
     row = Row(f"power cuts, {mode}", PROMISE)
     begun = time.monotonic()
-    found: list[int] = []
-    round_number = 0
-    while row.cases < cuts:
-        rng = random.Random(f"{seed}/{mode}/{round_number}")  # noqa: S311 - repeatable
-        base, target = scratch / "base", scratch / "cut"
-        if round_number % _GENERATIONS == 0:
-            shutil.rmtree(base, ignore_errors=True)
-            base.mkdir(parents=True)
-            found = []
-        recording = _Recording(base, mode, found, rng)
-        next_base = scratch / "next"
-        for number in range(min(_CUTS_A_ROUND, cuts - row.cases)):
-            moment = rng.randint(1, recording.log.now)
-            state = rng.getstate()
-            recording.log.cut(target, moment, rng)
-            if number == 0:
-                shutil.rmtree(next_base, ignore_errors=True)
-                shutil.copytree(target, next_base)
-            must = recording.durable_at(moment)
-            row.cases += 1
-            row.acknowledged += len(must)
-            try:
-                there = _check(target, mode, must, recording.put)
-                if number == 0:
-                    found = there
-            except Exception as error:  # noqa: BLE001 - whatever it is, the promise is broken
-                where = f"round {round_number}, cut {number}"
-                if kept is not None:
-                    rng.setstate(state)
-                    image = kept / f"{mode}-{seed}-{round_number}-{number}"
-                    shutil.rmtree(image, ignore_errors=True)
-                    kept.mkdir(parents=True, exist_ok=True)
-                    recording.log.cut(image, moment, rng)
-                    where += f", kept in {image}"
-                row.fail(f"{where}: {type(error).__name__}: {error}")
-                if number == 0:
-                    round_number += _GENERATIONS - 1 - round_number % _GENERATIONS
-            shutil.rmtree(target)
+    cutter = _Cutter(row, mode, seed, scratch, kept)
+    for number in itertools.count():
+        for _ in cutter.round(number, min(_CUTS_A_ROUND, cuts - row.cases)):
             progress(row.name, row.cases, cuts)
-        shutil.rmtree(base)
-        next_base.rename(base)
-        round_number += 1
+        if row.cases >= cuts:
+            break
     row.elapsed_s = time.monotonic() - begun
     return row
 
 
-def _check(path: Path, mode: str, must: list[int], written: list[int]) -> list[int]:
-    with open_for(path, mode) as store:
-        found = check_store(store, must)
-    if found != written[: len(found)]:
+class _Cutter:
+    """Rounds of one mode, each in what one of the cuts before has left."""
+
+    def __init__(self, row: Row, mode: str, seed: int, scratch: Path, kept: Path | None) -> None:
+        self._row, self._mode, self._seed, self._kept = row, mode, seed, kept
+        self._base, self._target = scratch / "base", scratch / "cut"
+        self._next = scratch / "next"
+        self._clock = itertools.count(_BEGIN_MS, _STEP_MS)
+        self._broken = False
+
+    def round(self, number: int, cuts: int) -> Iterator[None]:
+        """Record once, and cut so many times; yields behind each cut."""
+        rng = random.Random(f"{self._seed}/{self._mode}/{number}")  # noqa: S311 - repeatable
+        log_file = _LOG_FILES[number // _GENERATIONS % len(_LOG_FILES)]
+        if self._broken or number % _GENERATIONS == 0:
+            shutil.rmtree(self._base, ignore_errors=True)
+            self._base.mkdir(parents=True)
+            self._broken = False
+        try:
+            opened = partial(_open, self._base, self._mode, log_file)
+            recording = Recording(self._base, opened, self._clock, rng, killed=number % 2 == 1)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the promise is broken
+            self._row.cases += 1
+            self._row.fail(f"round {number}, before a cut: {type(error).__name__}: {error}")
+            self._broken = True
+            yield
+            return
+        most = -1
+        for cut in range(cuts):
+            moment, state = recording.log.any_moment(rng), rng.getstate()
+            recording.log.cut(self._target, moment, rng)
+            must = recording.durable_at(moment)
+            self._row.cases += 1
+            self._row.acknowledged += len(must)
+            try:
+                store = _open(self._target, self._mode, log_file, rng)
+                dropped = _check(store, must, recording.order_at(moment))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the promise is broken
+                where = (
+                    f"round {number}, cut {cut}{self._keep(recording, moment, state, number, cut)}"
+                )
+                self._row.fail(f"{where}: {type(error).__name__}: {error}")
+            else:
+                if dropped > most:
+                    # the next round begins where there is most to be cleared
+                    most = dropped
+                    shutil.rmtree(self._next, ignore_errors=True)
+                    _cut_again(recording, self._next, moment, state)
+            shutil.rmtree(self._target)
+            yield
+        shutil.rmtree(self._base)
+        self._broken = most < 0
+        if not self._broken:
+            self._next.rename(self._base)
+
+    def _keep(self, recording: Recording, moment: int, state: Any, number: int, cut: int) -> str:
+        """Keep what a cut has left that broke the promise; says where."""
+        if self._kept is None:
+            return ""
+        image = self._kept / f"{self._mode}-{self._seed}-{number}-{cut}"
+        shutil.rmtree(image, ignore_errors=True)
+        self._kept.mkdir(parents=True, exist_ok=True)
+        _cut_again(recording, image, moment, state)
+        return f", kept in {image}"
+
+
+def _cut_again(recording: Recording, image: Path, moment: int, state: Any) -> None:
+    """Leave once more what a cut has left, for which the random numbers were in a state."""
+    rng = random.Random()  # noqa: S311 - repeatable
+    rng.setstate(state)
+    recording.log.cut(image, moment, rng)
+
+
+def _open(path: Path, mode: str, log_file: int, rng: random.Random) -> MessageStore:
+    return open_for(
+        path,
+        mode,
+        mapped_file_size_commit_log=log_file,
+        open_check_bytes=rng.choice(_OPEN_CHECKS),
+    )
+
+
+def _check(opened: MessageStore, must: list[int], order: list[int]) -> int:
+    """Look for what must be there; how many bytes the opening has cut off."""
+    with opened as store:
+        found = list(check_store(store, must))
+        dropped: int = store.recovery_report.dropped_bytes  # type: ignore[attr-defined]
+    if found != order[: len(found)]:
         raise ValueError("a message is missing before one that is there")
-    return found
+    return dropped

@@ -37,6 +37,24 @@ class Row:
     elapsed_s: float = 0.0
     skipped: str = ""
 
+    @property
+    def holds(self) -> bool:
+        """Whether it was done, messages had to be there, and no case broke the promise."""
+        return not (self.skipped or self.failures) and self.cases > 0 and self.acknowledged > 0
+
+    @property
+    def verdict(self) -> str:
+        """``holds`` in a word: yes, NO, or skipped."""
+        return "skipped" if self.skipped else "yes" if self.holds else "NO"
+
+    def why(self) -> list[str]:
+        """Why it does not hold: what was seen, or why nothing was; nothing where it holds."""
+        if self.skipped:
+            return [f"skipped: {self.name}: {self.skipped}"]
+        if self.cases and not self.acknowledged:
+            return [*self.examples, f"{self.name}: no message had to be there: nothing is proved"]
+        return self.examples
+
     def fail(self, example: str) -> None:
         """Note a case that broke the promise."""
         self.failures += 1
@@ -66,11 +84,23 @@ class SelfTestReport:
 
     @property
     def clean(self) -> bool:
-        """Whether every promise held, in at least one case; rows that were skipped do not count."""
+        """Whether every promise that was tried held; one that was skipped was not tried."""
         done = [row for row in self.rows if not row.skipped]
-        return bool(done) and all(row.cases and not row.failures for row in done)
+        return bool(done) and all(row.holds for row in done)
+
+    @property
+    def verdict(self) -> str:
+        """How it ended, in a sentence."""
+        skipped = sum(bool(row.skipped) for row in self.rows)
+        if skipped == len(self.rows):
+            return "nothing was tried"
+        if not self.clean:
+            return "a promise was BROKEN"
+        if skipped:
+            return f"every promise that was tried held, {skipped} skipped"
+        return "every promise held"
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON."""
-        rows = [row.to_dict() for row in self.rows]
+        rows = [row.to_dict() | {"holds": row.holds} for row in self.rows]
         return {"seed": self.seed, "clean": self.clean, "rows": rows}

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rmqcore import Durability, MessageStore, open_store
+from rmqcore import Durability, MessageStore, PutMessageResult, open_store
 from rmqcore.message import MessageExt
 
 PAGE = 4096
+#: the writers of a store number their messages from multiples of this on
+NUMBERS_A_WRITER = 1_000_000
 #: sizes of the store's files, and how records are protected
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 10 * PAGE,
@@ -56,20 +57,23 @@ def open_for(path: Path, mode: str, **settings: Any) -> MessageStore:
 
 
 def body_of(number: int) -> bytes:
-    """The body of message ``number``."""
-    return b"%d " % number * (1 + number % 23)
+    """The body of message ``number``; one in nine is long."""
+    times = 1 + number % 23
+    return b"%d " % number * (16 * times if number % 9 == 0 else times)
 
 
-def put(store: MessageStore, number: int) -> Durability | None:
-    """Put message ``number``; topic, queue and keys follow from it."""
-    receipt = store.put(
+def put(
+    store: MessageStore, number: int, *, durability: Durability | None = None
+) -> PutMessageResult:
+    """Put message ``number``; topic, queue and keys follow from it. Returns its receipt."""
+    return store.put(
         f"T{number % 2}",
         body_of(number),
         queue_id=number // 2 % 2,
         tags=f"tag{number % 3}",
         keys=(f"k{number}", f"m{number % 7}"),
+        durability=durability,
     )
-    return receipt.durability
 
 
 def number_of(message: MessageExt) -> int:
@@ -92,32 +96,40 @@ def number_of(message: MessageExt) -> int:
     return number
 
 
-def check_store(store: MessageStore, acknowledged: Collection[int]) -> list[int]:
-    """Compare what a store answers with what was put; return the numbers that it has.
+def check_store(store: MessageStore, acknowledged: Collection[int]) -> dict[int, int]:
+    """Compare what a store answers with what was put.
 
     Args:
-        store: an open store, whose messages were put in the order of their numbers.
+        store: an open store; each of its writers put its messages in the order of their numbers.
         acknowledged: numbers that must be there.
+
+    Returns:
+        the physical offset of each number that it has, in the order of the log.
 
     Raises:
         BrokenPromiseError: a message is missing or wrong, they are in another order, or queues or
             keys do not agree with the log.
     """
-    found: list[int] = []
+    found: dict[int, int] = {}
+    last: dict[int, int] = {}
     queues: dict[tuple[str, int], list[int]] = defaultdict(list)
     for message in store.messages():
-        found.append(number_of(message))
+        number = number_of(message)
+        writer = number // NUMBERS_A_WRITER
+        if number <= last.get(writer, -1):
+            raise BrokenPromiseError("messages twice, or in another order")
+        last[writer] = number
+        found[number] = message.phy_offset
         queues[message.topic, message.queue_id].append(message.phy_offset)
-    missing = sorted(set(acknowledged) - set(found))
+    missing = sorted(set(acknowledged) - found.keys())
     if missing:
         raise BrokenPromiseError(f"{len(missing)} acknowledged messages lost, first {missing[0]}")
-    if any(number >= later for number, later in pairwise(found)):
-        raise BrokenPromiseError("messages twice, or in another order")
     for (topic, queue_id), offsets in queues.items():
         result = store.get_message(topic, queue_id, 0, max_messages=len(offsets) + 1)
         if [message.phy_offset for message in result.messages] != offsets:
             raise BrokenPromiseError(f"queue {topic}/{queue_id} differs from the log")
-    for number in found[-1:] + found[len(found) // 2 : len(found) // 2 + 1]:
+    numbers = list(found)
+    for number in numbers[-1:] + numbers[len(numbers) // 2 : len(numbers) // 2 + 1]:
         hits = store.query_message(f"T{number % 2}", f"k{number}", max_messages=32).messages
         if [number_of(message) for message in hits] != [number]:
             raise BrokenPromiseError(f"key k{number} does not lead to its message")
