@@ -188,8 +188,9 @@ def move(source: Path, target: Path) -> None:
             part.rename(target)
             sync_directory(target.parent)
             source.unlink()
-        sync_directory(source.parent)
+        # where it is now first: a power cut in between may leave it in both places, never in none
         sync_directory(target.parent)
+        sync_directory(source.parent)
 
 
 def give_to(example: Path, path: Path) -> None:

@@ -50,6 +50,36 @@ def whole(store, messages, file_size):
     return found
 
 
+FILE_SIZE = 1 << 14
+SIZES = {
+    "mapped_file_size_commit_log": FILE_SIZE,
+    "mapped_file_size_consume_queue": 20 * 16,
+    "max_hash_slot_num": 8,
+    "max_index_num": 32,
+}
+
+
+def damage_all(path):
+    """Make a small store with every kind of damage; the messages of which all bytes are left."""
+    with rmqcore.open_store(path, config=SIZES) as store:
+        for number in range(60):
+            store.put("T", b"%d" % number * 300, queue_id=number % 2, keys=f"k{number}")
+    known = known_messages(path)
+    files = log_files(path)
+    overwrite(files[0], 3000, bytes(2500))
+    files[1].write_bytes(files[1].read_bytes()[:9000])
+    (path / "commitlog" / f"{777:020d}").write_bytes(b"stray")
+    last = [file for file in files if file.read_bytes().strip(b"\0")][-1]
+    overwrite(last, len(last.read_bytes().rstrip(b"\0")), b"torn")
+    (path / "config" / "subscriptionGroup.json").write_text("{")
+    (path / "config" / "topics.json").write_text("{")
+    (path / "config" / "topics.json.bak").write_text('{"topicConfigTable":{}}')
+    (path / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:999}}}')
+    (path / "checkpoint").write_bytes(b"\xff" * 40)
+    (path / "abort").write_text("1")
+    return whole(path, known, FILE_SIZE)
+
+
 def assert_found(store, messages):
     """Every message is found through its queue, under its number, byte for byte."""
     with rmqcore.open_store(store, mode="r") as opened:

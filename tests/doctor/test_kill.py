@@ -11,9 +11,8 @@ import threading
 from functools import partial
 
 import pytest
-from doctor.damage import assert_found, known_messages, log_files, overwrite, whole
+from doctor.damage import assert_found, damage_all
 
-import rmqcore
 from golden.check import digest_tree
 from rmqcore import RepairUnfinishedError, StoreError, doctor
 from rmqcore.doctor.kept_files import remove
@@ -22,13 +21,6 @@ from rmqcore.rebuild.consume_queues import rebuild_consume_queues
 
 pytestmark = pytest.mark.engine
 
-FILE_SIZE = 1 << 14
-SIZES = {
-    "mapped_file_size_commit_log": FILE_SIZE,
-    "mapped_file_size_consume_queue": 20 * 16,
-    "max_hash_slot_num": 8,
-    "max_index_num": 32,
-}
 #: what changes a disk, or waits until it is changed
 CALLS = ("fsync", "pwrite", "ftruncate", "rename", "unlink", "utime", "mkdir", "rmdir")
 
@@ -75,27 +67,12 @@ def damaged(tmp_path, request):
     Once more without what is derived: a repair has nothing to put in safety then.
     """
     path = tmp_path / "damaged"
-    with rmqcore.open_store(path, config=SIZES) as store:
-        for number in range(60):
-            store.put("T", b"%d" % number * 300, queue_id=number % 2, keys=f"k{number}")
-    known = known_messages(path)
-    files = log_files(path)
-    overwrite(files[0], 3000, bytes(2500))
-    files[1].write_bytes(files[1].read_bytes()[:9000])
-    (path / "commitlog" / f"{777:020d}").write_bytes(b"stray")
-    last = [file for file in files if file.read_bytes().strip(b"\0")][-1]
-    overwrite(last, len(last.read_bytes().rstrip(b"\0")), b"torn")
-    (path / "config" / "subscriptionGroup.json").write_text("{")
-    (path / "config" / "topics.json").write_text("{")
-    (path / "config" / "topics.json.bak").write_text('{"topicConfigTable":{}}')
-    (path / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:999}}}')
-    (path / "checkpoint").write_bytes(b"\xff" * 40)
-    (path / "abort").write_text("1")
+    left = damage_all(path)
     for name in request.param.split():
         remove(path / name)
     kinds = {step.kind for step in doctor.plan(path).steps}
     assert kinds == set(doctor.StepKind) - {doctor.StepKind.RESIZE}
-    return path, whole(path, known, FILE_SIZE)
+    return path, left
 
 
 def moments(killer, work, seed, count):
