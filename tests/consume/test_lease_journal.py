@@ -42,6 +42,34 @@ def test_a_full_disk_behind_an_interrupted_write_takes_no_whole_record(journal, 
         with pytest.raises(DiskFullError):
             journal.append(to_bytes(THIRD))
     assert list(journal.entries()) == [FIRST, SECOND]
+    journal.append(to_bytes(THIRD))
+    assert list(journal.entries()) == [FIRST, SECOND, THIRD]
+
+
+def test_it_is_read_up_to_the_first_record_that_is_not_whole(journal):
+    end = journal.size
+    for entry in (SECOND, THIRD):
+        journal.append(to_bytes(entry))
+    raw = bytearray(journal.path.read_bytes())
+    for at in range(end, end + len(to_bytes(SECOND))):
+        raw[at] ^= 1
+        journal.path.write_bytes(raw)
+        assert list(journal.entries()) == [FIRST], at
+        raw[at] ^= 1
+
+
+def test_a_replacement_is_on_the_disk_before_it_has_the_name(journal, monkeypatch):
+    steps = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+
+        def step(*arguments, name=name, original=original):
+            steps.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(os, name, step)
+    journal.replace([SECOND])
+    assert steps[:2] == ["fsync", "replace"]
 
 
 def test_what_follows_an_interrupted_replacement_is_in_the_file_that_has_the_name(

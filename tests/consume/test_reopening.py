@@ -70,6 +70,16 @@ def test_all_holds_after_a_kill(filled, clock):
     check_some_of_each(filled(), clock)
 
 
+def test_all_holds_after_a_kill_while_the_offsets_are_written_at_close(filled, clock):
+    def close(store):
+        some_of_each(store)
+        store.consumer_offsets.persist = die
+        store.close()
+
+    killed(filled, close)
+    check_some_of_each(filled(), clock)
+
+
 def test_a_consumer_that_was_killed_leaves_all_at_once(filled):
     killed(filled, lambda store: rmqcore.Consumer(store, "g", TOPIC).receive(3))
     again = rmqcore.Consumer(filled(), "g", TOPIC).receive(9)

@@ -321,3 +321,21 @@ def test_a_directory_that_is_no_text_brings_no_queue_into_being(idle):
             assert store.recovery_report.findings == []
             topics = {topic for topic, _ in store.queues()}
         assert topics == {"Idle", "T0", "T1", os.fsdecode(b"T\xff\xe9")}
+
+
+@pytest.mark.parametrize("left", [0, 10])
+def test_a_queue_of_a_store_without_a_mark_that_lacks_units_comes_again_whole(store_path, left):
+    """An opening that compares the log's last file only meets its messages there too late."""
+    sizes = {"mapped_file_size_commit_log": 1 << 12, "open_check_bytes": 0}
+    with rmqcore.open_store(store_path, **sizes) as store:
+        for number in range(40):
+            store.put("T", b"%d" % number * 100, keys="k")
+            store.put("Other", b"x")
+    assert len(list((store_path / "commitlog").iterdir())) > 2
+    for mark in (store_path / "config").glob("storeMark.json*"):
+        mark.unlink()
+    (file,) = (store_path / "consumequeue" / "T" / "0").iterdir()
+    file.write_bytes(file.read_bytes()[: left * 20].ljust(file.stat().st_size, b"\0"))
+    with rmqcore.open_store(store_path, **sizes) as store:
+        found = store.get_message("T", 0, 0, max_messages=50).messages
+        assert [message.queue_offset for message in found] == list(range(40))

@@ -220,3 +220,32 @@ def test_of_a_batch_nothing_is_left(tmp_path, count):
 def end_of_first(path):
     with rmqcore.open_store(path / "same", **SETTINGS) as store:
         return put(store, 0, 3950).store_size
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_a_put_that_is_killed_leaves_no_size_word(tmp_path, pages):
+    """Other processes take what has one for a record."""
+
+    def copy(store, cut_off):
+        cut_off()
+        put(store, 0, 20_000)
+
+    die_behind(tmp_path, pages, copy)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("rb") as log:
+        assert log.read(4) == bytes(4)
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_a_slave_that_is_killed_leaves_no_size_word(tmp_path, pages):
+    with rmqcore.open_store(tmp_path / "m", **SETTINGS) as master:
+        size = put(master, 0, 20_000).store_size
+        log = bytes(master.bytes_at(0, size))
+
+    def copy(store, cut_off):
+        store.append_data(log[:1], 0)
+        cut_off()
+        store.append_data(log[1:], 1)
+
+    die_behind(tmp_path / "s", pages, copy, broker_role="SLAVE")
+    with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("rb") as file:
+        assert file.read(4) == bytes(4)

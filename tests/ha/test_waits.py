@@ -195,3 +195,14 @@ def test_a_wait_that_was_cancelled_takes_nothing():
             assert await asyncio.wait_for(receiver.into(buffer), TIMEOUT_S) == 3
 
     asyncio.run(scenario())
+
+
+def test_a_thread_whose_slaves_do_not_answer_is_told_that_it_is_late():
+    service = GroupTransferService(
+        HAConfig(slave_timeout=1), end=lambda: 0, on_waiting=lambda: None
+    )
+    service.acknowledged("slave", 0)
+    wait = service.begin(10)
+    assert wait.status() is LATE
+    service.acknowledged("slave", 10)
+    assert wait.status() is PutMessageStatus.PUT_OK

@@ -183,3 +183,22 @@ def test_a_topic_that_is_deleted_beside_a_flush_does_no_harm(store, monkeypatch)
     monkeypatch.setattr(consume_queue_store, "sync_directory", late)
     store.flush()
     assert store.why_not_writable() is None
+
+
+def test_every_file_of_a_queue_that_was_written_to_is_written_through(store_path, monkeypatch):
+    done, original = set(), MappedFile.sync
+
+    def sync(file):
+        done.add(file.path)
+        original(file)
+
+    with open_store(store_path, **SETTINGS | {"mapped_file_size_consume_queue": 400}) as store:
+        rounds(store._flush_queues)
+        for _ in range(50):
+            store.put("T", b"x")
+        assert store.max_queue_offset("T", 0) == 50
+        monkeypatch.setattr(MappedFile, "sync", sync)
+        store.consume_queues.flush()
+        files = set((store_path / "consumequeue" / "T" / "0").iterdir())
+    assert len(files) == 3
+    assert files <= done
