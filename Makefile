@@ -15,7 +15,8 @@ HERE   := $(CURDIR)
 # tests wait for the disk and for other processes half of their time
 SIDE_BY_SIDE := -n 3 --dist loadgroup
 
-.PHONY: help setup build run test lint types stubs tests installed storm peers measure everything steady repeat near owed \
+.PHONY: help setup build run test lint types stubs tests installed storm peers measure mutants everything steady repeat \
+	near owed \
 	asan tsan debug wheel debian bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark clean
 
 help: ## this list
@@ -83,8 +84,12 @@ peers: build $(VENV)/spark ## beside Java, Go, adapted suites, Spark's releases;
 measure: build ## processor time, memory, latency, each alone, beside their last ten; ARGS=--record keeps them
 	@scripts/measure $(PY) $(ARGS)
 
+mutants: build ## deliberate breaks of the code that keeps messages, and what finds each; ARGS="tail flush" for parts
+	@scripts/mutants $(PY) $(ARGS)
+
 everything: ## all lanes and builds, one table; hours
 	@scripts/steps "gate=$(MAKE) test" "storm=$(MAKE) storm" "peers=$(MAKE) peers" "measure=$(MAKE) measure" \
+		"mutants=$(MAKE) mutants" \
 		"asan=$(MAKE) asan" "tsan=$(MAKE) tsan" "wheel=$(MAKE) wheel" "bench=$(MAKE) bench-smoke"
 
 # ---- to look for luck, and for what a change owes -------------------------------------------------
