@@ -65,10 +65,10 @@ def parts():
     return sorted(path.stem for path in HERE.glob("*.toml"))
 
 
-def mutants(wanted=()):
-    """The mutants of some parts, or all."""
+def mutants():
+    """All mutants, part by part."""
     found = []
-    for part in wanted or parts():
+    for part in parts():
         tables = tomllib.loads((HERE / f"{part}.toml").read_text("utf-8"))
         for name, table in tables.items():
             found_by = tuple(table.pop("found_by"))
