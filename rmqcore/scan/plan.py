@@ -310,7 +310,9 @@ class LogPlan:
             return cut
         self._walk_left -= target - begin
         ends = (end for _, end in self._walked(begin, cut, _CUT_CHUNK_SIZE, verify_crc=False))
-        return next((end for end in ends if end >= target), cut)
+        walked = next((end for end in ends if end >= target), cut)
+        # behind the last record of a file is no place for a cut
+        return walked if self.record_at(walked) is not None else cut
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """Queue offsets of a queue's first message in the log, and behind its last unit.

@@ -11,8 +11,9 @@ import threading
 from functools import partial
 
 import pytest
-from doctor.damage import assert_found, damage_all
+from doctor.damage import SIZES, assert_found, damage_all, log_files, overwrite
 
+import rmqcore
 from golden.check import digest_tree
 from rmqcore import RepairUnfinishedError, StoreError, doctor
 from rmqcore.doctor.kept_files import remove

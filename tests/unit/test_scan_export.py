@@ -18,7 +18,9 @@ FORMATS = ("jsonl", "parquet")
 
 def content(message):
     """What an export has to keep of a message."""
-    properties = {k: v for k, v in message.properties.items() if k != "__CRC32#"}
+    # light queues number their messages anew
+    given_anew = ("__CRC32#", "INNER_MULTI_QUEUE_OFFSET")
+    properties = {k: v for k, v in message.properties.items() if k not in given_anew}
     return (
         message.topic,
         message.queue_id,

@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from importlib import import_module
 
 import pytest
 
@@ -78,12 +79,24 @@ def test_an_empty_store_has_no_splits(store_path):
         scan.plan(store_path / "nothing")
 
 
-def test_no_consume_queues_means_cuts_at_files_only(golden_store, tmp_path):
+@pytest.mark.parametrize("walked", [0, 100_000, 1 << 20])
+def test_without_consume_queues_a_log_is_cut_by_a_walk_of_a_bounded_part_of_it(
+    golden_store, tmp_path, monkeypatch, walked
+):
+    module = import_module("rmqcore.scan.plan")
+    monkeypatch.setattr(module, "_WALK_MAX", walked)
+    monkeypatch.setattr(module, "_CUT_CHUNK_SIZE", 4096)
     golden = golden_store("5.5.0", "basic")
     (golden.path / "consumequeue").rename(tmp_path / "elsewhere")
-    splits, found = offsets(golden.path, 1)
-    assert [split.start for split in splits] == [65536 * number for number in range(len(splits))]
-    assert len(found) == 900
+    expected, _ = record_starts(golden.path)
+    splits, found = offsets(golden.path, 6000)
+    assert found == expected
+    starts = {split.start for split in splits}
+    assert starts <= set(expected)
+    if not walked:
+        assert all(start % 65536 == 0 for start in starts)
+    else:
+        assert max(split.size for split in splits[: walked // 20_000]) < 20_000
 
 
 def test_units_that_lie_are_not_cut_at(golden_store):
