@@ -366,6 +366,12 @@ class ConsumeQueueStore:
             self._waiting.pop(queue, None)
             queue.destroy()
 
+    def drop_topic(self, topic: str) -> list[StoredQueue]:
+        """Know a topic's queues no more; which those were."""
+        queues = [queue for queue in self if queue.topic == topic]
+        self.take_out(queues)
+        return queues
+
     def take_out(self, queues: Iterable[StoredQueue]) -> None:
         """Know queues no more; their files stay for `remove_files`."""
         for queue in queues:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
-from rmqcore._codec import encode_batch, shares_queue
+from rmqcore._codec import decode_batch, encode_batch, shares_queue
 from rmqcore.arguments import refuse_unknown
 from rmqcore.config import BrokerRole, StoreConfig
 from rmqcore.errors import (
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from rmqcore.store.slave_waits import SlaveWaits, Waits
 
 _BUFFERS = (bytes, bytearray, memoryview)
+#: what a batch says for all its messages
+_ENVELOPE: Final = (
+    "queue_id",
+    "sys_flag",
+    "born_timestamp_ms",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+)
 _SLAVES_SAY: Final = {
     PutMessageStatus.SLAVE_NOT_AVAILABLE: (
         "stored here, but too few slaves are connected and near enough to wait for"
@@ -191,17 +200,16 @@ class MessagePuts(MessagePutter):
         if topic is None:
             raise MessageIllegalError("an encoded batch body needs topic=")
         self._check_open()
-        return self._append(
-            self._tail.put_encoded,
-            topic,
-            body,
-            queue_id,
-            sys_flag,
-            born_timestamp_ms,
-            born_host,
-            store_host,
-            reconsume_times,
-        )
+        envelope = sys_flag, born_timestamp_ms, born_host, store_host, reconsume_times
+        try:
+            return self._append(self._tail.put_encoded, topic, body, queue_id, *envelope)
+        except MessageIllegalError:
+            alone = _alone_for_light_queues(bytes(body), topic)
+            if alone is None:
+                raise
+        for name, value in zip(_ENVELOPE, (queue_id, *envelope), strict=True):
+            setattr(alone, name, value)
+        return self._append(self._tail.put_message, alone)
 
     def _checked(self, message: Message | MessageExt) -> Message:
         """What is stored for a message: itself, or what waits for its delivery.
@@ -425,6 +433,14 @@ def as_message(stored: MessageExt) -> Message:
         stored.properties,
         prepared_transaction_offset=stored.prepared_transaction_offset,
     )
+
+
+def _alone_for_light_queues(body: bytes, topic: str) -> Message | None:
+    """The only message of a batch, when it names light queues: by itself it gets numbers there."""
+    if b"INNER_MULTI_DISPATCH" not in body:
+        return None
+    messages = decode_batch(body, topic=topic)
+    return messages[0] if len(messages) == 1 else None
 
 
 def listed(messages: object) -> list[Message]:

@@ -121,13 +121,13 @@ class TopicDeletion:
         """
         self._see_new()
         begun_at = self.consume_queues.begun_at
-        dropped = self._queues_of(topic)
-        if not dropped and begun_at.get(topic, 0) <= self._deleted.since(topic):
+        if not self._queues_of(topic) and begun_at.get(topic, 0) <= self._deleted.since(topic):
             return False
         # written first: a disk that is full refuses it before anything is changed
         self._deleted.delete(topic, self._tail.max_offset)
         with self._reput.stopped():
-            self._take_out(dropped)
+            self._forget_ends(self._queues_of(topic))
+            dropped = self.consume_queues.drop_topic(topic)
             self._tail.begin_topic_anew(topic, begun_at)
             try:
                 self._flusher.flush()
@@ -141,10 +141,9 @@ class TopicDeletion:
     def _queues_of(self, topic: str) -> list[StoredQueue]:
         return [queue for queue in self.consume_queues if queue.topic == topic]
 
-    def _take_out(self, queues: Sequence[StoredQueue]) -> None:
+    def _forget_ends(self, queues: Sequence[StoredQueue]) -> None:
         gone = {(queue.topic, queue.queue_id) for queue in queues}
         self._mark.ends = {key: end for key, end in self._mark.ends.items() if key not in gone}
-        self.consume_queues.take_out(queues)
 
     def _remove_files(self, queues: Sequence[StoredQueue]) -> None:
         import shutil  # noqa: PLC0415 - heavy, and for a deletion only
@@ -157,7 +156,8 @@ class TopicDeletion:
                 ext.rmdir()
 
     def _drop(self, queues: Sequence[StoredQueue]) -> None:
-        self._take_out(queues)
+        self._forget_ends(queues)
+        self.consume_queues.take_out(queues)
         self._remove_files(queues)
 
     # ---- what a master has deleted

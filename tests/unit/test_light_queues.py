@@ -28,7 +28,7 @@ def test_a_batch_that_numbers_light_queues_is_refused(store_path, settings):
     wire = WireMessage("Mine", 0, body, None, 0, 0, 1, "127.0.0.1:1", 0)
     with open_store(store_path, **settings) as store:
         for put in (
-            lambda: store.put_messages([made_up("Victim", "0")]),
+            lambda: store.put_messages([Message("Mine", b"plain"), made_up("Victim", "0")]),
             lambda: store.put_messages(body, topic="Mine"),
             lambda: store.append_now(wire),
         ):
@@ -43,11 +43,11 @@ def test_a_batch_that_names_light_queues_is_refused_where_there_are_some(store_p
     named = Message("Mine", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
     with open_store(store_path, **LIGHT) as store:
         with pytest.raises(MessageIllegalError):
-            store.put_messages([named])
+            store.put_messages([named, named])
         store.put_message(named)
         assert bodies(store, "%LMQ%a") == [b"x"]
     with open_store(store_path, **SMALL) as store:
-        assert store.put_messages([named]).ok
+        assert store.put_messages([named, named]).ok
 
 
 @pytest.mark.parametrize("settings", [LIGHT, SMALL])
@@ -98,3 +98,18 @@ def test_made_up_numbers_in_a_log_stop_nothing(store_path, log):
             assert store.why_not_writable() is None
             assert len(bodies(store, "Mine")) == len(log) + 2 * (1 + lost)
             assert len(bodies(store, "Victim")) == 1 + lost
+
+
+@pytest.mark.engine
+def test_a_batch_of_one_message_for_light_queues_is_put_by_itself(store_path):
+    message = Message("Parent", b"one", tags="a", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+    forged = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "99"}
+    with open_store(store_path, enable_lmq=True, enable_multi_dispatch=True) as store:
+        store.put_messages([message], queue_id=2, reconsume_times=3)
+        store.put_messages([Message("Parent", b"two", properties=forged)])
+        first, second = store.messages("%LMQ%a", 0)
+        assert (first.body, first.tags) == (b"one", "a")
+        assert (first.queue_id, first.reconsume_times) == (2, 3)
+        assert (second.body, second.properties["INNER_MULTI_QUEUE_OFFSET"]) == (b"two", "1")
+        with pytest.raises(MessageIllegalError, match="in a batch"):
+            store.put_messages([message, message])
