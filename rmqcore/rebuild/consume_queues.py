@@ -68,7 +68,15 @@ def rebuild(
         what was written, and the damage passed over.
     """
     return _rebuild_splits(
-        [split], root, file_size, delays_ms, multi_dispatch, batch_queues, skip_damage, deleted
+        [split],
+        root,
+        file_size,
+        delays_ms,
+        multi_dispatch,
+        batch_queues,
+        skip_damage,
+        deleted,
+        alone=False,
     )
 
 
@@ -82,10 +90,12 @@ def _rebuild_splits(
     skip_damage: bool,
     deleted: DeletedTopics | None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    alone: bool = True,
 ) -> tuple[QueuesWritten, list[Damage]]:
     damaged: list[Damage] = []
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
-    writer = QueueWriter(root, file_size, batch_queues, deleted)
+    writer = QueueWriter(root, file_size, batch_queues, deleted, alone=alone)
     # a message that is damaged is passed over whole: also one whose body alone is
     scan = partial(batch.scan, verify_crc=True) if skip_damage else batch.scan
     done, total = 0, sum(split.size for split in splits)

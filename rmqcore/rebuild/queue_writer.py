@@ -57,6 +57,8 @@ class QueueWriter:
         file_size: bytes of a file.
         batch_queues: queues that are stored as batches whatever the record says.
         deleted: topics that were deleted, whose records are passed over; None for none.
+        alone: no other writer writes below ``root``: what was written of a queue that begins anew
+            is removed. Where others do, the parts do not fit together, and all is written again.
     """
 
     def __init__(
@@ -65,8 +67,11 @@ class QueueWriter:
         file_size: int,
         batch_queues: frozenset[QueueKey],
         deleted: DeletedTopics | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
         self._deleted = deleted
+        self._alone = alone
         self._root = root
         self._file_size = file_size
         self._batch_queues = batch_queues
@@ -129,7 +134,8 @@ class QueueWriter:
         queue = self._queues.pop(key, None)
         if queue is not None:
             queue.close()
-        shutil.rmtree(self._root / key[0] / str(key[1]), ignore_errors=True)
+        if self._alone:
+            shutil.rmtree(self._root / key[0] / str(key[1]), ignore_errors=True)
 
     def _append(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self.written.runs.setdefault(key, [])

@@ -15,8 +15,9 @@ from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.native.log._tail import LogTail
-from rmqcore.rebuild import rebuild_consume_queues
+from rmqcore.rebuild import consume_queues, rebuild_consume_queues
 from rmqcore.recovery.queue_check import QueueCheck
+from rmqcore.scan import plan
 from rmqcore.services.flush import LogFlusher
 
 pytestmark = pytest.mark.engine
@@ -142,6 +143,18 @@ def rebuild(path):
 
 def rebuild_in_parts(path):
     rebuild_consume_queues(path, jobs=2, split_size=1 << 12)
+
+
+@pytest.mark.parametrize("again", [True])
+def test_a_part_of_a_rebuild_takes_no_files_from_another_part(path, again, tmp_path):
+    root = tmp_path / "fresh"
+    another = root / "T" / "0" / f"{1 << 30:020d}"
+    another.parent.mkdir(parents=True)
+    another.write_bytes(b"units of another part")
+    (split,) = plan(path)
+    written, _ = consume_queues.rebuild(split, root, file_size=1000, delays_ms=())
+    assert ("T", 0) in written.begun_anew
+    assert another.exists()
 
 
 HARM = [
