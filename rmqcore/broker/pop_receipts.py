@@ -68,7 +68,7 @@ class Receipt:
             RequestRefusedError: it is none; answers with code 1.
         """
         words = text.split(" ")
-        if len(words) < _FIELDS:
+        if not _FIELDS <= len(words) <= _FIELDS + 1:
             raise _no_receipt()
         start, popped, invisible, revive_queue, flag = map(_number, words[:5])
         queue_id, offset = map(_number, words[6:_FIELDS])

@@ -2,6 +2,7 @@
 
 import logging
 import resource
+from weakref import WeakSet
 
 import pytest
 from patience import until_async
@@ -15,6 +16,8 @@ pytestmark = pytest.mark.engine
 
 def test_all_servers_of_a_process_share_what_is_for_connections(run, monkeypatch, caplog):
     monkeypatch.setattr(server, "connections_allowed", lambda: 2)
+    # those of other tests in this process are not counted
+    monkeypatch.setattr(server.RemotingServer, "_all", WeakSet())
 
     async def answers(peer):
         peer.send(request(ECHO, 1))
