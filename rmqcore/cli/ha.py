@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,6 +151,10 @@ def resync(
                     shown = partial(bars.show, "fetch", total=None)
                     fetched = asyncio.run(fetch(slave, master, shown))
                     end = slave.max_phy_offset
+    if fetched and found.end == 0 and not (config or settings):
+        # whoever opens it next derives them, in files of the size that it is told
+        for root in (directory.consume_queue, directory.index):
+            shutil.rmtree(root, ignore_errors=True)
     facts: dict[str, Any] = {
         "begin": found.begin,
         "same_up_to": found.common_end,

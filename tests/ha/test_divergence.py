@@ -450,6 +450,10 @@ def test_who_fetches_a_log_into_an_empty_store_is_told_what_is_not_in_it(tmp_pat
 
     with master_store(tmp_path / "m", 30) as master:
         assert "copy config/ of the other side" in fetched(master)
+        # its broker says how long queue and index files are
+        sizes = {"mapped_file_size_consume_queue": 2000, "max_hash_slot_num": 50}
+        with open_store(tmp_path / "s", **sizes) as again:
+            assert derived(again) == derived(master)
         assert "copy config/" not in fetched(master)
 
 
