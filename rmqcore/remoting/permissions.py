@@ -338,9 +338,16 @@ def _check_client(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
 def _acks(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     yield _SOME_GROUP
     for ack in objects_in(read_object(request), "acks"):
-        group = _named(ack.get("c"))
-        yield Need(SUB, group=group)
-        yield from _of_topic(_named(ack.get("t")), SUB, group)
+        for given in _under(ack, "c", "consumerGroup"):
+            group = _named(given)
+            yield Need(SUB, group=group)
+            for topic in _under(ack, "t", "topic"):
+                yield from _of_topic(_named(topic), SUB, group)
+
+
+def _under(fields: Mapping[str, object], *names: str) -> list[object]:
+    """What comes under one name or another; nobody says here which of them counts."""
+    return [fields[name] for name in names if name in fields] or [None]
 
 
 #: What every request needs that may pass at all, at brokers and name servers.

@@ -1,9 +1,12 @@
 """Who may do what, at a broker and at a name server with accounts."""
 
 import asyncio
+import base64
+import json
 
 import pytest
 from broker.conftest import SMALL, Peer, records
+from broker.test_pop import pop
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
@@ -157,6 +160,26 @@ def test_a_message_of_a_topic_that_is_not_ones_own_is_not_sent_back_to_ones_grou
         code = RequestCode.CONSUMER_SEND_MSG_BACK
         assert (await peers["consumer"].ask(code, back)).code == 16
         assert (await peers["everything"].ask(code, back)).code == 0
+
+    guarded(scenario)
+
+
+@pytest.mark.parametrize("hidden", [{"consumerGroup": "other"}, {"topic": "B"}])
+def test_acknowledgements_need_every_name_that_they_come_under(guarded, hidden):
+    async def scenario(peers):
+        operator, names = peers["operator"], {"consumerGroup": "CG", "topic": "A", **hidden}
+        await operator.send(names["topic"], b"one")
+        popped = (await pop(operator, queue_id=0, **names)).ext_fields
+        entry = {"c": "CG", "t": "A", "r": "0", "so": 0, "q": 0, "it": 60_000, **hidden}
+        entry |= {"rq": int(popped["reviveQid"]), "pt": int(popped["popTime"])}
+        entry["b"] = base64.b64encode(b"\x01").decode()
+        body = json.dumps({"acks": [entry]}).encode()
+        refused = await peers["consumer"].ask(RequestCode.BATCH_ACK_MESSAGE, body=body)
+        assert refused.code == ResponseCode.NO_PERMISSION
+        checkpoints = operator.broker.managers.checkpoints
+        assert len(checkpoints) == 1
+        assert (await operator.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
+        assert len(checkpoints) == 0
 
     guarded(scenario)
 
