@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rmqcore._codec import decode_message_id, encode_message_id
-from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._message import Message, MessageExt, StoredCopy
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.read._get_result import GetMessageResult
@@ -85,7 +85,7 @@ def copy_to(
     The copy has the message's body and flags, the time and the host of its birth, and its tries.
     Of how it was stored it has nothing. Properties that only tell of the message's way are left
     out where a record has no room for them, so that a message can be copied however full its
-    properties are. Of a stored message's properties, what is no text comes as ``?``.
+    properties are; a stored message's body is taken however large it is. Of a stored message's properties, what is no text comes as ``?``.
 
     Args:
         topic: where it is put.
@@ -101,9 +101,9 @@ def copy_to(
             properties = _as_text(properties)
         beside = {name: settings.get(name) for name in ("tags", "keys")}
         properties = _fitting(properties, (*_SPARE, *spare), _size(beside))
-    return Message(
-        topic, message.body, queue_id=queue_id, properties=properties, **(kept | settings)
-    )
+    # the limit of new messages does not hold for what was stored before
+    kind = StoredCopy if isinstance(message, (MessageExt, StoredCopy)) else Message
+    return kind(topic, message.body, queue_id=queue_id, properties=properties, **(kept | settings))
 
 
 def _as_text(properties: Mapping[str, str]) -> dict[str, str]:

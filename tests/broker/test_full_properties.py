@@ -85,10 +85,11 @@ def test_a_popped_message_comes_again_however_full_its_properties_are(with_broke
     [
         (b"a\x01b\x01c\x02", "a", "b?c"),
         (b"a\x01" + 16_000 * b"\xff" + b"\x02", "a", 16_000 * "?"),
+        (b"a\x01" + (FULL - 2) * b"x", "a", (FULL - 2) * "x"),
     ],
-    ids=["separator", "no text"],
+    ids=["separator", "no text", "no end"],
 )
-def test_a_popped_message_whose_properties_are_no_text_comes_again(
+def test_a_popped_message_whose_properties_are_of_another_form_comes_again(
     with_broker, clock, text, name, value
 ):
     async def scenario(broker, peer):
@@ -104,6 +105,35 @@ def test_a_popped_message_whose_properties_are_no_text_comes_again(
         assert (message.body, message.properties[name]) == (b"body", value)
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("properties", [{"TIMER_DELAY_SEC": "1"}, {"DELAY": "1"}, {}])
+def test_what_is_stored_comes_although_new_messages_must_be_smaller_now(
+    with_broker, clock, properties
+):
+    async def large(broker, peer):
+        sent = await peer.send("T", b"x" * 100_000, properties=properties)
+        assert sent.code == ResponseCode.SUCCESS
+        if not properties:
+            assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=1000))) == 1
+
+    async def smaller(broker, peer):
+        refused = await peer.send("T", b"x" * 100_000)
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        clock.go_on(10_000, broker)
+        if not properties:
+            ((message, _),) = await pop_until(peer, 1)
+        else:
+            (message,) = await come(peer, "T", 1)
+        assert len(message.body) == 100_000
+        fields = {"offset": message.phy_offset, "group": "CG", "delayLevel": 1}
+        back = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        assert back.code == ResponseCode.SUCCESS
+        clock.go_on(10_000, broker)
+        await come(peer, "%RETRY%CG", 1)
+
+    with_broker(large)
+    with_broker(smaller, maxMessageSize=50_000)
 
 
 @pytest.mark.parametrize(("size", "topic"), [(30_000, "%RETRY%CG"), (FULL, "%DLQ%CG")])

@@ -173,6 +173,10 @@ cdef class RecordEncoder:
                 problem = self.add_property(<object>name, <object>value)
         if append_crc:
             self.properties_size += CRC_PROPERTY_SIZE
+        elif self.properties_size == PROPERTIES_SIZE_MAX + 1 and problem == NO_PROBLEM:
+            # nothing has to end the last one: a record of a batch may have come without
+            self.pieces[self.count - 1].end = 0
+            self.properties_size -= 1
         if problem == NO_PROBLEM and self.properties_size > PROPERTIES_SIZE_MAX:
             self.culprit = self.properties_size
             return TOO_LONG

@@ -65,6 +65,11 @@ class Message:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
+class StoredCopy(Message):
+    """A copy of a stored message: what was acknowledged has a place, however small the largest
+    body of a new message has been made since.
+    """
+
 class MessageExt:
     """One stored message, decoded on demand from bytes that it keeps alive.
 

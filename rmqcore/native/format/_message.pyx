@@ -120,6 +120,12 @@ cdef class Message:
         )
 
 
+class StoredCopy(Message):
+    """A copy of a stored message: what was acknowledged has a place, however small the largest
+    body of a new message has been made since.
+    """
+
+
 def _message_again(kind, values):
     return kind(**values)
 

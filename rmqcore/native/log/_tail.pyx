@@ -28,7 +28,7 @@ from rmqcore.native.format._batch cimport (
 from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, publish_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore.native.format._layout cimport (
-    BLANK_SIZE_MIN, INNER_BATCH, RECORD_OVERHEAD_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK,
+    BLANK_SIZE_MIN, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK,
 )
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
 from rmqcore.native.format._message cimport Message, settled_keys
@@ -40,6 +40,7 @@ from rmqcore.native.format._record cimport (
 
 from rmqcore.arguments import keys_of, properties_of
 from rmqcore.native.format._host import encode_host
+from rmqcore.native.format._message import StoredCopy
 from rmqcore.errors import MessageIllegalError
 from rmqcore.status import Durability, PutMessageStatus
 
@@ -54,9 +55,8 @@ REFUSED = ANSWER_REFUSED
 # What `append_locked` answers besides; below these, a `Problem` of the encoder, negated.
 cdef enum:
     WRITTEN = 0
-    RECORD_TOO_LARGE = 3
-    FILE_TOO_SMALL = 4
-    TIMER_ASKED = 5
+    FILE_TOO_SMALL = 3
+    TIMER_ASKED = 4
 
 # Bodies and batches from this size are copied without the GIL.
 cdef int32_t LARGE_SIZE = 65536
@@ -206,6 +206,11 @@ cdef class LogTail(LogEnd):
         # another thread may replace a field of the message meanwhile; its old value must stay alive
         body, topic, tags, keys = message.body, message.topic, message.tags, settled_keys(message)
         properties, born, stored_by = message.properties, message.born_host, message.store_host
+        if type(message) is not Message and isinstance(message, StoredCopy):
+            body = bytes(body)
+            fields.body = <bytes_t>PyBytes_AS_STRING(body)
+            fields.body_size = <int32_t>PyBytes_GET_SIZE(body)
+            return self.append(&fields, topic, tags, keys, properties, born, stored_by)
         return self.put_fields(&fields, body, topic, tags, keys, properties, born, stored_by)
 
     cdef object append(
@@ -290,8 +295,6 @@ cdef class LogTail(LogEnd):
                 return TIMER_ASKED
         fields.properties_size = <int32_t>self.encoder.properties_size
         total = record_size(fields)
-        if total > self.max_message_size + RECORD_OVERHEAD_MAX:
-            return RECORD_TOO_LARGE
         if total > self.file_size - BLANK_SIZE_MIN:
             return FILE_TOO_SMALL
         if total > self.file_size - self.wrote - BLANK_SIZE_MIN:
@@ -317,8 +320,6 @@ cdef class LogTail(LogEnd):
                 "TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS: no timer wheel here, so the "
                 "message could be read at once; give a delay_level instead"
             )
-        if answer == RECORD_TOO_LARGE:
-            raise too_large(fields.body_size, self.max_message_size)
         if answer == FILE_TOO_SMALL:
             raise MessageIllegalError(
                 f"the record takes {record_size(fields)} bytes, "
@@ -378,8 +379,7 @@ cdef class LogTail(LogEnd):
         cdef int32_t count = 0
         cdef bint may_ask = False
         cdef int asked = 0
-        cdef int64_t problem_at
-        cdef int64_t size
+        cdef int64_t problem_at, size
         if not self.writable:
             return ANSWER_REFUSED
         if queue_id < 0:
