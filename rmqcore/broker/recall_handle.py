@@ -44,7 +44,7 @@ class RecallHandle(NamedTuple):
             )
         except ValueError:
             words = []
-        if len(words) < 5 or words[0] != _VERSION:
+        if len(words) < 5 or words[0] != _VERSION or not words[4]:
             remark = "recall handle is invalid"
             raise RequestRefusedError(ResponseCode.ILLEGAL_OPERATION, remark)
         digits = words[3]

@@ -327,7 +327,7 @@ class TimerMessages:
                 name = record.properties[_RECALLS].removeprefix(f"{topic}+")
                 self._recalled[topic, name] = now_ms
                 return
-            if (topic, record.unique_key or "") in self._recalled:
+            if record.unique_key and (topic, record.unique_key) in self._recalled:
                 return
             message = _delivered(record, now_ms)
             receipt = self._store.put_message(message)

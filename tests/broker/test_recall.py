@@ -6,6 +6,8 @@ import pytest
 from broker.test_timer import come, taken_in
 
 from rmqcore.broker.recall_handle import RecallHandle
+from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.message import Message
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -103,6 +105,24 @@ def test_what_cannot_be_recalled_is_refused_as_by_rocketmq(with_broker, clock):
         off = await recall(peer, str(good))
         assert off.code == ResponseCode.NO_PERMISSION
         assert off.remark == "recall failed, operation is forbidden"
+
+    with_broker(scenario, **ON)
+
+
+def test_what_has_no_key_is_not_recalled(with_broker, clock):
+    async def scenario(broker, peer):
+        slot_ms = (clock.now_ms // 1000 + 3) * 1000
+        assert (await peer.send("T", b"now")).code == ResponseCode.SUCCESS
+        handle = str(RecallHandle("T", "broker-a", slot_ms + 1, ""))
+        refused = await recall(peer, handle)
+        assert refused.code == ResponseCode.ILLEGAL_OPERATION
+        stored = {"TIMER_OUT_MS": str(slot_ms), "REAL_TOPIC": "T", "REAL_QID": "0"}
+        broker.store.put_message(Message(TIMER_TOPIC, b"kept", properties=stored))
+        marker = {"TIMER_DEL_UNIQKEY": "T+", "TIMER_DELIVER_MS": str(slot_ms + 1)}
+        assert (await peer.send("T", b"marker", properties=marker)).code == ResponseCode.SUCCESS
+        await taken_in(broker, 2)
+        clock.go_on(4001, broker)
+        assert [m.body for m in await come(peer, "T", 2)] == [b"now", b"kept"]
 
     with_broker(scenario, **ON)
 
