@@ -31,7 +31,7 @@ class Guard:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         """End it; True when the record is passed over."""
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, MemoryError):
             return False
         if isinstance(error, (StoreError, OSError)) and not isinstance(error, CorruptStoreError):
             return False
@@ -58,7 +58,7 @@ class PassedOver:
     def guard(self, service: str, record: str) -> Guard:
         """A context that passes a record over when the work on it raises.
 
-        What the store or the disk refuses now is raised: that is no record's fault.
+        What the store, the disk or the memory refuses now is raised: that is no record's fault.
         """
         return Guard(self, service, record)
 

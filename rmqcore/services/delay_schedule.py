@@ -317,7 +317,7 @@ class ScheduleMessageService:
                 try:
                     held_up = self._deliver(phy_offset)
                     delivered += held_up is None
-                except (StoreError, OSError):
+                except (StoreError, OSError, MemoryError):
                     raise
                 except Exception as error:  # noqa: BLE001 - of one message, for which none waits
                     text = "parked message at %d skipped: %s"

@@ -187,6 +187,13 @@ def test_damaged_records_alone_are_passed_over():
     assert passed_over.counts == {TIMER: 1}
 
 
+def test_what_memory_does_not_suffice_for_is_tried_again():
+    passed_over = PassedOver()
+    with pytest.raises(MemoryError), passed_over.guard(TIMER, "message 1"):
+        raise MemoryError
+    assert passed_over.counts == {}
+
+
 def test_work_in_the_background_begins_again_when_something_has_ended_it(monkeypatch):
     monkeypatch.setattr("rmqcore.broker.broker._PAUSE_S", 0)
     begun = []
