@@ -6,10 +6,9 @@ Source: RocketMQ broker/longpolling/PullRequestHoldService.java.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from rmqcore.remoting import Connection
@@ -19,6 +18,11 @@ HOLD_S_MAX: Final = 30.0
 #: a client has one pull a queue and group; whose pulls are more is answered at once
 _OF_ONE_CONNECTION_MAX: Final = 20_000
 _OF_ONE_QUEUE_MAX: Final = 1024
+#: characters of what those that wait have asked for, of one connection and of all
+_TEXTS_OF_ONE_MAX: Final = 4 << 20
+_TEXTS_MAX: Final = 64 << 20
+#: so many are not counted, so that nobody's long ones take the place of usual ones
+_USUAL_TEXT: Final = 256
 #: so many are woken at once; between two such rounds the event loop serves everybody else
 _WOKEN_AT_ONCE: Final = 64
 
@@ -31,12 +35,41 @@ class HeldPull:
         connection: who asks; a pull goes with its connection.
         queue: topic and queue id that it waits for.
         wake: answers it; called once, on the event loop, with whether something has arrived.
+        text_size: characters of what it keeps.
     """
 
     connection: Connection
     queue: tuple[str, int]
     wake: Callable[[bool], None]
+    text_size: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class HeldTexts:
+    """How long the texts are that requests keep while they wait."""
+
+    def __init__(self) -> None:
+        self._of: Counter[Connection] = Counter()
+
+    def have_room(self, connection: Connection, size: int) -> bool:
+        """Tell whether one more request of a connection may keep so many characters."""
+        more = max(0, size - _USUAL_TEXT)
+        return not more or (
+            self._of[connection] + more <= _TEXTS_OF_ONE_MAX
+            and self._of.total() + more <= _TEXTS_MAX
+        )
+
+    def add(self, connection: Connection, size: int) -> None:
+        """Note that a request waits."""
+        if size > _USUAL_TEXT:
+            self._of[connection] += size - _USUAL_TEXT
+
+    def remove(self, connection: Connection, size: int) -> None:
+        """Note that a request waits no more."""
+        if size > _USUAL_TEXT:
+            self._of[connection] -= size - _USUAL_TEXT
+            if not self._of[connection]:
+                del self._of[connection]
 
 
 class PullHold:
@@ -47,8 +80,9 @@ class PullHold:
         self._of: dict[Connection, set[HeldPull]] = {}
         #: by connection and queue, how many wait
         self._counts: Counter[tuple[Connection, tuple[str, int]]] = Counter()
-        #: those whose queue has something, and that have not been woken yet
-        self._waking: dict[HeldPull, None] = {}
+        self._texts = HeldTexts()
+        #: by connection, those whose queue has something, and that have not been woken yet
+        self._waking: OrderedDict[Connection, OrderedDict[HeldPull, None]] = OrderedDict()
         self._released = False
 
     def __len__(self) -> int:
@@ -59,10 +93,12 @@ class PullHold:
         loop = asyncio.get_running_loop()
         held, place = len(self._of.get(pull.connection, ())), (pull.connection, pull.queue)
         full = held >= _OF_ONE_CONNECTION_MAX or self._counts[place] >= _OF_ONE_QUEUE_MAX
-        if self._released or full:
+        too_long = not self._texts.have_room(pull.connection, pull.text_size)
+        if self._released or full or too_long:
             loop.call_soon(pull.wake, False)
             return
         self._counts[place] += 1
+        self._texts.add(pull.connection, pull.text_size)
         self._held.setdefault(pull.queue, {})[pull] = None
         self._of.setdefault(pull.connection, set()).add(pull)
         pull.timer = loop.call_later(min(timeout_s, HOLD_S_MAX), self._answer, pull, False)
@@ -77,13 +113,20 @@ class PullHold:
         found = self._held.get((topic, queue_id))
         if found:
             going_on = bool(self._waking)
-            self._waking.update(found)
+            for pull in found:
+                self._waking.setdefault(pull.connection, OrderedDict())[pull] = None
             if not going_on:
                 self._wake_some()
 
     def _wake_some(self) -> None:
-        for pull in list(islice(self._waking, _WOKEN_AT_ONCE)):
-            del self._waking[pull]
+        """Answer one of each connection in turn: nobody waits for all of another's."""
+        for _ in range(_WOKEN_AT_ONCE):
+            if not self._waking:
+                return
+            connection, pulls = self._waking.popitem(last=False)
+            pull, _ = pulls.popitem(last=False)
+            if pulls:
+                self._waking[connection] = pulls
             self._answer(pull, True)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake_some)
@@ -104,6 +147,7 @@ class PullHold:
             return False
         del held[pull]
         of.discard(pull)
+        self._texts.remove(pull.connection, pull.text_size)
         place = (pull.connection, pull.queue)
         self._counts[place] -= 1
         if not self._counts[place]:

@@ -201,19 +201,15 @@ class PopMessages:
         wake: Callable[[bool], None],
     ) -> bool:
         """Let a request wait; in order, also for the time when what was handed out comes again."""
-        # it has none; what somebody sends along is not kept for as long as it waits
-        request.body = b""
-        key = (wanted.topic, wanted.group, wanted.queue_id)
-        if not self._hold.hold(HeldPop(connection, key, wake), wanted.left_s):
-            return False
+        # what somebody sends along is not kept for as long as it waits
+        request.body, request.ext_fields = b"", {}
+        key, again_s = (wanted.topic, wanted.group, wanted.queue_id), None
         if wanted.ordered:
             now_ms = wall_clock_ms()
             times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
-            wait_ms = min((time for time in times if time > 0), default=None)
-            if wait_ms is not None:
-                loop = asyncio.get_running_loop()
-                loop.call_later(wait_ms / 1000, self._hold.wake_one, key)
-        return True
+            again_s = min((time / 1000 for time in times if time > 0), default=None)
+        held = HeldPop(connection, key, wake, wanted.text_size)
+        return self._hold.hold(held, wanted.left_s, again_s)
 
     def _check(self, wanted: PopRequest) -> None:
         config = self._config()

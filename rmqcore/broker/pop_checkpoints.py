@@ -116,6 +116,10 @@ class Checkpoints:
         if not checkpoint.open_offsets:
             del self._open[key]
             self._places[checkpoint.revive_queue].pop(checkpoint.place, None)
+            if len(self._heap) > 2 * len(self._open) + _BATCH:
+                # the most of it is done with, and would stay until it were due
+                self._heap = [each for each in self._heap if each[1] in self._open]
+                heapq.heapify(self._heap)
         return closed
 
     # ---- what pops and acknowledgements do

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from rmqcore.broker.hold import HeldTexts
 from rmqcore.broker.pop_receipts import retry_topic_of
 from rmqcore.remoting import Connection
 
@@ -34,11 +35,13 @@ class HeldPop:
         key: what it waits for.
         wake: answers it, or holds it again; called once, on the event loop, with whether something
             has come.
+        text_size: characters of what it keeps.
     """
 
     connection: Connection
     key: HoldKey
     wake: Callable[[bool], None]
+    text_size: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
 
 
@@ -50,6 +53,7 @@ class PopHold:
         self._of: dict[Connection, dict[HeldPop, None]] = {}
         #: by topic, and by retry topic: the keys that an arrival there concerns
         self._keys: dict[str, dict[HoldKey, None]] = {}
+        self._texts = HeldTexts()
         self._count = 0
         self._released = False
 
@@ -60,13 +64,20 @@ class PopHold:
         """How many wait for exactly this."""
         return len(self._held.get(key, ()))
 
-    def hold(self, pop: HeldPop, timeout_s: float) -> bool:
-        """Let a request wait for an arrival, or for its time to end; False: none may wait now."""
+    def hold(self, pop: HeldPop, timeout_s: float, again_s: float | None = None) -> bool:
+        """Let a request wait for an arrival, or for its time to end; False: none may wait now.
+
+        Args:
+            pop: the request.
+            timeout_s: for how long it may wait, seconds.
+            again_s: when it is woken whatever arrives; None for never.
+        """
         held, of = self._held.get(pop.key, {}), self._of.get(pop.connection, {})
         if (
             self._released
             or len(held) >= _OF_ONE_KEY_MAX
             or len(of) >= _OF_ONE_CONNECTION_MAX
+            or not self._texts.have_room(pop.connection, pop.text_size)
             or not self._has_room(len(of))
         ):
             return False
@@ -78,8 +89,12 @@ class PopHold:
         held[pop] = None
         self._of.setdefault(pop.connection, {})[pop] = None
         self._count += 1
-        loop = asyncio.get_running_loop()
-        pop.timer = loop.call_later(max(0.0, min(timeout_s, HOLD_S_MAX)), self._expire, pop)
+        self._texts.add(pop.connection, pop.text_size)
+        loop, left_s = asyncio.get_running_loop(), max(0.0, min(timeout_s, HOLD_S_MAX))
+        if again_s is not None and again_s < left_s:
+            pop.timer = loop.call_later(again_s, self._wake, pop)
+        else:
+            pop.timer = loop.call_later(left_s, self._expire, pop)
         return True
 
     def _has_room(self, count: int) -> bool:
@@ -124,6 +139,10 @@ class PopHold:
         for pop in [pop for pops in self._held.values() for pop in pops]:
             self._expire(pop)
 
+    def _wake(self, pop: HeldPop) -> None:
+        if self._take(pop):
+            pop.wake(True)
+
     def _expire(self, pop: HeldPop) -> None:
         if self._take(pop):
             pop.wake(False)
@@ -138,6 +157,7 @@ class PopHold:
         if not of:
             del self._of[pop.connection]
         self._count -= 1
+        self._texts.remove(pop.connection, pop.text_size)
         if pop.timer is not None:
             pop.timer.cancel()
         if not held:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from rmqcore.broker.budgets import check_name
 from rmqcore.broker.subscription import Subscription
 from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingCommand
@@ -39,9 +40,10 @@ class PopRequest:
         """Read a header.
 
         Raises:
-            RequestRefusedError: a field is missing or no number; answers with code 1.
+            RequestRefusedError: a field is missing, no number or too long; answers with code 1.
         """
         topic, fields = request.text("topic"), request.ext_fields
+        check_name("an attemptId", fields.get("attemptId", ""))
         return cls(
             request.text("consumerGroup"),
             topic,
@@ -55,6 +57,11 @@ class PopRequest:
             request.boolean("order"),
             fields.get("attemptId"),
         )
+
+    @property
+    def text_size(self) -> int:
+        """Characters of what it subscribes."""
+        return len(self.subscription.expression) + len(self.subscription.expression_type)
 
     @property
     def left_s(self) -> float:

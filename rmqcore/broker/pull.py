@@ -257,12 +257,15 @@ class PullMessages:
             timeout_ms = config.short_polling_time_mills
 
         deadline = time.monotonic() + timeout_ms / 1000
-        # a pull has none; what somebody sends along is not kept for as long as it waits
-        request.body = b""
+        # what somebody sends along is not kept for as long as it waits
+        request.body, request.ext_fields = b"", {}
+        text_size = len(wanted.subscription or "") + len(wanted.expression_type or "")
 
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)
-            held = HeldPull(connection, queue, lambda arrived: wake(pull, arrived))
+            held = HeldPull(
+                connection, queue, lambda arrived: wake(pull, arrived), text_size
+            )
             self._hold.hold(held, max(0.0, deadline - time.monotonic()))
 
         def wake(pull: PullRequest, arrived: bool) -> None:

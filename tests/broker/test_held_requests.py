@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from broker.conftest import LONG_MS, held
+from patience import until_async
 
 from rmqcore import open_store
 from rmqcore.broker import hold, matching, pop_hold
@@ -48,6 +49,65 @@ def test_between_the_pulls_that_a_message_wakes_others_are_served():
             await asyncio.sleep(0)
         assert served == [hold._WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
         assert waking.woken == [(number, True) for number in range(5 * hold._WOKEN_AT_ONCE)]
+
+    asyncio.run(scene())
+
+
+def test_the_pulls_of_one_client_do_not_keep_others_from_being_woken():
+    async def scene():
+        waking, pulls, greedy, honest = Waking(), PullHold(), Client(), Client()
+        for number in range(10 * hold._WOKEN_AT_ONCE):
+            pulls.hold(waking.pull(greedy, number), 60)
+        pulls.hold(waking.pull(honest, "honest", ("T", 1)), 60)
+        pulls.arrived("T", 0)
+        pulls.arrived("T", 1)
+        await asyncio.sleep(0)
+        assert ("honest", True) in waking.woken
+        assert len(waking.woken) <= 2 * hold._WOKEN_AT_ONCE
+        while len(pulls):
+            await asyncio.sleep(0)
+        assert len(waking.woken) == 10 * hold._WOKEN_AT_ONCE + 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("kind", ["pull", "pop"])
+def test_long_texts_of_those_who_wait_have_a_bound_for_each_client_and_for_all(monkeypatch, kind):
+    monkeypatch.setattr(hold, "_TEXTS_OF_ONE_MAX", 1000)
+    monkeypatch.setattr(hold, "_TEXTS_MAX", 1500)
+
+    async def scene():
+        waking = Waking()
+        held = PullHold() if kind == "pull" else PopHold()
+
+        def wait(client, size):
+            before = len(held)
+            one = getattr(waking, kind)(client, size)
+            one.text_size = size
+            held.hold(one, 60)
+            return len(held) - before
+
+        first, second = Client(), Client()
+        assert [wait(first, size) for size in (256 + 900, 256 + 101, 256)] == [1, 0, 1]
+        assert [wait(second, size) for size in (256 + 601, 256 + 600, 256)] == [0, 1, 1]
+        held.forget(first)
+        assert wait(second, 256 + 400) == 1
+        held.forget(second)
+        assert held._texts._of == {}
+
+    asyncio.run(scene())
+
+
+def test_a_pop_that_is_to_look_again_at_a_time_has_that_timer_only_while_it_waits():
+    async def scene():
+        waking, pops, one = Waking(), PopHold(), Client()
+        assert pops.hold(waking.pop(one, "now"), 60, 0.0)
+        await until_async(lambda: waking.woken == [("now", True)], "it is woken")
+        later = waking.pop(one, "later")
+        assert pops.hold(later, 60, 30)
+        pops.arrived("T", 0)
+        assert waking.woken[1:] == [("later", True)]
+        assert later.timer.cancelled()
 
     asyncio.run(scene())
 
@@ -120,7 +180,7 @@ def test_a_pop_waits_no_longer_than_the_broker_lets_it(monkeypatch):
 
 
 @pytest.mark.usefixtures("long_hold")
-def test_the_body_that_comes_with_a_pull_is_not_kept_while_it_waits(with_broker, monkeypatch):
+def test_what_comes_with_a_pull_is_not_kept_while_it_waits(with_broker, monkeypatch):
     answered = []
     answer = Connection.answer
 
@@ -140,7 +200,8 @@ def test_the_body_that_comes_with_a_pull_is_not_kept_while_it_waits(with_broker,
         monkeypatch.setattr(Connection, "answer", note)
         await peer.send("T", b"two")
         await waiting
-        assert [request.body for request in answered if request.code == 11] == [b""]
+        kept = [(request.body, request.ext_fields) for request in answered if request.code == 11]
+        assert kept == [(b"", {})]
 
     with_broker(scene)
 

@@ -11,6 +11,7 @@ from broker.conftest import LONG_MS, Peer, held, records
 from patience import until, until_async
 
 from rmqcore.broker.matching import SCANNED_MAX
+from rmqcore.broker.pop_checkpoints import _BATCH
 from rmqcore.broker.pop_receipts import Receipt
 from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import format_java_json
@@ -368,9 +369,9 @@ def test_a_pop_that_waits_in_vain_is_told_before_its_client_gives_up(with_broker
         hold, left_s = broker.managers.pop_hold, []
         let_wait = hold.hold
 
-        def noted(waits, timeout_s):
+        def noted(waits, timeout_s, again_s):
             left_s.append(timeout_s)
-            return let_wait(waits, timeout_s)
+            return let_wait(waits, timeout_s, again_s)
 
         hold.hold = noted
         born_ms = clock.now_ms
@@ -525,5 +526,21 @@ def test_receipts_are_those_of_rocketmqs_proxy_too(with_broker, clock):
         clock.go_on(8000, broker)
         ((message, _),) = await pop_until(peer, 1)
         assert message.body == second[0].body
+
+    with_broker(scenario)
+
+
+def test_what_is_acknowledged_leaves_nothing_that_waits_for_its_time(with_broker):
+    async def scenario(broker, peer):
+        checkpoints = broker.managers.checkpoints
+        for _ in range(600):
+            await peer.send("T", b"x")
+            ((message, receipt),) = handed_out(await pop(peer, queue_id=0, invisible_ms=LONG_MS))
+            await acknowledge(peer, message, receipt)
+        await peer.send("T", b"open")
+        assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=LONG_MS))) == 1
+        assert len(checkpoints) == 1
+        assert len(checkpoints._heap) <= 2 + _BATCH
+        assert checkpoints.next_due_ms() > wall_clock_ms()
 
     with_broker(scenario)

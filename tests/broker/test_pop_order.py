@@ -71,6 +71,36 @@ def test_what_waits_is_woken_by_the_last_acknowledgement(with_broker):
     with_broker(scenario)
 
 
+def test_messages_that_come_while_a_queue_stands_still_leave_no_timers(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 1, queues=1)
+        handed_out(await pop_in_order(peer, count=1, invisible_ms=LONG_MS))
+        waiting = asyncio.create_task(pop_in_order(peer, poll_ms=LONG_MS))
+        await held(broker.managers.pop_hold)
+
+        def timers():
+            scheduled = asyncio.get_running_loop()._scheduled
+            return sum(not each.cancelled() and "Hold" in repr(each) for each in scheduled)
+
+        assert timers() == 1
+        await send_many(peer, 20, queues=1)
+        await held(broker.managers.pop_hold)
+        assert timers() == 1
+        waiting.cancel()
+
+    with_broker(scenario)
+
+
+def test_an_attempt_has_a_name_of_a_bounded_length(with_broker):
+    async def scenario(_, peer):
+        await send_many(peer, 1, queues=1)
+        refused = await pop_in_order(peer, attemptId="a" * 256)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert offsets(await pop_in_order(peer, attemptId="a" * 255)) == [0]
+
+    with_broker(scenario)
+
+
 def test_what_is_not_acknowledged_in_time_comes_again_and_is_counted(with_broker):
     async def scenario(_, peer):
         await send_many(peer, 3, queues=1)
