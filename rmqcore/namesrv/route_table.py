@@ -182,7 +182,8 @@ class RouteTable:
         if len(said.content.filter_servers) > FILTERS_MAX:
             raise _too_many("filter servers", FILTERS_MAX)
         mappings = said.content.mappings
-        if sum(map(len, self._mappings.values())) + len(mappings) > MAPPINGS_MAX:
+        new = sum(said.broker_name not in self._mappings.get(topic, ()) for topic in mappings)
+        if new and sum(map(len, self._mappings.values())) + new > MAPPINGS_MAX:
             raise _too_many("static topics", MAPPINGS_MAX)
         if any(len(str(info)) > MAPPING_SIZE_MAX for info in mappings.values()):
             raise _too_many("bytes of a static topic", MAPPING_SIZE_MAX)
@@ -235,9 +236,7 @@ class RouteTable:
                 self._set_queues(topic, settings.queues_of(name, perm))
         if changed:
             for topic, info in content.mappings.items():
-                owner = info.get("bname")
-                owner = owner if isinstance(owner, str) else name
-                self._mappings.setdefault(topic, {})[owner] = info
+                self._mappings.setdefault(topic, {})[name] = info
 
     def _about_master(self, broker: BrokerData, broker_id: int) -> RegisterResult:
         master_addr = broker.addrs.get(MASTER_ID)
@@ -278,13 +277,13 @@ class RouteTable:
             self._clusters[cluster].discard(name)
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-        for topic in self._topics.get(name, set()).copy():
+        # a mapping may be of a topic of which it has told no queues
+        mapped = {topic for topic, brokers in self._mappings.items() if name in brokers}
+        for topic in self._topics.get(name, set()) | mapped:
             self._remove_queues(topic, [name])
 
     def _remove_queues(self, topic: str, broker_names: Iterable[str]) -> None:
-        queues = self._queues.get(topic)
-        if queues is None:
-            return
+        queues = self._queues.get(topic, {})
         for name in broker_names:
             if queues.pop(name, None) is not None:
                 self._topic_count -= 1
@@ -293,7 +292,7 @@ class RouteTable:
                     del self._topics[name]
             self._mappings.get(topic, {}).pop(name, None)
         if not queues:
-            del self._queues[topic]
+            self._queues.pop(topic, None)
         if not self._mappings.get(topic, True):
             del self._mappings[topic]
 

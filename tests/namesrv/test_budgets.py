@@ -79,6 +79,23 @@ def test_brokers_and_what_they_say_of_themselves_have_bounds(monkeypatch):
 
 
 @pytest.mark.logic
+def test_a_broker_tells_its_static_topics_again_and_takes_them_along(monkeypatch):
+    monkeypatch.setattr(route_table, "MAPPINGS_MAX", 4)
+    routes, mappings = table(), {f"S{n}": {"bname": "another"} for n in range(3)}
+    for counter in (1, 2):
+        content = topics("T", "U", counter=counter, mappings=mappings)
+        routes.register(registration("b", content=content), "c")
+    addr = {"broker_addr": "127.0.0.1:2"}
+    content = topics("T", "U", mappings={"S0": {}, "S9": {}})
+    with pytest.raises(RequestRefusedError, match="too many static topics: 4 at most"):
+        routes.register(registration("b2", content=content, **addr), "c2")
+    routes.connection_closed("c")
+    routes.register(registration("b2", content=content, **addr), "c2")
+    routes.connection_closed("c2")
+    assert routes._mappings == {}
+
+
+@pytest.mark.logic
 def test_an_address_that_takes_another_name_leaves_the_one_it_had():
     routes = table()
     for number in range(100):
