@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from rmqcore.remoting import Connection
 
@@ -43,6 +43,53 @@ class HeldPull:
     wake: Callable[[bool], None]
     text_size: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
+
+
+_Item = TypeVar("_Item", bound=Hashable)
+
+
+class Wakes(Generic[_Item]):
+    """Wakes who waits, one of each connection in turn, and none from within another.
+
+    So many are woken at once; between two such rounds the event loop serves everybody else.
+
+    Args:
+        wake: wakes one, on the event loop.
+    """
+
+    def __init__(self, wake: Callable[[_Item], None]) -> None:
+        self._wake = wake
+        #: by connection, who is to be woken, and how often
+        self._waiting: OrderedDict[Connection, OrderedDict[_Item, int]] = OrderedDict()
+        self._is_planned = False
+
+    def add(self, connection: Connection, item: _Item, times_max: int = 1) -> None:
+        """Have one woken, or once more, but no more often than that; `begin` lets it happen."""
+        items = self._waiting.setdefault(connection, OrderedDict())
+        items[item] = min(times_max, items.get(item, 0) + 1)
+
+    def begin(self) -> None:
+        """Wake some at once, unless that goes on already."""
+        if self._waiting and not self._is_planned:
+            self._is_planned = True
+            self._round()
+
+    def _round(self) -> None:
+        try:
+            for _ in range(_WOKEN_AT_ONCE):
+                if not self._waiting:
+                    break
+                connection, items = self._waiting.popitem(last=False)
+                item, times = items.popitem(last=False)
+                if times > 1:
+                    items[item] = times - 1
+                if items:
+                    self._waiting[connection] = items
+                self._wake(item)
+        finally:
+            self._is_planned = bool(self._waiting)
+            if self._is_planned:
+                asyncio.get_running_loop().call_soon(self._round)
 
 
 class HeldTexts:
@@ -81,8 +128,7 @@ class PullHold:
         #: by connection and queue, how many wait
         self._counts: Counter[tuple[Connection, tuple[str, int]]] = Counter()
         self._texts = HeldTexts()
-        #: by connection, those whose queue has something, and that have not been woken yet
-        self._waking: OrderedDict[Connection, OrderedDict[HeldPull, None]] = OrderedDict()
+        self._wakes = Wakes[HeldPull](lambda pull: self._answer(pull, True))
         self._released = False
 
     def __len__(self) -> int:
@@ -110,26 +156,9 @@ class PullHold:
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Answer the pulls that wait for a queue; the rest of very many in the next rounds."""
-        found = self._held.get((topic, queue_id))
-        if found:
-            going_on = bool(self._waking)
-            for pull in found:
-                self._waking.setdefault(pull.connection, OrderedDict())[pull] = None
-            if not going_on:
-                self._wake_some()
-
-    def _wake_some(self) -> None:
-        """Answer one of each connection in turn: nobody waits for all of another's."""
-        for _ in range(_WOKEN_AT_ONCE):
-            if not self._waking:
-                return
-            connection, pulls = self._waking.popitem(last=False)
-            pull, _ = pulls.popitem(last=False)
-            if pulls:
-                self._waking[connection] = pulls
-            self._answer(pull, True)
-        if self._waking:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+        for pull in self._held.get((topic, queue_id), ()):
+            self._wakes.add(pull.connection, pull)
+        self._wakes.begin()
 
     def release(self) -> None:
         """Answer all held pulls, and every later one at once: the broker is about to stop."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from rmqcore.broker.hold import HeldTexts
+from rmqcore.broker.hold import HeldTexts, Wakes
 from rmqcore.broker.pop_receipts import retry_topic_of
 from rmqcore.remoting import Connection
 
@@ -54,6 +54,7 @@ class PopHold:
         #: by topic, and by retry topic: the keys that an arrival there concerns
         self._keys: dict[str, dict[HoldKey, None]] = {}
         self._texts = HeldTexts()
+        self._wakes = Wakes[HoldKey](self._wake_first)
         self._count = 0
         self._released = False
 
@@ -120,12 +121,23 @@ class PopHold:
         """Wake one request of each group that waits for messages of a queue."""
         if topic not in self._keys:
             return
-        for key in list(self._keys[topic]):
+        for key in self._keys[topic]:
             if key[2] in (ANY_QUEUE, queue_id) or key[0] != topic:
-                self.wake_one(key)
+                self._add_wake(key)
+        self._wakes.begin()
 
     def wake_one(self, key: HoldKey) -> None:
-        """Wake the request that waits longest for something, and can still be answered."""
+        """Wake the request that waits longest for something, when it is its turn."""
+        if key in self._held:
+            self._add_wake(key)
+            self._wakes.begin()
+
+    def _add_wake(self, key: HoldKey) -> None:
+        held = self._held[key]
+        self._wakes.add(next(iter(held)).connection, key, len(held))
+
+    def _wake_first(self, key: HoldKey) -> None:
+        """Wake the one that waits longest and can still be answered."""
         while held := self._held.get(key):
             pop = next(iter(held))
             self._take(pop)

@@ -71,6 +71,26 @@ def test_the_pulls_of_one_client_do_not_keep_others_from_being_woken():
     asyncio.run(scene())
 
 
+def test_the_groups_of_one_client_do_not_keep_another_from_being_woken():
+    async def scene():
+        waking, pops, greedy, honest = Waking(), PopHold(), Client(), Client()
+        for number in range(10 * hold._WOKEN_AT_ONCE):
+            pops.hold(waking.pop(greedy, number, ("T", f"G{number}", 0)), 60)
+        for number in (1, 2):
+            pops.hold(waking.pop(honest, f"honest {number}"), 60)
+        pops.arrived("T", 0)
+        pops.arrived("T", 0)
+        assert len(waking.woken) == hold._WOKEN_AT_ONCE
+        await asyncio.sleep(0)
+        assert {("honest 1", True), ("honest 2", True)} < set(waking.woken)
+        assert len(waking.woken) == 2 * hold._WOKEN_AT_ONCE
+        while len(pops):
+            await asyncio.sleep(0)
+        assert len(waking.woken) == 10 * hold._WOKEN_AT_ONCE + 2
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("kind", ["pull", "pop"])
 def test_long_texts_of_those_who_wait_have_a_bound_for_each_client_and_for_all(monkeypatch, kind):
     monkeypatch.setattr(hold, "_TEXTS_OF_ONE_MAX", 1000)

@@ -544,3 +544,23 @@ def test_what_is_acknowledged_leaves_nothing_that_waits_for_its_time(with_broker
         assert checkpoints.next_due_ms() > wall_clock_ms()
 
     with_broker(scenario)
+
+
+def test_a_batch_wakes_as_many_pops_as_it_has_messages(with_broker):
+    count = 300
+
+    async def scenario(broker, peer):
+        await send_many(peer, 1, queues=1)
+        assert len(handed_out(await pop(peer, queue_id=0))) == 1
+        waiting = [
+            asyncio.ensure_future(pop(peer, queue_id=0, count=1, poll_ms=LONG_MS))
+            for _ in range(count)
+        ]
+        await held(broker.managers.pop_hold, count)
+        broker.store.put_messages([Message("T", b"%d" % number) for number in range(count)])
+        answers = await asyncio.gather(*waiting)
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        found = [int(message.body) for each in answers for message, _ in handed_out(each)]
+        assert sorted(found) == [*range(count)]
+
+    with_broker(scenario)
