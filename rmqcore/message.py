@@ -85,7 +85,8 @@ def copy_to(
     The copy has the message's body and flags, the time and the host of its birth, and its tries.
     Of how it was stored it has nothing. Properties that only tell of the message's way are left
     out where a record has no room for them, so that a message can be copied however full its
-    properties are; a stored message's body is taken however large it is. Of a stored message's properties, what is no text comes as ``?``.
+    properties are; a stored message's body is taken however large it is. Of its properties, what is
+    no text comes as ``?``.
 
     Args:
         topic: where it is put.

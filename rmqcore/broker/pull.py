@@ -263,9 +263,7 @@ class PullMessages:
 
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)
-            held = HeldPull(
-                connection, queue, lambda arrived: wake(pull, arrived), text_size
-            )
+            held = HeldPull(connection, queue, lambda arrived: wake(pull, arrived), text_size)
             self._hold.hold(held, max(0.0, deadline - time.monotonic()))
 
         def wake(pull: PullRequest, arrived: bool) -> None:
