@@ -94,7 +94,7 @@ class Checkpoints:
         with self._passed_over.guard(REVIVE, place):
             if record.tags == _CHECKPOINT:
                 found = Checkpoint.from_java(bytes(record.body), queue_id, record.queue_offset)
-                if found.key not in self._open:
+                if found.open_offsets and found.key not in self._open:
                     self._remember(found, max(found.due_ms, wall_clock_ms() + _GRACE_MS))
             elif record.tags in _ACKS:
                 key, offsets = read_ack(bytes(record.body))

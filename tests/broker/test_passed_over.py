@@ -65,7 +65,15 @@ def test_a_checkpoint_of_no_topic_keeps_no_other_from_coming_again(with_broker, 
     async def scenario(broker, peer):
         await send_many(peer, 2, queues=1)
         handed_out(await pop(peer, invisible_ms=1000))
-        for members in ({"t": '"no topic"'}, {"q": "-5"}, {"q": "999999999999"}, {"d": "[77]"}):
+        # nothing of one whose messages are all acknowledged is waited for
+        for members in (
+            {"bm": "1"},
+            {"n": "0"},
+            {"t": '"no topic"'},
+            {"q": "-5"},
+            {"q": "999999999999"},
+            {"d": "[77]"},
+        ):
             body = checkpoint(**members)
             put = Message(REVIVE_TOPIC, body, queue_id=7, properties={"TAGS": "ck"})
             broker.store.put_message(put)
