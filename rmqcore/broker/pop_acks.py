@@ -275,10 +275,10 @@ class PopAcks:
             checkpoint = self._checkpoints.due(now_ms)
             if checkpoint is None:
                 return False
-            for offset in list(checkpoint.open_offsets):
-                with self._passed_over.guard(REVIVE, f"offset {offset} of {checkpoint.topic}"):
-                    self._revive(checkpoint, offset)
-                self._checkpoints.acknowledge(checkpoint.key, [offset])
+            offset = checkpoint.open_offsets[0]
+            with self._passed_over.guard(REVIVE, f"offset {offset} of {checkpoint.topic}"):
+                self._revive(checkpoint, offset)
+            self._checkpoints.acknowledge(checkpoint.key, [offset])
         return True
 
     def _revive(self, checkpoint: Checkpoint, offset: int) -> None:

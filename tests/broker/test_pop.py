@@ -10,6 +10,7 @@ import pytest
 from broker.conftest import LONG_MS, Peer, held, records
 from patience import until, until_async
 
+from rmqcore.broker import pop_acks
 from rmqcore.broker.matching import SCANNED_MAX
 from rmqcore.broker.pop_checkpoints import _BATCH
 from rmqcore.broker.pop_receipts import Receipt
@@ -562,5 +563,22 @@ def test_a_batch_wakes_as_many_pops_as_it_has_messages(with_broker):
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
         found = [int(message.body) for each in answers for message, _ in handed_out(each)]
         assert sorted(found) == [*range(count)]
+
+    with_broker(scenario)
+
+
+def test_so_many_messages_at_once_come_again_and_others_are_served_between(
+    with_broker, clock, monkeypatch
+):
+    async def scenario(broker, peer):
+        await send_many(peer, 10, queues=1)
+        assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=1000))) == 10
+        clock.go_on(60_000)
+        monkeypatch.setattr(pop_acks, "_REVIVED_AT_ONCE", 4)
+        came = []
+        for _ in range(3):
+            broker.managers.pop_acks._revive_due()
+            came.append(broker.store.max_queue_offset("%RETRY%CG_T", 0))
+        assert came == [4, 8, 10]
 
     with_broker(scenario)
