@@ -6,6 +6,7 @@ Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProce
 from __future__ import annotations
 
 import logging
+import time
 from typing import Final
 
 from rmqcore.broker.budgets import OFFSETS_MAX, BudgetExceededError
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 _YOUNG_BYTES: Final = 1 << 30
 #: new offsets between two counts of all of them
 _COUNTED_EVERY: Final = 1024
+#: seconds between two counts when there was no room
+_FULL_S: Final = 1.0
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 
 
@@ -44,6 +47,8 @@ class Offsets:
         self.resets: dict[tuple[str, str, int], int] = {}
         #: how many offsets there were when they were counted, and have come since at most
         self._counted, self._uncounted = 0, _COUNTED_EVERY
+        #: until when nobody counts again whether there is room, by the monotonic clock
+        self._full_until_s = 0.0
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -137,10 +142,13 @@ class Offsets:
         table = self._store.consumer_offsets
         if table.get(topic, group, queue_id) is not None:
             return
-        if self._uncounted >= _COUNTED_EVERY or self._counted + self._uncounted >= OFFSETS_MAX:
+        full, now_s = self._counted + self._uncounted >= OFFSETS_MAX, time.monotonic()
+        if self._uncounted >= _COUNTED_EVERY or (full and now_s >= self._full_until_s):
             self._counted, self._uncounted = table.offset_count(), 0
-            if self._counted >= OFFSETS_MAX:
-                raise BudgetExceededError("offsets of groups", OFFSETS_MAX)
+            full = self._counted >= OFFSETS_MAX
+            self._full_until_s = now_s + _FULL_S if full else 0.0
+        if full:
+            raise BudgetExceededError("offsets of groups", OFFSETS_MAX)
         self._uncounted += 1
 
     def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

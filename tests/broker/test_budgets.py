@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pytest
 from broker.conftest import Peer
@@ -214,12 +215,22 @@ def test_offsets_are_kept_of_so_many_groups_and_topics(with_broker, monkeypatch)
         assert refused.code == REFUSED
         assert refused.remark.startswith("too many offsets of groups")
         assert (await commit("g1")).code == 0
+        counted, count = [], type(table).offset_count
+        monkeypatch.setattr(type(table), "offset_count", lambda t: counted.append(t) or count(t))
+        for _ in range(20):
+            assert (await commit("g2")).code == REFUSED
+        assert counted == []
         # who only pulls is given messages
         assert (await peer.pull("T", group="g2", sysFlag=5, commitOffset=1)).code == 0
         asked = {"consumerGroup": "g2", "topic": "T", "queueId": 0, "maxMsgNums": 1}
         asked |= {"invisibleTime": 1000, "pollTime": 0, "bornTime": 0, "initMode": 0}
         assert (await peer.ask(RequestCode.POP_MESSAGE, asked)).code == REFUSED
         assert table.queues("T", "g2") == {}
+        monkeypatch.setattr(offsets, "_FULL_S", 0.0)
+        await until_async(lambda: broker.managers.offsets._full_until_s < time.monotonic(), "later")
+        table.remove(topic="T", group="g1")
+        assert (await commit("g2")).code == 0
+        assert len(counted) == 1
 
     with_broker(scenario)
 
