@@ -15,7 +15,7 @@ from rmqcore.remoting import Connection
 
 #: a client that asks for more is answered earlier; Java clients give up after 30 s
 HOLD_S_MAX: Final = 30.0
-#: a client has one pull a queue and group; whose pulls are more is answered at once
+#: a client has one pull a queue and group; whose pulls are more has to come again later
 _OF_ONE_CONNECTION_MAX: Final = 20_000
 _OF_ONE_QUEUE_MAX: Final = 1024
 #: characters of what those that wait have asked for, of one connection and of all
@@ -134,20 +134,25 @@ class PullHold:
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
 
-    def hold(self, pull: HeldPull, timeout_s: float) -> None:
-        """Let a pull wait for an arrival, or until its time is over."""
+    def hold(self, pull: HeldPull, timeout_s: float) -> bool:
+        """Let a pull wait for an arrival, or until its time is over; False: it may not."""
         loop = asyncio.get_running_loop()
-        held, place = len(self._of.get(pull.connection, ())), (pull.connection, pull.queue)
-        full = held >= _OF_ONE_CONNECTION_MAX or self._counts[place] >= _OF_ONE_QUEUE_MAX
-        too_long = not self._texts.have_room(pull.connection, pull.text_size)
-        if self._released or full or too_long:
+        if self._released:
             loop.call_soon(pull.wake, False)
-            return
+            return True
+        held, place = len(self._of.get(pull.connection, ())), (pull.connection, pull.queue)
+        if (
+            held >= _OF_ONE_CONNECTION_MAX
+            or self._counts[place] >= _OF_ONE_QUEUE_MAX
+            or not self._texts.have_room(pull.connection, pull.text_size)
+        ):
+            return False
         self._counts[place] += 1
         self._texts.add(pull.connection, pull.text_size)
         self._held.setdefault(pull.queue, {})[pull] = None
         self._of.setdefault(pull.connection, set()).add(pull)
         pull.timer = loop.call_later(min(timeout_s, HOLD_S_MAX), self._answer, pull, False)
+        return True
 
     def forget(self, connection: Connection) -> None:
         """Let the pulls of a connection go that was closed: nobody is there to be answered."""

@@ -264,7 +264,10 @@ class PullMessages:
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)
             held = HeldPull(connection, queue, lambda arrived: wake(pull, arrived), text_size)
-            self._hold.hold(held, max(0.0, deadline - time.monotonic()))
+            if not self._hold.hold(held, max(0.0, deadline - time.monotonic())):
+                # answered with no message, a client would pull again at once, and for ever
+                remark = "too many pulls of this client wait, or of long expressions"
+                connection.answer(request, failure(ResponseCode.SYSTEM_BUSY, remark))
 
         def wake(pull: PullRequest, arrived: bool) -> None:
             if connection.closed:

@@ -11,7 +11,7 @@ from rmqcore.broker import hold, matching, pop_hold
 from rmqcore.broker.hold import HeldPull, PullHold
 from rmqcore.broker.matching import get_matching
 from rmqcore.broker.pop_hold import HeldPop, PopHold
-from rmqcore.remoting import Connection
+from rmqcore.remoting import Connection, ResponseCode
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition
 
@@ -153,20 +153,39 @@ def test_a_pull_that_waits_again_is_woken_by_the_next_message_only():
     asyncio.run(scene())
 
 
-def test_a_connection_that_has_too_many_pulls_on_a_queue_is_answered_at_once(monkeypatch):
+def test_a_connection_has_so_many_pulls_on_a_queue(monkeypatch):
     monkeypatch.setattr(hold, "_OF_ONE_QUEUE_MAX", 3)
 
     async def scene():
         waking, pulls, one = Waking(), PullHold(), Client()
-        for number in range(4):
-            pulls.hold(waking.pull(one, number), 60)
-        pulls.hold(waking.pull(one, "another queue", ("T", 1)), 60)
-        pulls.hold(waking.pull(Client(), "another client"), 60)
-        await asyncio.sleep(0)
-        assert waking.woken == [(3, False)]
+        assert all(pulls.hold(waking.pull(one, number), 60) for number in range(3))
+        assert not pulls.hold(waking.pull(one, "too many"), 60)
+        assert pulls.hold(waking.pull(one, "another queue", ("T", 1)), 60)
+        assert pulls.hold(waking.pull(Client(), "another client"), 60)
         assert len(pulls) == 5
+        pulls.release()
+        assert pulls.hold(waking.pull(one, "late"), 60)
+        await asyncio.sleep(0)
+        assert ("late", False) in waking.woken
+        assert len(waking.woken) == 6
 
     asyncio.run(scene())
+
+
+def test_a_client_with_too_many_pulls_is_told_to_come_again_later(with_broker, monkeypatch):
+    monkeypatch.setattr(hold, "_OF_ONE_QUEUE_MAX", 1)
+
+    async def scene(broker, peer):
+        await peer.send("T", b"one")
+        waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS))
+        await held(broker.managers.hold)
+        busy = await peer.pull("T", offset=1, suspend_ms=LONG_MS)
+        assert busy.code == ResponseCode.SYSTEM_BUSY
+        assert (await peer.pull("T", suspend_ms=LONG_MS)).code == ResponseCode.SUCCESS
+        await peer.send("T", b"two")
+        assert (await waiting).code == ResponseCode.SUCCESS
+
+    with_broker(scene)
 
 
 def test_whose_pops_take_all_places_makes_room_for_another_client(monkeypatch):

@@ -121,10 +121,9 @@ cdef class RecordEncoder:
         `keys` is a str, a tuple of str or None; `properties` a dict, a text as clients send it
         (bytes), or None.
         """
-        cdef Py_ssize_t index, position = 0
+        cdef Py_ssize_t index, size, position = 0
         cdef PyObject* name
         cdef PyObject* value
-        cdef Py_ssize_t size
         cdef const char* at
         cdef Slice word
         cdef bint has_keys = False
