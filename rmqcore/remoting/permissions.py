@@ -208,8 +208,8 @@ def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[_
         yield Need(SUB, topic=rest[1:])
         return
     yield Need(SUB, group=name)
-    if prefix == _RETRY_PREFIX and name != group:
-        # it may be the retry topic of one topic, of another group that pops
+    if prefix == _RETRY_PREFIX:
+        # it may be the retry topic of one topic, of a group that pops, whatever group is named
         yield NotDenied(name)
 
 
