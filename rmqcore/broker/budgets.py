@@ -20,6 +20,10 @@ MEMBERS_SIZE_MAX: Final = 64 << 20
 #: queues that the client of one connection locks, and all of them
 LOCKS_OF_CLIENT: Final = 16_384
 LOCKS_MAX: Final = 65_536
+#: groups, bytes and locks that each client has although others have taken all that there are
+USUAL_GROUPS: Final = 8
+USUAL_SIZE: Final = 4096
+USUAL_LOCKS: Final = 64
 #: with so many of them in the broker, none is created by its first use any more
 GROUPS_CREATED_MAX: Final = 10_000
 TOPICS_CREATED_MAX: Final = 20_000

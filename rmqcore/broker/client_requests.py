@@ -14,6 +14,7 @@ from rmqcore.broker.budgets import (
     GROUPS_OF_CLIENT,
     LOCKS_MAX,
     LOCKS_OF_CLIENT,
+    USUAL_LOCKS,
     BudgetExceededError,
     check_name,
 )
@@ -168,9 +169,10 @@ class QueueLocks:
     def _take(self, group: str, key: tuple[str, int], lock: _Lock) -> None:
         former = self._groups.get(group, {}).get(key)
         if former is None or former.connection is not lock.connection:
-            if self._held[lock.connection] >= LOCKS_OF_CLIENT:
+            held = self._held[lock.connection]
+            if held >= LOCKS_OF_CLIENT:
                 raise BudgetExceededError("queues that one client locks", LOCKS_OF_CLIENT)
-            if former is None and len(self) >= LOCKS_MAX:
+            if former is None and held >= USUAL_LOCKS and len(self) >= LOCKS_MAX:
                 raise BudgetExceededError("queues that are locked", LOCKS_MAX)
         if former is not None:
             self._give_back(former)

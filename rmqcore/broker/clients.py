@@ -15,6 +15,8 @@ from rmqcore.broker.budgets import (
     MEMBERS_MAX,
     MEMBERS_SIZE_MAX,
     SIZE_OF_CLIENT,
+    USUAL_GROUPS,
+    USUAL_SIZE,
     BudgetExceededError,
     check_name,
 )
@@ -115,11 +117,12 @@ class Members:
         more, bytes_more = group not in sizes, size - sizes.get(group, 0)
         if more and len(sizes) >= GROUPS_OF_CLIENT:
             raise BudgetExceededError(f"groups of {self._kind} in one client", GROUPS_OF_CLIENT)
-        if bytes_more > 0 and sum(sizes.values()) + bytes_more > SIZE_OF_CLIENT:
+        own_size = sum(sizes.values()) + bytes_more if bytes_more > 0 else 0
+        if own_size > SIZE_OF_CLIENT:
             raise BudgetExceededError("bytes of what one client subscribes", SIZE_OF_CLIENT)
-        if more and self._count >= MEMBERS_MAX:
+        if more and self._count >= MEMBERS_MAX and len(sizes) >= USUAL_GROUPS:
             raise BudgetExceededError(f"{self._kind} in groups", MEMBERS_MAX)
-        if bytes_more > 0 and self._size + bytes_more > MEMBERS_SIZE_MAX:
+        if own_size > USUAL_SIZE and self._size + bytes_more > MEMBERS_SIZE_MAX:
             raise BudgetExceededError("bytes of what clients subscribe", MEMBERS_SIZE_MAX)
         self._sizes.setdefault(connection, {})[group] = size
         self._count += more

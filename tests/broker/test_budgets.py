@@ -47,7 +47,8 @@ def lock(group, queues, client_id="c"):
 def test_members_of_groups_have_bounds_for_each_client_and_for_all(monkeypatch):
     monkeypatch.setattr(clients, "GROUPS_OF_CLIENT", 3)
     monkeypatch.setattr(clients, "MEMBERS_MAX", 5)
-    producers, first, second = Producers(), Connected(), Connected()
+    monkeypatch.setattr(clients, "USUAL_GROUPS", 1)
+    producers, first, second, usual = Producers(), Connected(), Connected(), Connected()
     for group in "abc":
         producers.register(group, client_of(first))
     with pytest.raises(RequestRefusedError, match="groups of producers in one client: 3 at most"):
@@ -57,6 +58,9 @@ def test_members_of_groups_have_bounds_for_each_client_and_for_all(monkeypatch):
         producers.register(group, client_of(second))
     with pytest.raises(RequestRefusedError, match="too many producers in groups: 5 at most"):
         producers.register("c", client_of(second))
+    # who has only what is usual has it all the same
+    producers.register("c", client_of(usual))
+    producers.forget(usual)
     producers.unregister("a", first)
     producers.register("c", client_of(second))
     with pytest.raises(RequestRefusedError, match="256 characters: 255 at most"):
@@ -72,6 +76,7 @@ def test_members_of_groups_have_bounds_for_each_client_and_for_all(monkeypatch):
 def test_bytes_of_members_are_counted_and_given_back(monkeypatch):
     monkeypatch.setattr(clients, "SIZE_OF_CLIENT", 100)
     monkeypatch.setattr(clients, "MEMBERS_SIZE_MAX", 150)
+    monkeypatch.setattr(clients, "USUAL_SIZE", 20)
     members, first, second = clients.Members("consumers"), Connected(), Connected()
     members.add(first, "a", 60)
     with pytest.raises(RequestRefusedError, match="bytes of what one client subscribes: 100"):
@@ -80,6 +85,10 @@ def test_bytes_of_members_are_counted_and_given_back(monkeypatch):
     members.add(first, "b", 60)
     with pytest.raises(RequestRefusedError, match="bytes of what clients subscribe: 150"):
         members.add(second, "c", 90)
+    members.add(second, "d", 19)
+    with pytest.raises(RequestRefusedError):
+        members.add(second, "d", 80)
+    members.remove(second, "d")
     members.remove(first, "b")
     members.add(second, "c", 90)
 
@@ -172,6 +181,7 @@ def test_groups_and_topics_are_not_created_without_end(with_broker, monkeypatch)
 def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch):
     monkeypatch.setattr(client_requests, "LOCKS_OF_CLIENT", 3)
     monkeypatch.setattr(client_requests, "LOCKS_MAX", 4)
+    monkeypatch.setattr(client_requests, "USUAL_LOCKS", 1)
     code = RequestCode.LOCK_BATCH_MQ
 
     async def scenario(broker, peer):
@@ -184,6 +194,10 @@ def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch)
         refused = await other.ask(code, body=lock("H", queues[:3], "d"))
         assert (refused.code, len(broker.managers.locks)) == (REFUSED, 4)
         assert refused.remark == "too many queues that are locked: 4 at most"
+        usual = Peer(broker)
+        assert (await usual.ask(code, body=lock("U", queues[:1], "u"))).code == 0
+        await usual.ask(RequestCode.UNLOCK_BATCH_MQ, body=lock("U", queues[:1], "u"))
+        await usual.client.close()
         await peer.ask(RequestCode.UNLOCK_BATCH_MQ, body=lock("G", queues[:2]))
         assert (await other.ask(code, body=lock("H", queues[:3], "d"))).code == 0
         assert broker.managers.locks.holds_any("G")
