@@ -208,8 +208,7 @@ cdef class LogTail(LogEnd):
         properties, born, stored_by = message.properties, message.born_host, message.store_host
         if type(message) is not Message and isinstance(message, StoredCopy):
             body = bytes(body)
-            fields.body = <bytes_t>PyBytes_AS_STRING(body)
-            fields.body_size = <int32_t>PyBytes_GET_SIZE(body)
+            fields.body, fields.body_size = <bytes_t>PyBytes_AS_STRING(body), <int32_t>len(body)
             return self.append(&fields, topic, tags, keys, properties, born, stored_by)
         return self.put_fields(&fields, body, topic, tags, keys, properties, born, stored_by)
 
