@@ -50,7 +50,7 @@ KEY_MAX: Final = 1 << 16
 _COMPACTED_FROM: Final = 1024
 #: property of a record: the call of another process that it was put for
 _CALL: Final = "RMQCORE_CALL"
-#: so many records before those of a table are read for the calls in them
+#: so many records before those of a table are read for the calls in them, or one call whole
 _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
 #: entries of a table that takes less time to read than to let a thread do it
@@ -394,8 +394,7 @@ class KeyValues:
         committed = self.consumer_offsets.get(topic, GROUP, 0)
         if aside is not None and committed is not None and committed <= aside.end:
             yield from aside.entries
-        read_from = max(self.min_queue_offset(topic, 0), start - _CALLS_READ)
-        for message in self.messages(topic, 0, start=read_from):
+        for message in self.messages(topic, 0, start=self._calls_from(topic, start)):
             key, value, expires_ms = _parts(message)
             call = message.properties.get(_CALL)
             if call is not None:
@@ -403,6 +402,15 @@ class KeyValues:
             if message.queue_offset >= start:
                 table.records += 1
                 yield key, None if message.tags == DELETE else value, expires_ms
+
+    def _calls_from(self, topic: str, at: int) -> int:
+        """Queue offset in front of one, from which on calls are read."""
+        least, calls = self.min_queue_offset(topic, 0), set[str | None]()
+        while at > least and len(calls) <= 1 and None not in calls:
+            at = max(least, at - _CALLS_READ)
+            first = next(self.messages(topic, 0, start=at), None)
+            calls.add(None if first is None else first.properties.get(_CALL))
+        return at
 
     def _start_of(self, topic: str) -> int:
         """Queue offset from which on a table's topic is read."""

@@ -158,6 +158,21 @@ def test_what_a_take_in_flight_has_taken_is_given(store_path, prepare, max_entri
         assert store.kv_list("table") == [(b"c", b"3")]
 
 
+def test_a_long_call_is_known_whole_though_its_table_was_written_anew(store_path):
+    taken = [(b"%04d" % number, b"") for number in range(3000)]
+    with rmqcore.open_store(store_path) as store:
+        store.kv_swap_once("table", b"x", None, b"", call="before")
+        for key, value in taken:
+            store.kv_put("table", key, value)
+        assert store.kv_take_once("table", last=b"x", call="one") == taken
+        # another client, while the first one still reads the answer
+        store.kv_put("table", b"y", b"")
+        assert store._start_of("%KV%table") > 2 * len(taken)
+    with rmqcore.open_store(store_path) as store:
+        assert store.kv_take_once("table", last=b"x", call="one") == taken
+        assert store.kv_list("table") == [(b"x", b""), (b"y", b"")]
+
+
 def test_a_call_is_known_though_its_table_was_written_anew(store_path):
     with rmqcore.open_store(store_path) as store:
         store.kv_put("table", b"a", b"1")
