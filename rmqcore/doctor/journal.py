@@ -290,6 +290,11 @@ class Journal:
         Raises:
             StoreError: it was written to.
         """
+        if "stamps" not in next(iter(self._notes), {}):
+            raise StoreError(
+                f"{self.root} is the journal of an earlier version, which cannot tell whether the "
+                "store was written to since; move it away to keep the store as it is"
+            )
         changed = self._changed()
         if changed:
             since = "" if self.finished else " was interrupted"

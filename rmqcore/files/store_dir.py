@@ -31,6 +31,7 @@ REPAIRS_NAME = "doctor"
 REPAIR_JOURNAL = "journal.jsonl"
 #: the last note of a repair that came to its end
 REPAIR_FINISHED = b'{"finished": true}'
+_FINISHED = b'{"finished": '
 _REPAIR = re.compile(r"\d{4,}")
 NOT_A_FILE = (
     "it is a directory, a pipe or a link to no file, where a store has a file; move it away"
@@ -366,7 +367,8 @@ class StoreDir:
             return None
         with suppress(FileNotFoundError):
             *notes, _ = (repair / REPAIR_JOURNAL).read_bytes().split(b"\n")
-            if notes and notes[-1] == REPAIR_FINISHED:
+            # journals of earlier versions say more behind it
+            if notes and notes[-1].startswith(_FINISHED):
                 return None
         return repair
 

@@ -66,9 +66,9 @@ def cold(
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
-    tell_unfinished_repair(directory, loaded.on_corruption)
     directory.lock()
     try:
+        tell_unfinished_repair(directory, loaded.on_corruption)
         for name in ("consume_queue", "batch_consume_queue", "index"):
             path: Path = getattr(directory, name)
             if path.is_symlink():

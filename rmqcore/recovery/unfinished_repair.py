@@ -26,7 +26,7 @@ def tell_unfinished_repair(directory: StoreDir, policy: OnCorruption | None) -> 
         RepairUnfinishedError: one is, and the policy is to raise.
     """
     journal = directory.unfinished_repair()
-    if journal is None or directory.is_locked():
+    if journal is None or (directory.is_locked() and not directory.is_ours):
         # whoever has the lock goes on with it, or was told
         return []
     if policy is OnCorruption.RAISE:

@@ -120,6 +120,8 @@ class DefaultMessageStore(
             self._directory.create()
             self._directory.lock()
             self._closed = False
+            # a repair may have been killed just before the lock was free
+            told = told or tell_unfinished_repair(self._directory, config.on_corruption)
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()

@@ -223,6 +223,39 @@ def test_an_unfinished_repair_is_told_to_whoever_opens_the_store(damaged, monkey
     rmqcore.open_store(half).close()
 
 
+def test_a_repair_that_was_killed_just_before_the_lock_is_told_too(damaged, monkeypatch):
+    half = killed_within(doctor.repair, damaged[0], monkeypatch)
+    home, aside, lock = half / "doctor", half.parent / "doctor", StoreDir.lock
+    for work in (rmqcore.open_store, rebuild_consume_queues):
+        home.rename(aside)
+
+        def locked(directory):
+            aside.rename(home)
+            lock(directory)
+
+        monkeypatch.setattr(StoreDir, "lock", locked)
+        with pytest.raises(RepairUnfinishedError):
+            work(half)
+        monkeypatch.setattr(StoreDir, "lock", lock)
+        assert not StoreDir(half).is_locked()
+    assert doctor.repair(half).clean
+
+
+def test_a_journal_of_an_earlier_version_locks_nobody_out(damaged):
+    store = damaged[0]
+    doctor.repair(store)
+    journal = StoreDir(store).last_repair() / REPAIR_JOURNAL
+    first, *notes, _ = journal.read_text("utf-8").splitlines()
+    facts = json.loads(first)
+    stamps = facts.pop("stamps")
+    lines = (json.dumps(facts), *notes, json.dumps({"finished": stamps}))
+    journal.write_text("\n".join(lines) + "\n", "utf-8")
+    with pytest.raises(StoreError, match="of an earlier version"):
+        doctor.undo(store)
+    assert doctor.plan(store).clean
+    rmqcore.open_store(store).close()
+
+
 @pytest.mark.storm
 def test_a_repair_goes_on_wherever_it_was_killed(damaged, monkeypatch, seed):
     check_repair(damaged, monkeypatch, seed, None)
