@@ -335,6 +335,9 @@ class LogPlan:
 
     def _first_message(self, low: int, high: int, topics: set[str]) -> int:
         """Where the first message of some topics lies that their consume queues know."""
+        if self.directory.was_aborted and not self.directory.is_locked():
+            # what the queues had is not all on the disk, and nobody has recovered yet
+            return low
         first = max(self.known_end, low)
         for topic in sorted(topics):
             directory = self.directory.consume_queue / topic

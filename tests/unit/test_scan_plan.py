@@ -1,6 +1,7 @@
 """Splits cover the published log once, begin where records begin, and read back every message."""
 
 import pickle
+import shutil
 from functools import partial
 from importlib import import_module
 
@@ -155,6 +156,21 @@ def records(count, body=b"body"):
             Record(topic="T", body=body, queue_offset=number, phy_offset=len(data))
         )
     return data, starts
+
+
+@pytest.mark.engine
+def test_queues_that_a_crash_has_emptied_leave_no_message_out(store_path, tmp_path):
+    """As after a power cut that lost the units of a topic, or one of its queues, and no others."""
+    with rmqcore.open_store(store_path) as store:
+        for topic, queue_id in [("first", 0), ("first", 1), ("other", 0)] * 5:
+            store.put_message(rmqcore.Message(topic, b"", queue_id=queue_id))
+        store.flush()
+        crashed = shutil.copytree(store_path, tmp_path / "crashed", copy_function=shutil.copyfile)
+    (units,) = (crashed / "consumequeue" / "first" / "0").iterdir()
+    units.write_bytes(bytes(units.stat().st_size))
+    assert [len(b) for b in scan.read_store(crashed, ["topic"], topics=["first"])] == [10]
+    shutil.rmtree(units.parent)
+    assert [len(b) for b in scan.read_store(crashed, ["topic"], topics=["first"])] == [10]
 
 
 def test_damage_is_an_error_with_its_place_or_passed_over(store_path):
