@@ -112,6 +112,18 @@ def test_who_lives_in_another_pid_namespace_keeps_what_it_holds(store_path, look
         assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
+@pytest.mark.engine
+def test_who_was_missed_in_another_pid_namespace_and_is_back_counts_anew(store_path, monkeypatch):
+    with rmqcore.open_shared(store_path) as store:
+        server, client = store._server, f"{elsewhere()}-client"
+        assert not server._has_ended(client)
+        assert server._missed
+        monkeypatch.setattr(shared_store, "new_holder", lambda: client)
+        with rmqcore.open_shared(store_path) as back:
+            back.stats()
+            assert not server._missed
+
+
 @pytest.mark.parametrize("role", ["owner", "client"])
 def test_a_forked_consumer_holds_apart_from_its_parents(store_path, role):
     with handle(store_path, role) as store:

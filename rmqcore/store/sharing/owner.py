@@ -214,6 +214,7 @@ class StoreServer:
             )
         client = connection.attributes[_CLIENT] = request.text("client")
         self._holders.setdefault(client, set())
+        self._missed.pop(process_of(client), None)
         return answer_of(None)
 
     def _goodbye(self, connection: Connection, _: RemotingCommand) -> None:
