@@ -268,9 +268,9 @@ class Leasing(MessageReads):
         """What there is, however many messages have to be passed over for it."""
         while True:
             taken = leases.take(request)
-            if taken.dead:
-                leases.bury(taken)
-            if taken.found or taken.looks > 0:
+            # behind dead letters there may be others
+            goes_on = bool(taken.dead) and leases.bury(taken)
+            if taken.found or (taken.looks > 0 and not goes_on):
                 return taken.found
 
     async def _lease_now_async(
@@ -285,9 +285,8 @@ class Leasing(MessageReads):
             if taken.found:
                 # nothing is waited for any more: who is cancelled has taken nothing
                 return taken.found
-            if burying is not None:
-                await burying
-            if taken.looks > 0:
+            goes_on = burying is not None and await burying
+            if taken.looks > 0 and not goes_on:
                 return []
             await one_turn()
 

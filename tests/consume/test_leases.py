@@ -455,6 +455,21 @@ def test_dead_letters_wait_for_the_disk_once(store, monkeypatch, lease_again):
     assert store.lag("g", ["T"])[0].ready == 0
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_lies_behind_dead_letters_is_handed_out_at_once(store, waits):
+    put(store, 8)
+    for message in store.lease("g", TOPIC, max_messages=7):
+        store.give_back("g", [message.place], delay_ms=0)
+    terms = {"max_messages": 2, "max_reconsume_times": 0}
+    if waits:
+        found = asyncio.run(store.lease_async("g", TOPIC, timeout_ms=None, **terms))
+    else:
+        found = store.lease("g", TOPIC, **terms)
+    assert bodies(found) == [b"7"]
+    dead = [bytes(each.body) for each in store.messages("%DLQ%g")]
+    assert dead == [b"%d" % number for number in range(7)]
+
+
 @pytest.mark.parametrize(
     "refused",
     [

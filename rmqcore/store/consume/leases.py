@@ -161,8 +161,12 @@ class Leases:
             self._table.compact()
         return taken
 
-    def bury(self, taken: Taken) -> None:
-        """Put the dead letters that were found; what cannot be put now is tried again later."""
+    def bury(self, taken: Taken) -> bool:
+        """Put the dead letters that were found; what cannot be put now is tried again later.
+
+        Returns:
+            False when some could not be put.
+        """
         group = taken.request.group
         try:
             self._move(
@@ -174,6 +178,8 @@ class Leases:
             )
         except (StoreError, OSError, MessageIllegalError) as error:
             _log.error("dead letters of %s are tried again later: %s", group, error)
+            return False
+        return True
 
     def next_due_ms(self) -> int | None:
         """When to look again for what comes again, Unix ms; None: nothing does."""
