@@ -58,7 +58,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
             left = limit.max_rows
             # the log with the least backlog first: what it leaves of its share is for the others
             for name in sorted(ends, key=lambda name: ends[name] - first[name]):
-                share = -(-left * (ends[name] - first[name]) // max(1, backlog))
+                # at least one row, or a log that others outrun would never be read
+                share = max(1, -(-left * (ends[name] - first[name]) // max(1, backlog)))
                 backlog -= ends[name] - first[name]
                 ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
@@ -71,8 +72,6 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
     def _end_of_rows(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
         """Where so many of a log's chosen rows end, and how many there are up to there."""
         rows = 0
-        if row_max <= 0:
-            return start, 0
         if start >= end:
             return end, 0
         partition = LogPartition(self._plans[name].split(start, end), name, self.choice)

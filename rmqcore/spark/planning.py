@@ -26,8 +26,8 @@ class LogPartition(InputPartition):
     Attributes:
         split: a stretch of one log.
         broker: name of the store that the log belongs to.
-        choice: the topics that are read.
-        besides: topics whose rows have been read before; None for none.
+        choice: the topics and queues that are read.
+        besides: those whose rows have been read before; None for none.
         latest_phy_offset: where "latest" of ``startingOffsets`` is.
     """
 

@@ -45,7 +45,7 @@ def read_partition(
         partition.split,
         wanted,
         topics=partition.choice.names,
-        queue_ids=options.queue_ids,
+        queue_ids=partition.choice.queue_ids,
         begin_ms=options.starting_timestamp,
         end_ms=None if end_ms is None else end_ms - 1,
         uncommitted=options.include_uncommitted,

@@ -99,6 +99,11 @@ class RowFilter:
             if begin < first < HIDDEN:
                 shown = pc.greater_equal(places, first)
                 masks.append(pc.or_(pc.not_equal(topics, topic), shown))
+            read = self.shown.queues_read(topic)
+            if read:
+                queues = batch.column("queue_id")
+                of_them = pc.is_in(queues, pa.array(read, queues.type))
+                masks.append(pc.invert(pc.and_(pc.equal(topics, topic), of_them)))
             for queue_id, first_of_queue in self.shown.begins(topic).items():
                 if begin < first_of_queue:
                     masks.append(

@@ -1,8 +1,9 @@
 """Following a live store: what each micro-batch of a stream reads.
 
 An offset of the stream is the physical offset up to which each log has been read, and of which
-topics. It never goes back, and never passes the last good record: a batch that Spark plans again is
-the same batch. Where the next offset has more topics or logs, theirs are read from the earliest on.
+topics and queues. It never goes back, and never passes the last good record: a batch that Spark
+plans again is the same batch. Where the next offset has more topics, queues or logs, theirs are
+read from the earliest on.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class RmqStreamReader(DataSourceStreamReader):
         first, last = self.offsets(start), self.offsets(end)
         size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
         latest: Offsets = end.get("latest", {})
-        old, new = _choice_of(start), _choice_of(end) or self.choice
+        old, new = self._choice_of(start), self._choice_of(end) or self.choice
         found: list[LogPartition] = []
         for broker in last:
             plan = self._plan(broker, last[broker])
@@ -118,9 +119,18 @@ class RmqStreamReader(DataSourceStreamReader):
             latest: where the logs ended when the stream began, if the options ask for "latest" of
                 some queue.
         """
-        found = {"version": _VERSIONS[-1], "phy_offset": dict(offsets)}
-        found["topics"] = self.choice.to_json()
+        found = {"version": _VERSIONS[-1], "phy_offset": dict(offsets), **self.choice.to_json()}
         return found | ({"latest": dict(latest)} if latest else {})
+
+    def _choice_of(self, offset: dict[str, Any]) -> TopicChoice | None:
+        """The topics and queues up to an offset; None for one of the first version.
+
+        One that knows no queues was of those that are asked for now.
+        """
+        if "topics" not in offset:
+            return None
+        now = self.choice.to_json()
+        return TopicChoice.from_json(offset["topics"], offset.get("queues", now["queues"]))
 
     def published(self, start: Offsets) -> Offsets:
         """Where the logs end now; never before ``start``."""
@@ -168,11 +178,6 @@ class RmqStreamReader(DataSourceStreamReader):
         if self.options.fail_on_data_loss:
             raise StoreError(f"{text}; set failOnDataLoss=false to go on with what is left")
         _log.warning("%s (failOnDataLoss=false)", text)
-
-
-def _choice_of(offset: dict[str, Any]) -> TopicChoice | None:
-    """The topics up to an offset; None for one of the first version."""
-    return TopicChoice.from_json(offset["topics"]) if "topics" in offset else None
 
 
 def _check_stream(options: ReadOptions, *, takes_limits: bool) -> None:

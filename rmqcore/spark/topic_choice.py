@@ -1,4 +1,4 @@
-"""Which topics a reader has chosen, and from where on their rows are shown."""
+"""Which topics and queues a reader has chosen, and from where on their rows are shown."""
 
 from __future__ import annotations
 
@@ -18,37 +18,52 @@ HIDDEN = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """The topics that options name: these, those that match, or all.
+    """The topics that options name, these, those that match, or all; and the queues of each.
 
     Attributes:
         names: None for no list.
         pattern: a regular expression that the whole name matches; None for none.
+        queue_ids: in their order; None for all.
     """
 
     names: tuple[str, ...] | None = None
     pattern: str | None = None
+    queue_ids: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, options: ReadOptions) -> TopicChoice:
         """What options choose."""
-        return cls(options.topics, options.topic_pattern)
+        queue_ids = options.queue_ids
+        return cls(
+            options.topics,
+            options.topic_pattern,
+            None if queue_ids is None else tuple(sorted(queue_ids)),
+        )
 
     @classmethod
-    def from_json(cls, found: Any) -> TopicChoice:
+    def from_json(cls, topics: Any, queues: Any) -> TopicChoice:
         """What `to_json` has made.
 
         Raises:
             ConfigError: it is something else.
         """
-        if found is None or isinstance(found, str):
-            return cls(None, found)
-        if isinstance(found, list) and all(isinstance(name, str) for name in found):
-            return cls(tuple(found))
-        raise ConfigError("checkpointLocation", found, "expected names of topics, or a pattern")
+        queue_ids = None
+        if isinstance(queues, list) and all(type(each) is int for each in queues):
+            queue_ids = tuple(queues)
+        elif queues is not None:
+            raise ConfigError("checkpointLocation", queues, "expected ids of queues")
+        if topics is None or isinstance(topics, str):
+            return cls(None, topics, queue_ids)
+        if isinstance(topics, list) and all(isinstance(name, str) for name in topics):
+            return cls(tuple(topics), None, queue_ids)
+        raise ConfigError("checkpointLocation", topics, "expected names of topics, or a pattern")
 
-    def to_json(self) -> Any:
-        """Names as a list, a pattern as a text, None for all."""
-        return self.pattern if self.names is None else sorted(self.names)
+    def to_json(self) -> dict[str, Any]:
+        """``topics``: names as a list, or a pattern; ``queues``: ids as a list. None for all."""
+        return {
+            "topics": self.pattern if self.names is None else sorted(self.names),
+            "queues": None if self.queue_ids is None else list(self.queue_ids),
+        }
 
     def __contains__(self, topic: str) -> bool:
         if self.names is not None:
@@ -68,7 +83,7 @@ class ShownTopics:
     Args:
         directory: of the store.
         choice: the topics that are chosen.
-        besides: topics whose rows have been read.
+        besides: topics and queues whose rows have been read.
         services: show the topics of a broker's services, too.
     """
 
@@ -106,6 +121,12 @@ class ShownTopics:
             found = self._first[topic] = self._looked_up(topic)
         return found
 
+    def queues_read(self, topic: str) -> tuple[int, ...]:
+        """Ids of the queues of a topic whose rows have been read, where others have not."""
+        if self._besides is None or topic not in self._besides:
+            return ()
+        return self._besides.queue_ids or ()
+
     def begins(self, topic: str) -> dict[int, int]:
         """By queue id, the physical offset from which on its rows are shown, where it is another.
 
@@ -117,7 +138,9 @@ class ShownTopics:
         return found
 
     def _looked_up(self, topic: str) -> int:
-        if topic not in self._choice or (self._besides is not None and topic in self._besides):
+        besides = self._besides
+        read_whole = besides is not None and besides.queue_ids is None and topic in besides
+        if topic not in self._choice or read_whole:
             return HIDDEN
         named = self._choice.names is not None
         if is_service_topic(topic) and not (named or self._services):

@@ -161,6 +161,30 @@ def test_a_topic_added_to_a_stream_is_read_from_its_first_message_on(store_path)
     assert [row["topic"] for row in every.trigger()] == ["C"] * 15
 
 
+def test_a_queue_added_to_a_stream_is_read_from_its_first_message_on(store_path):
+    def more(count):
+        for topic in ("A", "B"):
+            for queue_id in (0, 1):
+                put(store_path, topic, *numbered(count), queue_id=queue_id)
+
+    def triggered(at=None, **options):
+        stream = Stream(store_path, at=at, startingOffsets="earliest", **options)
+        rows = [(row["topic"], row["queue_id"]) for row in stream.trigger()]
+        assert stream.trigger() == []
+        return stream.at, {place: rows.count(place) for place in sorted(set(rows))}
+
+    more(10)
+    at, rows = triggered(topics="A", queueIds="1")
+    assert rows == {("A", 1): 10}
+    older = {name: value for name, value in at.items() if name != "queues"}
+    more(5)
+    assert triggered(older, topics="A", queueIds="1")[1] == {("A", 1): 5}
+    assert triggered(at, topics="A", queueIds="0")[1] == {("A", 0): 15}
+    at, rows = triggered(at, topics="A,B", queueIds="1,0")
+    assert rows == {("A", 0): 15, ("A", 1): 5, ("B", 0): 15, ("B", 1): 15}
+    assert triggered(at, topics="A,B")[1] == {}
+
+
 def test_a_batch_that_is_planned_again_is_of_the_topics_it_was_of(store_path):
     put(store_path, "A", *numbered(10))
     put(store_path, "B", *numbered(10))
@@ -204,6 +228,16 @@ def test_stores_share_a_limit_of_rows_by_their_backlog(tmp_path):
         assert len(rows) <= 40
         total += [row["broker"] for row in rows]
     assert (total.count("a"), total.count("b")) == (300, 100)
+
+
+def test_a_log_that_others_outrun_is_read_under_a_limit(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    put(a, "T", *numbered(3))
+    put(b, "T", *numbered(9))
+    stream = Stream([a, b], startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    for _ in range(9):
+        put(a, "T", b"new")
+        assert "b" in {row["broker"] for row in stream.trigger()}
 
 
 # ---- what a message is
