@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, StoreError
 from rmqcore.spark.log_owner import abort_staged, append_staged
 from rmqcore.spark.options import WriteOptions
 from rmqcore.spark.write import RowStager, Staged, staged_files
@@ -29,18 +29,26 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         return self.stager.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append one batch, unless an earlier run of it was appended."""
+        """Append one batch, unless an earlier run of it was appended.
+
+        Raises:
+            StoreError: the tasks do not say of which query they are; nothing was appended.
+        """
+        files = staged_files(list(messages))
+        if not files:
+            return
         query = self._query(messages)
-        if query is not None:
-            append_staged(
-                self.options.path,
-                self.options.config,
-                query,
-                batchId,
-                staged_files(list(messages)),
-                copy=self.options.copy,
-                lock_timeout_s=self.options.lock_timeout_s,
-            )
+        if query is None:
+            raise StoreError("the tasks of a stream do not say of which query they are")
+        append_staged(
+            self.options.path,
+            self.options.config,
+            query,
+            batchId,
+            files,
+            copy=self.options.copy,
+            lock_timeout_s=self.options.lock_timeout_s,
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Forget what the tasks have staged."""

@@ -303,6 +303,25 @@ def test_a_row_of_a_transaction_that_is_not_committed_is_refused(sys_flag):
         stager._message({"topic": "T", "body": b"x", "sys_flag": sys_flag}, 0, "U")
 
 
+def test_rows_of_a_stream_without_a_query_are_refused_and_not_forgotten(store_path):
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from rmqcore.spark.options import write_options
+    from rmqcore.spark.stream_write import RmqStreamWriter
+    from rmqcore.spark.write import Staged
+
+    open_store(store_path).close()
+    schema = StructType([StructField("body", BinaryType())])
+    options = write_options({"path": str(store_path), "topic": "T"})
+    writer = RmqStreamWriter(schema, options, overwrite=False)
+    file = staged(store_path, Message("T", b"x"))
+    with pytest.raises(StoreError, match="of which query"):
+        writer.commit([Staged(file, 0, None)], 0)
+    writer.commit([None], 0)
+    writer.commit([Staged(file, 0, "q")], 0)
+    assert bodies_of(batch(store_path)) == [b"x"]
+
+
 def test_a_commit_waits_for_the_end_of_another_writer(store_path, monkeypatch):
     from rmqcore.spark import log_owner
 
