@@ -154,6 +154,7 @@ class KeyValues:
     _raised: Callable[[PutMessageResult], PutMessageResult]
     messages: Callable[..., Iterator[MessageExt]]
     flush: Callable[[], int]
+    flush_log: Callable[[], None]
     min_queue_offset: Callable[[str, int], int]
     _directory: StoreDir
     max_queue_offset: Callable[[str, int], int]
@@ -482,7 +483,8 @@ class KeyValues:
         return bool(topics)
 
     def _put_aside(self, tables: Mapping[str, _Table]) -> None:
-        """Write tables into a file, and let them begin behind all their records."""
+        """Write tables into a file, and let them begin behind their records, which no cut takes."""
+        self.flush_log()
         ends = {topic: self.max_queue_offset(topic, 0) for topic in tables}
         self._aside.store(
             {
@@ -504,10 +506,7 @@ class KeyValues:
         if table.records == 0 and self.topics.get(topic) is None:
             self._aside.reserve()
             self.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
-        if call:
-            records = [_record_of_call(topic, table, *change, call) for change in changes]
-        else:
-            records = [_record(topic, *change) for change in changes]
+        records = [_record_of_call(topic, table, *change, call) for change in changes]
         for batch in self._batches(records):
             self._put(batch)
         table.apply(changes)
@@ -584,14 +583,15 @@ def _record(topic: str, key: bytes, value: bytes | None, expires_ms: int) -> Mes
 def _record_of_call(
     topic: str, table: _Table, key: bytes, value: bytes | None, expires_ms: int, call: str
 ) -> Message:
-    """As `_record`; what it deletes is in it, for a call that is made again."""
-    if value is None:
+    """As `_record`; where it may be made again under its name, what it deletes is in it."""
+    if value is None and call:
         value, _ = table.entries.get(key, (b"", 0))
         record = _record(topic, key, value, 0)
         record.tags = DELETE
     else:
         record = _record(topic, key, value, expires_ms)
-    record.properties = {_CALL: call}
+    if call:
+        record.properties = {_CALL: call}
     return record
 
 

@@ -229,6 +229,22 @@ def test_what_a_killed_process_had_put_aside_is_read(tmp_path):
         assert store.kv_list("t") == []
 
 
+def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(tmp_path, monkeypatch):
+    """Else the numbers of later records would lie in front of where it begins."""
+    with open_store(tmp_path / "s", **SMALL) as store:
+        store.kv_put("t", b"a", b"1")
+        commit, flushed = store.consumer_offsets.commit, []
+
+        def committed(topic, group, queue_id, offset):
+            flushed.append(store._log_writer.flushed_offset == store.max_phy_offset)
+            commit(topic, group, queue_id, offset)
+
+        monkeypatch.setattr(store.consumer_offsets, "commit", committed)
+        with store._tables_held():
+            store._put_aside({"%KV%t": store._table("t")})
+        assert flushed == [True]
+
+
 def test_a_table_is_put_anew_only_where_that_frees_more_than_it_takes(tmp_path):
     with open_store(tmp_path / "s", **SMALL) as store:
         for number in range(30):
