@@ -44,6 +44,7 @@ class Leasing(MessageReads):
     consumer_offsets: ConsumerOffsetTable
     _clock_ms: Callable[[], int]
     _directory: StoreDir
+    _was_clean: bool
     _retention: RetentionService
     _free_of_tables: Callable[[int, Callable[[], int]], int]
     _delayed: DeliverDelayedMessageService | None
@@ -82,12 +83,34 @@ class Leasing(MessageReads):
 
     def _prepare_leases(self) -> None:
         """Know what an earlier opening has leased; nothing is read where nobody did."""
+        if not self._was_clean:
+            self._set_offsets_back()
         self._arrivals = Arrivals(self.on_arrival)
         self._making_leases = Alone()
         self._leases: Leases | None = None
         self.consumer_offsets.on_set = self._follow_set
         if self._directory.consumer_leases.exists():
             self._made_leases()
+
+    def _set_offsets_back(self) -> None:
+        """Let no group begin behind the end of a queue: it would pass over what is put next.
+
+        A power cut may take messages from the log, and leave that they have been consumed.
+        """
+        ahead = [
+            (topic, group, queue_id, end)
+            for topic, group in self.consumer_offsets.pairs()
+            for queue_id, offset in self.consumer_offsets.queues(topic, group).items()
+            if offset > (end := self.max_queue_offset(topic, queue_id))
+        ]
+        for topic, group, queue_id, end in ahead:
+            self.consumer_offsets.advance(topic, group, queue_id, end)
+            _log.warning("%s has lost what %s had consumed of %s", self.path, group, topic)
+        if ahead:
+            try:
+                self.consumer_offsets.persist()
+            except OSError as error:
+                _log.warning("%s: consumer offsets are written later: %s", self.path, error)
 
     def _made_leases(self) -> Leases:
         if self._leases is None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 
 import pytest
 from children import die, run_child
@@ -30,6 +31,37 @@ def filled(opened):
     put(store, 5)
     store.close()
     return opened
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("write", [True, False])
+def test_no_group_passes_over_what_is_put_after_a_power_cut(
+    store_path, tmp_path, monkeypatch, write
+):
+    """The offsets were on the disk before the messages were that they passed over."""
+    cut, name = tmp_path / "cut", "config/consumerOffset.json"
+    with rmqcore.open_store(store_path) as store:
+        put(store, 2)
+        store.flush()
+        shutil.copytree(store_path, cut, copy_function=shutil.copyfile)
+        put(store, 5)
+        store.acknowledge("g", places(store.lease("g", TOPIC)))
+        store.flush()
+        shutil.copyfile(store_path / name, cut / name)
+    with monkeypatch.context() as full:
+        if not write:
+            full.setattr(ConsumerOffsetTable, "persist", _refused)
+        store = rmqcore.open_store(cut)
+        assert store.consumer_offsets.get("T", "g", 0) == 2
+    if write:
+        assert ConsumerOffsetTable(cut / "config", clock=int).get("T", "g", 0) == 2
+    put(store, 3)
+    assert bodies(store.lease("g", TOPIC)) == [b"0", b"1", b"2"]
+    store.close()
+
+
+def _refused(_):
+    raise DiskFullError("/disk")
 
 
 def killed(opened, work):
