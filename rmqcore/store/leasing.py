@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rmqcore.message import Message, MessageExt, PutMessageResult
     from rmqcore.services.arrival import ArrivalListener
     from rmqcore.services.delay_schedule import DeliverDelayedMessageService
+    from rmqcore.services.reput import ReputMessageService
     from rmqcore.services.retention import RetentionService
     from rmqcore.status import Durability, DurabilityName
     from rmqcore.store.consume.lease_request import LeaseRequest
@@ -45,6 +46,7 @@ class Leasing(MessageReads):
     _clock_ms: Callable[[], int]
     _directory: StoreDir
     _was_clean: bool
+    _reput: ReputMessageService
     _retention: RetentionService
     _free_of_tables: Callable[[int, Callable[[], int]], int]
     _delayed: DeliverDelayedMessageService | None
@@ -539,8 +541,12 @@ class Leasing(MessageReads):
         groups: dict[str, list[str]] = {}
         for topic, group in self.consumer_offsets.pairs():
             groups.setdefault(topic, []).append(group)
+        self._see_new()
+        # of what is behind, waits for the disk or has no room in the queues, none can tell yet
+        needed = self._reput.offset
         parked = self._oldest_parked()
-        needed = self.max_phy_offset if parked is None else parked
+        if parked is not None:
+            needed = min(needed, parked)
         delivers = self.config.deliver_delayed
         for topic, queue_id in self.queues():
             if topic in disposable or (delivers and topic == SCHEDULE_TOPIC):

@@ -61,6 +61,26 @@ def test_one_open_lease_keeps_its_file_and_all_behind(store):
     assert store.delete_consumed_files() == 2
 
 
+def test_what_is_in_no_queue_yet_keeps_its_files(store, monkeypatch):
+    """As with SYNC_FLUSH, where the disk has it only when it was looked at what is needed."""
+    flush, ended = store.flush, store._reput._confirm_offset
+    fill(store, 2)
+    consume(store)
+    end, number = store.max_phy_offset, store.max_queue_offset("T", 0)
+    monkeypatch.setattr(store._reput, "_confirm_offset", lambda: end)
+
+    def dispatched():
+        monkeypatch.setattr(store._reput, "_confirm_offset", ended)
+        return flush()
+
+    monkeypatch.setattr(store, "flush", dispatched)
+    fill(store, 3)
+    assert store.delete_consumed_files() == 2
+    dispatched()
+    count = store.max_queue_offset("T", 0) - number
+    assert len(store.lease("g", TOPIC, max_messages=1000)) == count > 3
+
+
 def test_the_slowest_group_decides(store):
     fill(store, 4)
     consume(store, "g")
