@@ -65,23 +65,24 @@ def check_ranges(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
 
 def _lost_places(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
     store = plan.directory.path
-    if options.starting_phy_offset is not None and options.starting_phy_offset < plan.start:
-        yield (
-            f"{store}: startingPhyOffset={options.starting_phy_offset}, but the log begins at "
-            f"{plan.start}; what was before it has been deleted"
-        )
-    for name, offset in (
-        ("startingPhyOffset", options.starting_phy_offset),
-        ("endingPhyOffset", options.ending_phy_offset),
+    for name, offset, least in (
+        ("startingPhyOffset", options.starting_phy_offset, 0),
+        ("endingPhyOffset", options.ending_phy_offset, 1),
     ):
+        if offset is not None and least <= offset < plan.start:
+            yield (
+                f"{store}: {name}={offset}, but the log begins at {plan.start}; what was before it "
+                "has been deleted"
+            )
         if offset is not None and offset > plan.end:
             yield f"{store}: {name}={offset}, but the log ends at {plan.end}"
 
 
 def _lost_queue_offsets(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
-    for name, offsets in (
-        ("startingOffsets", options.starting_offsets),
-        ("endingOffsets", options.ending_offsets),
+    # nothing is in front of number 0: a range that ends there lacks nothing
+    for name, offsets, least in (
+        ("startingOffsets", options.starting_offsets, 0),
+        ("endingOffsets", options.ending_offsets, 1),
     ):
         for topic, queue_id, offset in offsets if isinstance(offsets, tuple) else ():
             found = plan.queue_range(topic, queue_id)
@@ -89,7 +90,7 @@ def _lost_queue_offsets(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
                 continue
             first, end = found
             where = f"{plan.directory.path}: {name} of {topic}/{queue_id} is {offset}"
-            if 0 <= offset < first and name == "startingOffsets":
+            if least <= offset < first:
                 yield f"{where}, but it begins at {first}; what was before has been deleted"
             elif offset > end and offset > (end := _end_with_tail(plan, topic, queue_id, end)):
                 yield f"{where}, but it ends at {end}"

@@ -90,6 +90,7 @@ DELETED = [
     {"startingPhyOffset": "0"},
     {"startingOffsets": '{"T":{"0":1001}}'},
 ]
+DELETED_WHOLE = [{"endingOffsets": '{"T":{"0":1}}'}, {"endingPhyOffset": "1"}]
 BEYOND = [
     {"endingOffsets": '{"T":{"0":1001}}'},
     {"endingPhyOffset": str(1 << 40)},
@@ -102,6 +103,15 @@ def test_a_range_that_is_not_there_whole_fails_a_batch(aged, options):
         batch(aged, **options)
     left = len(batch(aged, **options, failOnDataLoss="false"))
     assert left == (0 if "1001" in str(options.get("startingOffsets")) else len(batch(aged)))
+
+
+@pytest.mark.parametrize("options", DELETED_WHOLE)
+def test_a_range_that_ended_before_what_is_there_fails_a_batch(aged, options):
+    with pytest.raises(StoreError, match="failOnDataLoss=false"):
+        batch(aged, **options)
+    assert batch(aged, **options, failOnDataLoss="false") == []
+    ((name, value),) = options.items()
+    assert batch(aged, **{name: value.replace("1", "0")}) == []
 
 
 @pytest.mark.parametrize("options", DELETED)
