@@ -45,7 +45,6 @@ class Leasing(MessageReads):
     consumer_offsets: ConsumerOffsetTable
     _clock_ms: Callable[[], int]
     _directory: StoreDir
-    _was_clean: bool
     _reput: ReputMessageService
     _retention: RetentionService
     _free_of_tables: Callable[[int, Callable[[], int]], int]
@@ -85,8 +84,7 @@ class Leasing(MessageReads):
 
     def _prepare_leases(self) -> None:
         """Know what an earlier opening has leased; nothing is read where nobody did."""
-        if not self._was_clean:
-            self._set_offsets_back()
+        self._set_offsets_back()
         self._arrivals = Arrivals(self.on_arrival)
         self._making_leases = Alone()
         self._leases: Leases | None = None
@@ -97,7 +95,8 @@ class Leasing(MessageReads):
     def _set_offsets_back(self) -> None:
         """Let no group begin behind the end of a queue: it would pass over what is put next.
 
-        A power cut may take messages from the log, and leave that they have been consumed.
+        A power cut, or a tail that was cut off, takes messages from the log, and leaves that they
+        have been consumed.
         """
         ahead = [
             (topic, group, queue_id, end)

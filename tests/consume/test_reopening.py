@@ -60,6 +60,21 @@ def test_no_group_passes_over_what_is_put_after_a_power_cut(
     store.close()
 
 
+@pytest.mark.engine
+def test_no_group_passes_over_what_is_put_after_a_tail_was_cut_off(store_path, journal):
+    with rmqcore.open_store(store_path) as store:
+        receipts = [store.put("T", b"%d" % number) for number in range(7)]
+        store.acknowledge("g", places(store.lease("g", TOPIC)))
+    journal.unlink()
+    with (store_path / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(receipts[2].phy_offset)
+        log.write(bytes(2000))
+    with rmqcore.open_store(store_path, on_corruption="truncate") as store:
+        assert store.consumer_offsets.get("T", "g", 0) == store.max_queue_offset("T", 0) == 2
+        put(store, 3)
+        assert bodies(store.lease("g", TOPIC)) == [b"0", b"1", b"2"]
+
+
 def _refused(_):
     raise DiskFullError("/disk")
 
