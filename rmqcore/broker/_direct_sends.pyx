@@ -165,8 +165,8 @@ cdef class DirectSends(DirectRequests):
             return False
         if not batch and (found.unique_key == NULL or not found.plain):
             return False
-        if (batch and body_size > BATCH_MOST) or (self.waits and not found.waits):
-            # its answer might not fit, or goes out before those that wait
+        if body_size == 0 or (batch and body_size > BATCH_MOST) or (self.waits and not found.waits):
+            # it is refused, or its answer might not fit, or goes out before those that wait
             return False
         message = WireMessage(
             self.topic,

@@ -13,6 +13,7 @@ from typing import Final
 from rmqcore._codec import decode_properties
 from rmqcore.broker._send_request import SendRequest
 from rmqcore.broker.clients import Producers
+from rmqcore.broker.send import check_body
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
@@ -60,6 +61,7 @@ class ReplyMessages:
     async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Pass a reply on; the answer says whether the one who waits for it has it."""
         wanted = SendRequest(request)
+        check_body(request)
         self._topics.check_sendable(wanted.topic)
         topic = self._topics.for_send(
             wanted.topic, wanted.default_topic, wanted.default_queue_count

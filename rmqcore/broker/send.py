@@ -151,6 +151,7 @@ class SendMessages:
         """Store a message, or a batch of one queue."""
         self._check_not_busy()
         wanted = SendRequest(request)
+        check_body(request)
         answer = self._send(connection, request, wanted)
         if self._topics.file.is_saved(wanted.topic):
             return answer
@@ -549,6 +550,18 @@ def _topic_flags(topic: TopicConfig) -> int:
 def _kind(wanted: SendRequest) -> str:
     """The type of a message that is stored as it came."""
     return FIFO if wanted.ordered else NORMAL
+
+
+def check_body(request: RemotingCommand) -> None:
+    """Refuse a message, a batch or a reply without a body.
+
+    Raises:
+        RequestRefusedError: it has none; answers with code 1.
+
+    Source: RocketMQ AbstractSendMessageProcessor.java, buildMsgContext.
+    """
+    if not request.body:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "the message body is empty")
 
 
 def _check_batch(topic: str) -> None:

@@ -160,7 +160,7 @@ def reply_to(message: ReceivedMessage, body: bytes, ids: UniqueIds) -> Outgoing:
 
     Raises:
         ArgumentError: it is no message that was received.
-        MessageIllegalError: it does not, or the body is too large.
+        MessageIllegalError: it does not, or the body is empty or too large.
     """
     if not isinstance(message, ReceivedMessage):
         raise ArgumentError("message", message, "a message that a consumer has handed out")
@@ -205,6 +205,8 @@ def _checked(body: object) -> bytes:
         plain = bytes(body) if isinstance(body, bytes) else view.cast("B").tobytes()
     except (TypeError, BufferError, ValueError) as error:
         raise MessageIllegalError(f"the body is no contiguous buffer of bytes: {error}") from None
+    if not plain:
+        raise MessageIllegalError("the body is empty; brokers refuse that")
     if len(plain) > BODY_SIZE_MAX:
         raise MessageIllegalError(f"body of {len(plain)} bytes: {BODY_SIZE_MAX} at most")
     return plain

@@ -162,7 +162,7 @@ class Producer:
 
         Args:
             topic: where to; a new one is created if the brokers allow it.
-            body: at most 4 MiB.
+            body: 1 byte to 4 MiB.
             tags: the filter tag.
             keys: look-up keys; one str is one key.
             properties: further names and values, a mapping or pairs.
@@ -196,7 +196,7 @@ class Producer:
 
         Args:
             topic: where to.
-            body: at most 4 MiB.
+            body: 1 byte to 4 MiB.
             tags: the filter tag.
             keys: look-up keys.
             properties: further names and values.
@@ -249,7 +249,7 @@ class Producer:
 
         Args:
             topic: where to.
-            body: at most 4 MiB.
+            body: 1 byte to 4 MiB.
             transaction: called once the broker has the message: does the work and says what became
                 of it. What it raises goes to the caller, and the broker asks
                 ``check_transaction`` later.
@@ -293,7 +293,7 @@ class Producer:
 
         Args:
             topic: where to.
-            body: at most 4 MiB.
+            body: 1 byte to 4 MiB.
             tags: the filter tag.
             keys: look-up keys.
             properties: further names and values.
@@ -320,7 +320,7 @@ class Producer:
             body: the answer.
 
         Raises:
-            MessageIllegalError: the message asks for no reply, or the body is too large.
+            MessageIllegalError: the message asks for no reply, or the body is empty or too large.
             NoRouteError, RequestRefusedError, RemotingError: see `send`; refused when the one who
                 asks is gone.
         """

@@ -207,10 +207,26 @@ def test_units_of_a_queue_that_is_not_there_are_refused(with_broker):
     with_broker(scenario)
 
 
-def test_a_message_without_a_body_is_stored(with_broker):
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    ],
+)
+def test_a_message_without_a_body_is_refused(with_broker, code):
     async def scenario(_, peer):
-        assert (await peer.send("T", b"")).code == 0
-        (message,) = records((await peer.pull("T")).body)
-        assert message.body == b""
+        # plain sends to a topic that is there are answered natively
+        assert (await peer.send("T", b"x")).code == 0
+        fields = {"a": "PG", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        fields |= {"producerGroup": "PG", "topic": "T", "defaultTopic": "TBW102", "queueId": 0}
+        fields |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
+        answer = await peer.ask(code, {**fields, "i": "UNIQ_KEY\x017F000001\x02"})
+        assert answer.code == REFUSED
+        assert "body is empty" in answer.remark
+        assert (await peer.pull("T", offset=1)).code == ResponseCode.PULL_NOT_FOUND
 
     with_broker(scenario)

@@ -83,9 +83,9 @@ class Peer:
         self.broker = broker
         self.clients = RemotingClient(), RemotingClient()
 
-    async def ask(self, code, *, client=0, **fields):
+    async def ask(self, code, body=b"", *, client=0, **fields):
         texts = {name: str(value) for name, value in fields.items()}
-        command = RemotingCommand(code, texts)
+        command = RemotingCommand(code, texts, body)
         return await self.clients[client].invoke(self.broker.address, command, TIMEOUT_S * 1000)
 
     async def meanwhile(self, disk, code, **fields):
@@ -264,7 +264,7 @@ def test_a_disk_that_refuses_is_the_gets_to_tell(store_path, disk, monkeypatch):
 def test_others_are_answered_while_a_timer_message_is_read_from_the_disk(store_path, disk, clock):
     async def scenario(peer):
         properties = f"TIMER_DELIVER_MS\x01{clock.now_ms + 100}\x02"
-        sent = await peer.ask(RequestCode.SEND_MESSAGE, **SEND, properties=properties)
+        sent = await peer.ask(RequestCode.SEND_MESSAGE, b"x", **SEND, properties=properties)
         assert sent.code == ResponseCode.SUCCESS, sent.remark
         clock.go_on(100, peer.broker)
 

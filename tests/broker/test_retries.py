@@ -122,7 +122,7 @@ def test_a_level_above_the_last_is_the_last_and_the_answer_names_the_queue_asked
 
 def test_a_batch_to_a_retry_topic_is_refused(with_broker):
     async def scenario(_, peer):
-        answer = await peer.send(RETRY, b"", code=RequestCode.SEND_BATCH_MESSAGE, m="true")
+        answer = await peer.send(RETRY, b"x", code=RequestCode.SEND_BATCH_MESSAGE, m="true")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
     with_broker(scenario)

@@ -380,6 +380,10 @@ def test_what_is_wrong_is_said(rocketmq_broker, rocketmq_topic, run):
                 await producer.send(rocketmq_topic, b"x", queue_id=99)
             with pytest.raises(MessageIllegalError, match="4194304 at most"):
                 await producer.send(rocketmq_topic, bytes(4 * 1024 * 1024 + 1))
+            with pytest.raises(MessageIllegalError, match="the body is empty"):
+                await producer.send(rocketmq_topic, b"")
+            with pytest.raises(MessageIllegalError, match="the body is empty"):
+                await producer.send_batch(rocketmq_topic, [b"x", b""])
             with pytest.raises(MessageIllegalError, match="use keys"):
                 await producer.send(rocketmq_topic, b"x", properties={"KEYS": "k"})
             with pytest.raises(ArgumentError, match="topic='bad topic'"):
