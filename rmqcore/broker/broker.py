@@ -240,6 +240,7 @@ class Broker:
 
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
+        store.consumer_offsets.begin()
         self._tasks = [loop.create_task(_kept_up(work)) for work in self._work(managers)]
         await self._registration.start()
 

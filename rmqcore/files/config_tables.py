@@ -207,8 +207,13 @@ class ConfigTable:
         """Whether there is anything to persist."""
         return self._changed
 
+    def begin(self) -> None:
+        """Have the next `persist` write the file if there is none, even of an empty table."""
+        with self._lock.within():
+            self._changed |= not self.path.exists()
+
     def persist(self) -> bool:
-        """Write the table if it changed.
+        """Write the table if it changed, or `begin` found no file.
 
         Returns:
             Whether anything was written.
