@@ -110,10 +110,10 @@ def cluster(path):
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    """Where the servers are."""
-    with cluster(tmp_path_factory.mktemp("it")) as options:
+@pytest.fixture
+def servers(tmp_path):
+    """Where the servers of one class are: it may change their settings."""
+    with cluster(tmp_path / "servers") as options:
         yield options
 
 

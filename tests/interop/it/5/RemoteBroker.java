@@ -1,6 +1,7 @@
 package org.apache.rocketmq.test.base;
 
 import java.io.IOException;
+import java.util.Properties;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
@@ -20,11 +21,14 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+import org.mockito.Mockito;
+import org.mockito.invocation.InvocationOnMock;
 
 /** A broker of another process, of which some tests ask more than clients can: what the wire can tell is asked there. */
 class RemoteBroker extends BrokerController {
     private static final long TIMEOUT_MS = 10_000;
     private DefaultMQAdminExt admin;
+    private BrokerConfig settings;
     private MessageStore store;
     private TopicConfigManager topics;
     private SubscriptionGroupManager groups;
@@ -41,6 +45,8 @@ class RemoteBroker extends BrokerController {
             admin.start();
             return null;
         });
+        settings = Mockito.mock(
+            BrokerConfig.class, Mockito.withSettings().spiedInstance(config).stubOnly().defaultAnswer(this::changed));
         store = told(() -> new RemoteStore(storeConfig));
         topics = new TopicConfigManager(this) {
             @Override
@@ -51,6 +57,14 @@ class RemoteBroker extends BrokerController {
                         return told(() -> admin.examineTopicConfig(getBrokerAddr(), (String) topic));
                     }
                 };
+            }
+
+            @Override
+            public void updateTopicConfig(TopicConfig changed) {
+                told(() -> {
+                    admin.createAndUpdateTopicConfig(getBrokerAddr(), changed);
+                    return null;
+                });
             }
         };
         groups = new SubscriptionGroupManager(this) {
@@ -121,12 +135,39 @@ class RemoteBroker extends BrokerController {
         }
     }
 
+    /** A call of the settings; a change is one of the other process's, too. */
+    private Object changed(InvocationOnMock call) throws Throwable {
+        Object done = call.callRealMethod();
+        String method = call.getMethod().getName();
+        if (method.startsWith("set") && call.getArguments().length == 1) {
+            Properties change = new Properties();
+            change.setProperty(Character.toLowerCase(method.charAt(3)) + method.substring(4), String.valueOf(call.<Object>getArgument(0)));
+            try {
+                admin.updateBrokerConfig(getBrokerAddr(), change);
+            } catch (MQBrokerException refused) {
+                // one of those that say how Java's broker goes about it
+                System.out.println("NOT CHANGED " + change + " " + refused.getErrorMessage());
+            }
+        }
+        return done;
+    }
+
     private static <T> T told(Callable<T> question) {
         try {
             return question.call();
         } catch (Exception e) {
             throw new IllegalStateException(e);
         }
+    }
+
+    @Override
+    public BrokerConfig getBrokerConfig() {
+        return settings == null ? super.getBrokerConfig() : settings;
+    }
+
+    @Override
+    public void registerBrokerAll(boolean checkOrderConfig, boolean oneway, boolean forceRegister) {
+        // the other process has done so
     }
 
     @Override
