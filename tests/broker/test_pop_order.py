@@ -208,6 +208,27 @@ def test_a_reset_lets_a_queue_go_on_elsewhere(with_broker):
     with_broker(scenario)
 
 
+def test_acknowledgements_of_what_was_handed_out_before_a_reset_change_nothing(with_broker, clock):
+    async def scenario(_, peer):
+        await send_many(peer, 4, queues=1)
+        before = handed_out(await pop_in_order(peer, count=4))
+        reset = {"topic": "T", "group": "CG", "timestamp": -1, "isForce": "true"}
+        reset |= {"queueId": 0, "offset": 2}
+        assert (await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+        clock.go_on(1)
+        after = await pop_in_order(peer, count=4)
+        assert offsets(after) == [2, 3]
+        await send_many(peer, 1, queues=1)
+        for each in before:
+            await acknowledge(peer, *each)
+        assert (await pop_in_order(peer)).code == ResponseCode.POLLING_TIMEOUT
+        for each in handed_out(after):
+            assert (await acknowledge(peer, *each)).code == 0
+        assert offsets(await pop_in_order(peer)) == [4]
+
+    with_broker(scenario)
+
+
 def test_nothing_is_noticed_of_a_queue_that_stands_still(with_broker):
     async def scenario(_, peer):
         await send_many(peer, 2, queues=1)
