@@ -152,9 +152,7 @@ def resync(
                     fetched = asyncio.run(fetch(slave, master, shown))
                     end = slave.max_phy_offset
     if fetched and found.end == 0 and not (config or settings):
-        # whoever opens it next derives them, in files of the size that it is told
-        for root in (directory.consume_queue, directory.index):
-            shutil.rmtree(root, ignore_errors=True)
+        _drop_derived(directory)
     facts: dict[str, Any] = {
         "begin": found.begin,
         "same_up_to": found.common_end,
@@ -169,11 +167,21 @@ def resync(
     else:
         typer.echo(_told(found, kept))
         if fetched:
-            typer.echo(f"fetched {fetched} bytes; the log ends at {end}")
-        if fetched and found.end == 0:
-            typer.echo("topics, groups and offsets are not in it: copy config/ of the other side")
+            _tell_fetched(fetched, end, whole=found.end == 0)
     if not found.in_order and kept is None:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _tell_fetched(fetched: int, end: int, *, whole: bool) -> None:
+    typer.echo(f"fetched {fetched} bytes; the log ends at {end}")
+    if whole:
+        typer.echo("topics, groups and offsets are not in it: copy config/ of the other side")
+
+
+def _drop_derived(directory: StoreDir) -> None:
+    """Let whoever opens the store next derive queues and index, in files of sizes of its own."""
+    for root in (directory.consume_queue, directory.index):
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _cut_short(config: StoreConfig) -> StoreConfig:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.arguments import whole_number
@@ -29,6 +27,7 @@ from rmqcore.files.config_tables import (
 )
 from rmqcore.message import Message
 from rmqcore.store.consume.alone import Alone
+from rmqcore.store.key_value_table import RECORD_HEAD_SIZE, Change, Table
 from rmqcore.store.tables_aside import Aside, TablesAside
 
 if TYPE_CHECKING:
@@ -55,87 +54,12 @@ _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
 #: entries of a table that takes less time to read than to let a thread do it
 _AT_HAND_MAX: Final = 1000
-#: so many changes at a time, and the keys are sorted anew
-_SORTED_FROM: Final = 64
-#: a table notes so many times, and twice as many as it has entries, at which one is gone
-_DUE_AT_LEAST: Final = 64
 #: log files go for tables that are put anew when they have so many times the bytes of these
 _WORTH: Final = 2
-#: bytes that are put at once, and of a record beside key and value
+#: bytes that are put at once
 _BATCH_SIZE: Final = 1 << 18
-_RECORD_HEAD_SIZE: Final = 128
 _HEAD: Final = struct.Struct(">qI")
 _INT64_MAX: Final = 2**63 - 1
-
-_Change = tuple[bytes, bytes | None, int]
-
-
-class _Table:
-    """One table in memory: its entries, their keys in order, and when they expire."""
-
-    def __init__(self) -> None:
-        #: by key: the value, and the Unix time in ms from which on it is gone, 0 for never
-        self.entries: dict[bytes, tuple[bytes, int]] = {}
-        self.keys: list[bytes] = []
-        self.due: list[tuple[int, bytes]] = []
-        #: records of the topic, from the group's offset on
-        self.records = 0
-        #: bytes that its entries take when they are put anew
-        self.size = 0
-        #: what calls have done that a former owner may not have answered
-        self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
-
-    def apply(self, changes: Sequence[_Change]) -> None:
-        """Make some changes, one after the other; a value of None deletes."""
-        if len(changes) > _SORTED_FROM:
-            self.load(changes)
-            return
-        for key, value, expires_ms in changes:
-            known = key in self.entries
-            self._set(key, value, expires_ms)
-            if value is None and known:
-                del self.keys[bisect_left(self.keys, key)]
-            elif value is not None and not known:
-                insort(self.keys, key)
-
-    def load(self, changes: Iterable[_Change]) -> None:
-        """As `apply`, for very many: the keys are sorted once."""
-        for change in changes:
-            self._set(*change)
-        self.keys = sorted(self.entries)
-
-    def _set(self, key: bytes, value: bytes | None, expires_ms: int) -> None:
-        old = self.entries.pop(key, None) if value is None else self.entries.get(key)
-        if old is not None:
-            self.size -= len(key) + len(old[0]) + _RECORD_HEAD_SIZE
-        if value is None:
-            return
-        self.size += len(key) + len(value) + _RECORD_HEAD_SIZE
-        self.entries[key] = value, expires_ms
-        if expires_ms:
-            heappush(self.due, (expires_ms, key))
-            if len(self.due) > max(_DUE_AT_LEAST, 2 * len(self.entries)):
-                # keys that are set again and again, long before their time is over
-                self.due = sorted((due, each) for each, (_, due) in self.entries.items() if due)
-
-    def expire(self, now_ms: int) -> None:
-        """Drop what has expired; no record is needed, as a reader sees it too."""
-        gone: list[_Change] = []
-        while self.due and self.due[0][0] <= now_ms:
-            expires_ms, key = heappop(self.due)
-            if self.entries.get(key, (b"", 0))[1] == expires_ms:
-                gone.append((key, None, 0))
-        if gone:
-            self.apply(gone)
-
-    def range(
-        self, first: bytes, last: bytes | None, max_entries: int
-    ) -> list[tuple[bytes, bytes]]:
-        start = bisect_left(self.keys, first)
-        stop = len(self.keys) if last is None else bisect_left(self.keys, last)
-        if max_entries:
-            stop = min(stop, start + max_entries)
-        return [(key, self.entries[key][0]) for key in self.keys[start:stop]]
 
 
 class KeyValues:
@@ -175,7 +99,7 @@ class KeyValues:
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, Table] = {}
         self._alone = Alone("tables of keys and values")
 
     def _check_open(self) -> None:
@@ -287,7 +211,7 @@ class KeyValues:
                 self._write(table, known, [change], call)
             return True
 
-    def _done_before(self, table: _Table, call: str) -> list[tuple[bytes, bytes]]:
+    def _done_before(self, table: Table, call: str) -> list[tuple[bytes, bytes]]:
         """What a call has done in an owner that has ended, as durable as it was asked for."""
         done = table.calls.get(call, [])
         if done and self.waits:
@@ -363,7 +287,7 @@ class KeyValues:
             self._alone.check()
             return len(self._table(table).entries)
 
-    def _change(self, key: bytes, value: bytes | None, ttl_ms: int) -> _Change:
+    def _change(self, key: bytes, value: bytes | None, ttl_ms: int) -> Change:
         _check_key(key)
         if value is not None and not isinstance(value, bytes):
             raise ArgumentError("value", value, "bytes, or None for no value")
@@ -371,7 +295,7 @@ class KeyValues:
         expires_ms = min(self._clock_ms() + ttl_ms, _INT64_MAX) if ttl_ms else 0
         return key, value, expires_ms
 
-    def _table(self, name: str) -> _Table:
+    def _table(self, name: str) -> Table:
         """A table as it is now, read from its topic at its first use.
 
         A table that is being changed is not known: where a signal handler raises in between, it is
@@ -382,13 +306,13 @@ class KeyValues:
         self._tables[name] = table
         return table
 
-    def _read(self, name: str) -> _Table:
+    def _read(self, name: str) -> Table:
         topic = _topic_of(name)
-        table = _Table()
+        table = Table()
         table.load(self._changes_of(topic, table))
         return table
 
-    def _changes_of(self, topic: str, table: _Table) -> Iterator[_Change]:
+    def _changes_of(self, topic: str, table: Table) -> Iterator[Change]:
         """The changes that make a table, which is told of its records and of calls in them."""
         start = self._start_of(topic)
         aside = self._aside.load().get(topic)
@@ -459,7 +383,7 @@ class KeyValues:
                 _log.warning("tables stay beside the log: %s", error)
             return deleted
 
-    def _tables_before(self, phy_offset: int) -> dict[str, _Table]:
+    def _tables_before(self, phy_offset: int) -> dict[str, Table]:
         """The tables that begin before a physical offset, by topic."""
         found = {}
         for topic, _ in self.queues():
@@ -482,7 +406,7 @@ class KeyValues:
             self._aside.remove()
         return bool(topics)
 
-    def _put_aside(self, tables: Mapping[str, _Table]) -> None:
+    def _put_aside(self, tables: Mapping[str, Table]) -> None:
         """Write tables into a file, and let them begin behind their records, which no cut takes."""
         self.flush_log()
         ends = {topic: self.max_queue_offset(topic, 0) for topic in tables}
@@ -496,7 +420,7 @@ class KeyValues:
             self.consumer_offsets.commit(topic, GROUP, 0, end)
         self.consumer_offsets.persist()
 
-    def _write(self, name: str, table: _Table, changes: list[_Change], call: str = "") -> None:
+    def _write(self, name: str, table: Table, changes: list[Change], call: str = "") -> None:
         """Put changes, which a call of another process may have made, into topic and memory."""
         topic = _topic_of(name)
         # what has reached the log is not known when the store refuses, either
@@ -513,14 +437,14 @@ class KeyValues:
         table.records += len(changes)
         self._tables[name] = table
 
-    def _put_anew(self, topic: str, table: _Table) -> None:
+    def _put_anew(self, topic: str, table: Table) -> None:
         """As `_compact`, of a table that is known again when it is whole."""
         name = topic.removeprefix(TOPIC_PREFIX)
         self._tables.pop(name, None)
         self._compact(topic, table)
         self._tables[name] = table
 
-    def _compact(self, topic: str, table: _Table) -> None:
+    def _compact(self, topic: str, table: Table) -> None:
         """Put every entry anew, and let the table begin there."""
         anew = [_record(topic, key, *table.entries[key]) for key in table.keys]
         start = None
@@ -545,7 +469,7 @@ class KeyValues:
         batch: list[Message] = []
         size, size_max = 0, min(_BATCH_SIZE, self.config.effective_max_message_size)
         for record in records:
-            record_size = len(record.body) + _RECORD_HEAD_SIZE
+            record_size = len(record.body) + RECORD_HEAD_SIZE
             if batch and size + record_size > size_max:
                 yield batch
                 batch, size = [], 0
@@ -581,7 +505,7 @@ def _record(topic: str, key: bytes, value: bytes | None, expires_ms: int) -> Mes
 
 
 def _record_of_call(
-    topic: str, table: _Table, key: bytes, value: bytes | None, expires_ms: int, call: str
+    topic: str, table: Table, key: bytes, value: bytes | None, expires_ms: int, call: str
 ) -> Message:
     """As `_record`; where it may be made again under its name, what it deletes is in it."""
     if value is None and call:

@@ -105,23 +105,20 @@ class DefaultMessageStore(
         KeyValues.__init__(self)
         self.path = Path(path)
         #: nothing has to be recovered, as long as opening has not succeeded
-        self._was_clean = False
-        self._forked = False
+        self._was_clean = self._forked = False
         self.unwaited_end = 0
-        self._unwaited = ReentrantLock()
-        self._closing = ReentrantLock()
+        self._unwaited, self._closing = ReentrantLock(), ReentrantLock()
         self._closer = 0
         self._clock_ms = clock_ms
         self._keep_from = keep_from
         self._directory = StoreDir(self.path, config.store_path_commit_log)
-        told = tell_unfinished_repair(self._directory, config.on_corruption)
         self._trace = StoreTrace(self._directory.trace, clock_ms)
         try:
             self._directory.create()
             self._directory.lock()
             self._closed = False
-            # a repair may have been killed just before the lock was free
-            told = told or tell_unfinished_repair(self._directory, config.on_corruption)
+            # not before: a repair may have been killed just before the lock was free
+            told = tell_unfinished_repair(self._directory, config.on_corruption)
             self.config = fitted_config(config, self._directory)
             self._is_slave = self.config.broker_role is BrokerRole.SLAVE
             self._assemble()

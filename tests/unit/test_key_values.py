@@ -18,7 +18,7 @@ from rmqcore import (
     MessageIllegalError,
     open_store,
 )
-from rmqcore.store import key_values
+from rmqcore.store import key_value_table, key_values
 
 pytestmark = pytest.mark.engine
 
@@ -271,7 +271,7 @@ def test_reading_a_table_sorts_its_keys_once(tmp_path, monkeypatch):
     def one_by_one(*_):
         pytest.fail("a key is put into its place")
 
-    monkeypatch.setattr(key_values, "insort", one_by_one)
+    monkeypatch.setattr(key_value_table, "insort", one_by_one)
     with open_store(tmp_path / "s") as store:
         assert [key for key, _ in store.kv_list("t")] == sorted(keys[1:])
 
@@ -290,8 +290,8 @@ def test_a_key_that_is_set_again_and_again_takes_the_memory_of_one(store):
     for number in range(1000):
         store.kv_put("t", b"k", b"%d" % number, ttl_ms=1 << 40)
     table = store._tables["t"]
-    assert len(table.due) <= key_values._DUE_AT_LEAST
-    assert table.size == len(b"k") + len(b"999") + key_values._RECORD_HEAD_SIZE
+    assert len(table.due) <= key_value_table._DUE_AT_LEAST
+    assert table.size == len(b"k") + len(b"999") + key_value_table.RECORD_HEAD_SIZE
 
 
 def test_counting_up_by_swaps_loses_nothing(store):

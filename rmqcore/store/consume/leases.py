@@ -27,18 +27,8 @@ from rmqcore.errors import (
 )
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.files.lease_journal import (
-    Done,
-    Entry,
-    Leased,
-)
-from rmqcore.message import (
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
-    Lease,
-    Message,
-    QueueLag,
-)
+from rmqcore.files.lease_journal import Done, Entry, Leased
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Lease, Message, QueueLag
 from rmqcore.status import Durability, GetMessageStatus
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals

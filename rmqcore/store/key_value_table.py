@@ -1,0 +1,87 @@
+"""One table of keys and values in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
+
+#: so many changes at a time, and the keys are sorted anew
+_SORTED_FROM: Final = 64
+#: a table notes so many times, and twice as many as it has entries, at which one is gone
+_DUE_AT_LEAST: Final = 64
+#: bytes of a record beside key and value
+RECORD_HEAD_SIZE: Final = 128
+
+#: key, value or None, and when it is gone: Unix ms, 0 for never
+Change: TypeAlias = tuple[bytes, bytes | None, int]
+
+
+class Table:
+    """Its entries, their keys in order, and when they expire."""
+
+    def __init__(self) -> None:
+        #: by key: the value, and the Unix time in ms from which on it is gone, 0 for never
+        self.entries: dict[bytes, tuple[bytes, int]] = {}
+        self.keys: list[bytes] = []
+        self.due: list[tuple[int, bytes]] = []
+        #: records of the topic, from the group's offset on
+        self.records = 0
+        #: bytes that its entries take when they are put anew
+        self.size = 0
+        #: what calls have done that a former owner may not have answered
+        self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make some changes, one after the other; a value of None deletes."""
+        if len(changes) > _SORTED_FROM:
+            self.load(changes)
+            return
+        for key, value, expires_ms in changes:
+            known = key in self.entries
+            self._set(key, value, expires_ms)
+            if value is None and known:
+                del self.keys[bisect_left(self.keys, key)]
+            elif value is not None and not known:
+                insort(self.keys, key)
+
+    def load(self, changes: Iterable[Change]) -> None:
+        """As `apply`, for very many: the keys are sorted once."""
+        for change in changes:
+            self._set(*change)
+        self.keys = sorted(self.entries)
+
+    def _set(self, key: bytes, value: bytes | None, expires_ms: int) -> None:
+        old = self.entries.pop(key, None) if value is None else self.entries.get(key)
+        if old is not None:
+            self.size -= len(key) + len(old[0]) + RECORD_HEAD_SIZE
+        if value is None:
+            return
+        self.size += len(key) + len(value) + RECORD_HEAD_SIZE
+        self.entries[key] = value, expires_ms
+        if expires_ms:
+            heappush(self.due, (expires_ms, key))
+            if len(self.due) > max(_DUE_AT_LEAST, 2 * len(self.entries)):
+                # keys that are set again and again, long before their time is over
+                self.due = sorted((due, each) for each, (_, due) in self.entries.items() if due)
+
+    def expire(self, now_ms: int) -> None:
+        """Drop what has expired; no record is needed, as a reader sees it too."""
+        gone: list[Change] = []
+        while self.due and self.due[0][0] <= now_ms:
+            expires_ms, key = heappop(self.due)
+            if self.entries.get(key, (b"", 0))[1] == expires_ms:
+                gone.append((key, None, 0))
+        if gone:
+            self.apply(gone)
+
+    def range(
+        self, first: bytes, last: bytes | None, max_entries: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The entries from a key on and before another, by key; 0 ``max_entries`` for all."""
+        start = bisect_left(self.keys, first)
+        stop = len(self.keys) if last is None else bisect_left(self.keys, last)
+        if max_entries:
+            stop = min(stop, start + max_entries)
+        return [(key, self.entries[key][0]) for key in self.keys[start:stop]]
