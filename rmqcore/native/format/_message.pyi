@@ -70,6 +70,7 @@ class StoredCopy(Message):
     body of a new message has been made since.
     """
 
+@final
 class MessageExt:
     """One stored message, decoded on demand from bytes that it keeps alive.
 
