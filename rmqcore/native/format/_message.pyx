@@ -377,9 +377,10 @@ cdef class MessageExt:
         if not isinstance(other, MessageExt):
             return NotImplemented
         cdef MessageExt that = <MessageExt>other
-        return self.head.total_size == that.head.total_size and memcmp(
-            self.record_at, that.record_at, self.head.total_size
-        ) == 0
+        cdef int32_t size = self.head.total_size
+        return size == that.head.total_size and (
+            size == 0 or memcmp(self.record_at, that.record_at, size) == 0
+        )
 
     def __hash__(self):
         return hash((self.head.phy_offset, self.head.store_timestamp, self.head.body_crc))
