@@ -24,8 +24,9 @@ from rmqcore.cli.remote import (
 )
 from rmqcore.client.blocking import Admin
 from rmqcore.config import StoreConfig
-from rmqcore.errors import CorruptStoreError
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.errors import CorruptStoreError, StoreLockedError
+from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.ha.resync import Divergence, cut, damage_in, fetch, find_divergence
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.remoting import RemotingError
@@ -179,9 +180,23 @@ def _tell_fetched(fetched: int, end: int, *, whole: bool) -> None:
 
 
 def _drop_derived(directory: StoreDir) -> None:
-    """Let whoever opens the store next derive queues and index, in files of sizes of its own."""
-    for root in (directory.consume_queue, directory.index):
-        shutil.rmtree(root, ignore_errors=True)
+    """Let whoever opens the store next derive queues and index, in files of sizes of its own.
+
+    Not where a broker's table lacks one of the topics: without its queues it counts as deleted.
+    """
+    queues = directory.consume_queue, directory.batch_consume_queue
+    try:
+        directory.lock()
+    except StoreLockedError:
+        return  # whose files these are by now
+    try:
+        deleted = DeletedTopics(directory).load()
+        topics = [topic for root in queues for topic in subdirectories(root)]
+        if not any(map(deleted.is_unlisted, topics)):
+            for root in (*queues, directory.index):
+                shutil.rmtree(root, ignore_errors=True)
+    finally:
+        directory.unlock()
 
 
 def _cut_short(config: StoreConfig) -> StoreConfig:

@@ -110,12 +110,15 @@ class DeletedTopics:
 
         A topic that has queues, or that a broker never lists, is not judged by that.
         """
+        return self.is_unlisted(topic) and not self._had_queues(topic)
+
+    def is_unlisted(self, topic: str) -> bool:
+        """True for a topic that a broker's table of topics would have, and has not."""
         return (
             self._listed is not None
             and topic not in self._listed
             and topic not in self._deleted_at
             and not topic.startswith(_UNLISTED_PREFIXES)
-            and not self._had_queues(topic)
         )
 
     def _had_queues(self, topic: str) -> bool:

@@ -28,6 +28,8 @@ from typer.testing import CliRunner
 
 from rmqcore import open_store
 from rmqcore.cli.app import app
+from rmqcore.cli.ha import _drop_derived
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha import HAClient
 from rmqcore.ha import resync as resyncing
@@ -455,6 +457,25 @@ def test_who_fetches_a_log_into_an_empty_store_is_told_what_is_not_in_it(tmp_pat
         with open_store(tmp_path / "s", **sizes) as again:
             assert derived(again) == derived(master)
         assert "copy config/" not in fetched(master)
+
+
+def test_a_log_fetched_for_a_broker_that_has_topics_is_in_its_queues(tmp_path):
+    """The broker had run without its log: its table has its own topics, and none of the log's."""
+    with master_store(tmp_path / "s") as own:
+        for name in ("SELF_TEST_TOPIC", "TBW102"):
+            own.topics.put(TopicConfig(topic_name=name))
+    with master_store(tmp_path / "m", 30) as master:
+        done = asyncio.run(command(master, tmp_path / "s", "--yes", "--fetch"))
+        assert done.exit_code == 0
+        with open_store(tmp_path / "s", mapped_file_size_commit_log=FILE) as again:
+            assert derived(again) == derived(master)
+
+
+def test_queues_of_a_store_that_somebody_has_opened_meanwhile_stay(tmp_path):
+    with master_store(tmp_path / "s", 40):
+        known = files(tmp_path / "s" / "consumequeue" / "T0" / "0")
+        _drop_derived(StoreDir(tmp_path / "s"))
+        assert files(tmp_path / "s" / "consumequeue" / "T0" / "0") == known
 
 
 def test_what_comes_while_the_master_is_asked_puts_no_slave_ahead(tmp_path):
