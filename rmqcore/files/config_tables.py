@@ -522,10 +522,12 @@ class ConsumerOffsetTable(ConfigTable):
         self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
     ) -> dict[str, dict[int, int]]:
         # what consumers have committed here, while the other was away, stays
-        gone, self._told = self._told - told.keys(), frozenset(told)
+        gone = self._told - told.keys()
         return {key: queues for key, queues in self._with(told).items() if key not in gone}
 
     def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+        # what a table had before it was begun anew was not removed from it
+        self._told = frozenset(told)
         return self._offsets | {
             key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()
         }

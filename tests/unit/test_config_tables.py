@@ -388,6 +388,21 @@ class TestAdopted:
         assert table.queues("T", "H") == {0: 2, 1: 3}
         assert not table.adopt('{"offsetTable":{}}')
 
+    @pytest.mark.parametrize("lost", ['"T@H":{0:4}', ""], ids=["begun anew", "empty"])
+    def test_offsets_that_the_other_has_lost_stay_also_when_its_version_has_grown(
+        self, tmp_path, lost
+    ):
+        def told(counter, offsets):
+            return f'{{"offsetTable":{{{offsets}}},"dataVersion":{{"counter":{counter}}}}}'
+
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.adopt(told(7, '"T@G":{0:1},"T@H":{0:2}'))
+        table.adopt(told(1, lost))
+        table.adopt(told(9, '"T@H":{0:5},"T@I":{0:6}'))
+        assert table.queues("T", "G") == {0: 1}
+        table.adopt(told(10, '"T@H":{0:5}'))
+        assert table.pairs() == [("T", "G"), ("T", "H")]
+
     def test_no_offset_lies_behind_the_end_of_its_queue(self, tmp_path):
         table = ConsumerOffsetTable(tmp_path, clock=int, end_of=lambda _, queue_id: queue_id)
         table.adopt('{"offsetTable":{"T@G":{0:1,1:1,3:2}}}')
