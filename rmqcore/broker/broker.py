@@ -246,7 +246,11 @@ class Broker:
 
     def _load(self, managers: Managers) -> None:
         """Read what the managers go on from; what a slave goes on from is its master's."""
-        if not self.config.is_slave:
+        if self.config.is_slave:
+            # before the log comes: it has topics that the table does not have yet
+            managers.store.topics.follow()
+            managers.store.topics.persist()
+        else:
             managers.offsets.bring_back()
         managers.checkpoints.load()
         managers.transactions.load()

@@ -185,12 +185,13 @@ class ConfigTable:
         self.ahead: Callable[[], object] | None = None
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
-        #: of the broker whose table was taken over, as it said then
-        self._followed = DataVersion()
+        #: of the broker whose table was taken over, as it said then; None: of none
+        self._followed: DataVersion | None = None
         content = self._file.load()
         if content is not None:
             self._other, self.data_version = content[0], content[1]
-            self._followed = DataVersion.from_java(self._other.pop(_FOLLOWED, {}))
+            if (followed := self._other.pop(_FOLLOWED, None)) is not None:
+                self._followed = DataVersion.from_java(followed)
             self._install(content[2])
 
     @property
@@ -206,6 +207,17 @@ class ConfigTable:
     def changed(self) -> bool:
         """Whether there is anything to persist."""
         return self._changed
+
+    @property
+    def follows(self) -> bool:
+        """Whether this is the table of a broker that takes another's over."""
+        return self._followed is not None
+
+    def follow(self) -> None:
+        """Note, with the next `persist`, that another broker's table is to be taken over."""
+        with self._lock.within():
+            if self._followed is None:
+                self._followed, self._changed = DataVersion(), True
 
     def begin(self) -> None:
         """Have the next `persist` write the file if there is none, even of an empty table."""
@@ -241,7 +253,7 @@ class ConfigTable:
     def to_text(self) -> str:
         """The file's content as it would be written now."""
         content = {**self._other, **self._encode(), "dataVersion": self.data_version.to_java()}
-        if self._followed != DataVersion():
+        if self._followed is not None:
             content[_FOLLOWED] = self._followed.to_java()
         return format_java_json(dict(sorted(content.items())))
 
@@ -264,8 +276,8 @@ class ConfigTable:
         _, version, told = _decoded_by(self._decode)(text)
         told = self._fitted(told)
         with self._lock.within():
-            before = self._encode()
-            if version.counter < self._followed.counter or self._is_empty(told):
+            before, followed = self._encode(), self._followed or DataVersion()
+            if version.counter < followed.counter or self._is_empty(told):
                 self._install(self._with(told))
             else:
                 self._install(self._followed_by(told, keep))

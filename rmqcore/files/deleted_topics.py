@@ -4,7 +4,8 @@ Deleting a topic removes its queues; its records stay in the log until they expi
 derived from the log again must leave them out. Three things tell:
 
 - rmqcore writes down the end of the log when it deletes a topic: records below are deleted;
-- a topic that RocketMQ has deleted is missing in its ``topics.json``;
+- a topic that RocketMQ has deleted is missing in its ``topics.json``; in a slave's also one that
+  has come with the log, and not yet with the table;
 - a topic that was made again counts its queue offsets from 0 again: the last run of offsets that
   begins with 0 is the queue's, and the queue's own first unit says where that is. What it says of
   the topic's other queues tells `rmqcore.native.derive.runs.TopicRuns`.
@@ -51,6 +52,7 @@ class DeletedTopics:
         self._file = ConfigFile(directory.config / DELETED_TOPICS_NAME, _decoded)
         self._deleted_at: dict[str, int] = {}
         self._listed: frozenset[str] | None = None
+        self._is_slaves = False
         self._has_queues: dict[str, bool] = {}
 
     def load(self) -> DeletedTopics:
@@ -73,8 +75,10 @@ class DeletedTopics:
 
     def _table_of_a_broker(self) -> frozenset[str] | None:
         """The topics of a broker's ``topics.json``; None when there is none, or it is not whole."""
+        self._is_slaves = False
         with suppress(CorruptConfigFileError):
             table = TopicConfigTable(self._directory.config, clock=wall_clock_ms)
+            self._is_slaves = table.follows
             names = frozenset(entry.topic_name for entry in table)
             if names.intersection(_BROKERS_OWN):
                 return names
@@ -116,6 +120,7 @@ class DeletedTopics:
         """True for a topic that a broker's table of topics would have, and has not."""
         return (
             self._listed is not None
+            and not self._is_slaves
             and topic not in self._listed
             and topic not in self._deleted_at
             and not topic.startswith(_UNLISTED_PREFIXES)

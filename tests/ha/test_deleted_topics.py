@@ -240,6 +240,25 @@ def test_brokers_agree_on_a_topic_that_was_deleted(tmp_path, away, again):
 # ---- as nobody has deleted it
 
 
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_topic_whose_queues_a_power_cut_took_before_the_table_came_is_there(tmp_path):
+    """The slave has not asked for topics yet, and no file of the queue has come to the disk."""
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for body in numbered(b"new", NEW):
+                await producer.send("T", body, queue_id=0)
+            await pair.in_step()
+            pair.slave.store.flush_log()
+            assert pair.slave.store.topics.get("T") is None
+            shutil.copytree(tmp_path / "s", tmp_path / "cut")
+
+    asyncio.run(scenario())
+    shutil.rmtree(tmp_path / "cut" / "consumequeue" / "T")
+    with open_store(tmp_path / "cut") as store:
+        assert bodies(store) == numbered(b"new", NEW)
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "again"])
 def test_what_a_slave_has_deleted_as_a_master_meanwhile_comes_back_with_the_masters_log(
     tmp_path, again
