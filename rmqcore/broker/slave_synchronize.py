@@ -79,7 +79,7 @@ class SlaveSynchronize:
         queue_end: Callable[[str, int], int],
         flush: Callable[[], object],
         follow_deletion: Callable[[str, int], bool],
-        has_messages: Callable[[str], bool],
+        has_messages: Callable[[str, int], bool],
         topics_changed: Callable[[], None],
     ) -> None:
         """Prepare to ask.
@@ -98,7 +98,8 @@ class SlaveSynchronize:
             flush: brings the log to the disk.
             follow_deletion: deletes what a topic has below a physical offset; False when the log
                 does not reach there yet.
-            has_messages: tells whether a topic has messages here that can be read.
+            has_messages: tells whether a topic has messages here that can be read, behind a
+                physical offset.
             topics_changed: called when topics, groups or modes are others than before.
         """
         self._client = client
@@ -222,8 +223,8 @@ class SlaveSynchronize:
     async def _take_topics(self, address: str, text: str) -> bool:
         """Take the topics over, and delete what the master has deleted; whether all of that is.
 
-        One that tells what it has deleted, and not that it has deleted a topic that has messages
-        here, has lost its table.
+        One that tells what it has deleted, and not that it has deleted the messages that a topic
+        has here, has lost its table.
         """
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         try:
@@ -232,7 +233,7 @@ class SlaveSynchronize:
             return self._failed(code, address, str(error))
 
         def keep(topic: str) -> bool:
-            return told is not None and topic not in told and self._has_messages(topic)
+            return told is not None and self._has_messages(topic, told.get(topic, 0))
 
         followed = self._take(address, code, self._topics, text, keep)
         try:

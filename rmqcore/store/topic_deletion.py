@@ -162,9 +162,12 @@ class TopicDeletion:
 
     # ---- what a master has deleted
 
-    def has_messages(self, topic: str) -> bool:
-        """Tell whether a topic has messages that can be read."""
-        return any(queue.min_offset < queue.max_offset for queue in self._queues_of(topic))
+    def has_messages(self, topic: str, behind: int = 0) -> bool:
+        """Tell whether a topic has messages that can be read, behind a physical offset."""
+        return any(
+            queue.min_offset < queue.max_offset and queue.end_phy_offset > behind
+            for queue in self._queues_of(topic)
+        )
 
     def deletions(self) -> dict[str, int]:
         """Topics that were deleted: physical offset below which their records are."""

@@ -172,6 +172,8 @@ def test_what_a_master_tells_counts_when_the_log_has_it(tmp_path):
                 assert bodies(slave) == numbered(b"new", NEW)
                 assert bodies(slave, 1) == []
                 assert slave.deletions() == {"T": at}
+                assert slave.has_messages("T", at)
+                assert not slave.has_messages("T", slave.max_phy_offset)
 
     with master_store(tmp_path / "m") as master:
         asyncio.run(scenario(master))

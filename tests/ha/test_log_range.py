@@ -39,7 +39,7 @@ def asked(folder, body):
         agrees=lambda: True,
         queue_end=lambda _, __: 1000,
         follow_deletion=lambda _, __: True,
-        has_messages=lambda _: True,
+        has_messages=lambda _, __: True,
     )
     # nothing is waited for
     with pytest.raises(StopIteration) as ended:

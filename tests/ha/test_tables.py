@@ -61,7 +61,7 @@ class Slave:
             queue_end=lambda topic, _: 6 if topic.startswith("rmq_sys") else 9,
             flush=lambda: None,
             follow_deletion=delete or self.delete,
-            has_messages=lambda topic: topic.startswith("Full"),
+            has_messages=lambda topic, behind: topic.startswith("Full") and behind < 100,
             topics_changed=lambda: None,
         ).synchronize
 
@@ -158,6 +158,16 @@ def test_a_deletion_that_has_begun_is_at_its_end_when_the_slave_has_stopped(tmp_
         assert ended == ["Gone"]
 
     asyncio.run(scenario())
+
+
+def test_what_came_behind_a_deletion_keeps_a_topic_that_its_master_has_lost(tmp_path, monkeypatch):
+    told = b'{"topicConfigTable":{"Theirs":{}},"deletedTopics":{"FullAgain":99,"FullGone":100}}'
+    monkeypatch.setitem(ANSWERS, RequestCode.GET_ALL_TOPIC_CONFIG, told)
+    slave = Slave(tmp_path)
+    for name in ("Full", "FullAgain", "FullGone", "Empty"):
+        slave.topics.put(TopicConfig(topic_name=name))
+    assert asyncio.run(slave.synchronize())
+    assert {topic.topic_name for topic in slave.topics} == {"Full", "FullAgain", "Theirs"}
 
 
 # ---- two brokers

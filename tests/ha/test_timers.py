@@ -118,7 +118,7 @@ def synchronized(folder, answer, log_end, flush=lambda: None):
         agrees=lambda: True,
         queue_end=lambda _, __: 1000,
         follow_deletion=lambda _, __: True,
-        has_messages=lambda _: True,
+        has_messages=lambda _, __: True,
     )
     assert asyncio.run(slave.synchronize())
     assert slave.problem() is None
