@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -32,7 +33,7 @@ from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Lease, Message, Qu
 from rmqcore.status import Durability, GetMessageStatus
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals
-from rmqcore.store.consume.holders import is_mine
+from rmqcore.store.consume.holders import Holder, is_mine
 from rmqcore.store.consume.lease_queue import TIMES_MAX, LeaseQueue, runs_of
 from rmqcore.store.consume.lease_request import (
     ALL,
@@ -43,14 +44,13 @@ from rmqcore.store.consume.lease_request import (
     Taken,
 )
 from rmqcore.store.consume.lease_table import LeasedStore, LeaseTable
-from rmqcore.store.consume.retry import first_retry_level, sent_again
+from rmqcore.store.consume.retry import damaged_letter, first_retry_level, retry_ms, sent_again
 
 _log = logging.getLogger("rmqcore")
 
 _BYTES_MAX: Final = 8 << 20
 #: units that one get looks at where tags decide which are wanted
 _SCANNED_MAX: Final = 1 << 16
-_REASON_MAX: Final = 1000
 #: a message that is on its way to another topic is nobody else's for so long
 _MOVING_MS: Final = 60_000
 
@@ -92,6 +92,8 @@ class Leases:
         self._alone = Alone()
         self._closed = False
         self._kept: frozenset[str] = frozenset()
+        #: has what is on its way to another topic
+        self._mover = Holder()
         self._table = LeaseTable(store, path, see_new)
         with self._alone.within():
             self._alone.check()
@@ -158,15 +160,20 @@ class Leases:
             False when some could not be put.
         """
         group = taken.request.group
+        moves: list[Move] = []
         try:
-            self._move(
-                group,
-                [
-                    (queue, lease, item, self._dead_letter(group, item, lease))
-                    for queue, item, lease in taken.dead
-                ],
-            )
-        except (StoreError, OSError, MessageIllegalError) as error:
+            with self._alone.within():
+                self._alone.check()
+                for queue, item, lease in taken.dead:
+                    if self._is_known(queue) and self._is_held(queue, lease):
+                        letter = self._dead_letter(group, item, lease)
+                        moves.append((queue, lease, item, letter))
+                        self._begin_move(queue, lease)
+            self._move(group, moves)
+        except BaseException as error:
+            self._come_again(moves, taken.due_ms)
+            if not isinstance(error, StoreError | OSError | MessageIllegalError):
+                raise
             _log.error("dead letters of %s are tried again later: %s", group, error)
             return False
         return True
@@ -298,13 +305,24 @@ class Leases:
         return self._table.queues.get((group, lease.topic, lease.queue_id))
 
     def _held(self, group: str, leases: Iterable[Lease]) -> list[tuple[LeaseQueue, Lease]]:
-        """Those of some leases that somebody still has."""
-        found = []
+        """Those of some leases that somebody still has, each once."""
+        found = {}
         for lease in map(Lease._make, leases):
             queue = self._queue_of(group, lease)
-            if queue is not None and queue.is_held(lease.queue_offset, lease.attempt):
-                found.append((queue, lease))
-        return found
+            if queue is not None and self._is_held(queue, lease):
+                found[queue, lease.queue_offset] = queue, lease
+        return list(found.values())
+
+    def _is_held(self, queue: LeaseQueue, lease: Lease) -> bool:
+        """Whether somebody has a message under a lease, and it is not on its way elsewhere."""
+        mover = self._table.holders.get(self._mover.name)
+        offset = lease.queue_offset
+        return queue.is_held(offset, lease.attempt) and queue.holder(offset) != mover
+
+    def _begin_move(self, queue: LeaseQueue, lease: Lease) -> None:
+        """Let nobody have a message, give it back or release it, while it is put elsewhere."""
+        mover = self._table.holder(self._mover.name)
+        self._table.set(queue, lease.queue_offset, self._clock_ms() + _MOVING_MS, mover)
 
     def change(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
         """Let leases end at another time; see `MessageStore.change_lease`."""
@@ -361,26 +379,25 @@ class Leases:
                     continue
                 message = self._copy(group, item, lease, delay_ms, max_reconsume_times)
                 if message is None:
-                    wait_ms = self._retry_ms(item, lease) if delay_ms is None else delay_ms
+                    levels_ms = self._store.config.delay_levels_ms
+                    wait_ms = retry_ms(item, lease, levels_ms) if delay_ms is None else delay_ms
                     self._table.set(
                         queue, lease.queue_offset, now_ms + wait_ms if wait_ms else 0, 0
                     )
                 else:
-                    # nobody else gets it while it is put elsewhere
-                    holder = queue.holder(lease.queue_offset)
                     moves.append((queue, lease, item, message))
-                    self._table.set(queue, lease.queue_offset, now_ms + _MOVING_MS, holder)
+                    self._begin_move(queue, lease)
             self._table.compact()
             return held
 
-    def _come_again(self, moves: list[Move]) -> None:
-        """Let be handed out at once what could not be put elsewhere; else it waits in vain."""
-        with self._alone.within():
+    def _come_again(self, moves: list[Move], due_ms: int = 0) -> None:
+        """Let be handed out what could not be put elsewhere; in `_MOVING_MS` on a full disk."""
+        with suppress(OSError), self._alone.within():
             if self._alone.inside or self._closed:
                 return
             for queue, lease, _, _ in moves:
                 if self._is_known(queue) and queue.is_held(lease.queue_offset, lease.attempt):
-                    self._table.set(queue, lease.queue_offset, 0, 0)
+                    self._table.set(queue, lease.queue_offset, due_ms, 0)
 
     def _copy(
         self, group: str, item: Item, lease: Lease, delay_ms: int | None, times_max: int
@@ -401,23 +418,10 @@ class Leases:
             wait=True,
         )
 
-    def _retry_ms(self, item: Item, lease: Lease) -> int:
-        """How long the next try waits where no delayed messages are delivered."""
-        levels_ms = self._store.config.delay_levels_ms
-        before = 0 if isinstance(item, Damaged) else item.reconsume_times
-        level = first_retry_level(before + lease.attempt)
-        return levels_ms[min(level, len(levels_ms)) - 1]
-
     def _dead_letter(self, group: str, item: Item, lease: Lease) -> Message:
         topic = self._group_topic(DEAD_LETTER_PREFIX + group)
         if isinstance(item, Damaged):
-            properties = {
-                "RETRY_TOPIC": lease.topic,
-                "DAMAGED": item.reason[:_REASON_MAX],
-                "DAMAGED_AT": f"{lease.topic}/{lease.queue_id}@{lease.queue_offset}",
-            }
-            body_max = self._store.config.max_message_size
-            return Message(topic, item.body[:body_max], properties=properties)
+            return damaged_letter(topic, item, lease, self._store.config.max_message_size)
         return sent_again(
             item,
             topic,

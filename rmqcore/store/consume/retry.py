@@ -8,16 +8,26 @@ Source: RocketMQ broker/processor/AbstractSendMessageProcessor.java, consumerSen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from rmqcore.message import DEAD_LETTER_PREFIX, Message, MessageExt, copy_to
+from rmqcore.message import DEAD_LETTER_PREFIX, Lease, Message, MessageExt, copy_to
+from rmqcore.store.consume.lease_request import Damaged
 
 _FIRST_LEVEL: Final = 3
+_REASON_MAX: Final = 1000
 
 
 def first_retry_level(reconsume_times: int) -> int:
     """The delay level of the next try after so many; each waits longer than the one before."""
     return _FIRST_LEVEL + reconsume_times
+
+
+def retry_ms(item: MessageExt | Damaged, lease: Lease, levels_ms: Sequence[int]) -> int:
+    """How long the next try waits, milliseconds, where no delayed messages are delivered."""
+    before = 0 if isinstance(item, Damaged) else item.reconsume_times
+    level = first_retry_level(before + lease.attempt)
+    return levels_ms[min(level, len(levels_ms)) - 1]
 
 
 def sent_again(
@@ -58,3 +68,13 @@ def sent_again(
         reconsume_times=reconsume_times,
         wait_store_msg_ok=wait,
     )
+
+
+def damaged_letter(topic: str, item: Damaged, lease: Lease, body_max: int | None) -> Message:
+    """What is put into a dead-letter topic for a message that cannot be read."""
+    properties = {
+        "RETRY_TOPIC": lease.topic,
+        "DAMAGED": item.reason[:_REASON_MAX],
+        "DAMAGED_AT": f"{lease.topic}/{lease.queue_id}@{lease.queue_offset}",
+    }
+    return Message(topic, item.body[:body_max], properties=properties)

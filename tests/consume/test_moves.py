@@ -1,0 +1,86 @@
+"""What is put elsewhere in a place of a message is put once, whoever gives it back or goes."""
+
+import pytest
+from consume.conftest import TOPIC, bodies, places, put
+
+pytestmark = pytest.mark.engine
+
+
+def dead_letters(store):
+    return [bytes(message.body) for message in store.messages("%DLQ%g", 0)]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """`meanwhile(store, act)`: `act` is called once, inside of the store's next put."""
+
+    def wait_for(store, act):
+        real = type(store).put_message
+
+        def put_message(self, message, **how):
+            monkeypatch.undo()
+            act()
+            return real(self, message, **how)
+
+        monkeypatch.setattr(type(store), "put_message", put_message)
+
+    return wait_for
+
+
+def test_a_lease_that_is_named_twice_is_one(store):
+    put(store, 1)
+    (place,) = places(store.lease("g", TOPIC))
+    assert store.change_lease("g", [place, place], 1000) == 1
+    assert store.give_back("g", [place, place], max_reconsume_times=0) == 1
+    assert dead_letters(store) == [b"0"]
+
+
+ACTS = {
+    "given back again": lambda store, place: store.give_back("g", [place], max_reconsume_times=0),
+    "given back at once": lambda store, place: store.give_back("g", [place], delay_ms=0),
+    "changed": lambda store, place: store.change_lease("g", [place], 1),
+    "released": lambda store, _: store.release_leases("h"),
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_nobody_has_what_is_on_its_way(store, clock, meanwhile, act):
+    put(store, 1)
+    (place,) = places(store.lease("g", TOPIC, holder="h"))
+    found = []
+
+    def others():
+        assert act(store, place) == 0
+        clock.pass_ms(1)
+        found.extend(store.lease("g", TOPIC))
+
+    meanwhile(store, others)
+    assert store.give_back("g", [place], max_reconsume_times=0) == 1
+    assert found == []
+    assert dead_letters(store) == [b"0"]
+    assert store.lag("g", ["T"])[0].leased == 0
+
+
+def test_a_dead_letter_is_put_once_although_who_found_it_goes(store, clock, meanwhile):
+    put(store, 1)
+    store.lease("g", TOPIC, lease_ms=1)
+    clock.pass_ms(1)
+
+    def goes():
+        store.release_leases("h")
+        clock.pass_ms(1)
+        assert store.lease("g", TOPIC, max_reconsume_times=0) == []
+
+    meanwhile(store, goes)
+    assert store.lease("g", TOPIC, holder="h", lease_ms=1, max_reconsume_times=0) == []
+    assert dead_letters(store) == [b"0"]
+
+
+def test_what_is_on_its_way_at_a_closing_comes_again(opened, meanwhile):
+    store = opened()
+    put(store, 1)
+    (place,) = places(store.lease("g", TOPIC))
+    meanwhile(store, store.close)
+    with pytest.raises(Exception, match="closed"):
+        store.give_back("g", [place], max_reconsume_times=0)
+    assert bodies(opened().lease("g", TOPIC)) == [b"0"]
