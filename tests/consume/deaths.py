@@ -92,9 +92,9 @@ class Model:
             self.end(*self.begun)
             self.begun = None
             return
-        if what in ("acknowledge", "bury"):
-            self.must -= set(about[0]) if what == "acknowledge" else set()
-            self.recent -= set(about[0]) if what == "acknowledge" else set()
+        if what in ("acknowledge", "delete"):
+            self.must -= set(about[0])
+            self.recent -= set(about[0])
         elif what == "put":
             self.known |= set(about[0])
         elif what == "set":
@@ -108,7 +108,7 @@ class Model:
     def end(self, what, *about):
         if what == "put":
             (self.must if self.synced else self.recent).update(about[0])
-        elif what == "acknowledge":
+        elif what in ("acknowledge", "delete"):
             self.done |= set(about[0])
         elif what == "bury":
             self.buried |= set(about[0])
@@ -124,7 +124,10 @@ class Model:
     def check_got(self, bodies):
         if strange := bodies - self.known:
             raise Broken(f"never put: {strange}")
-        if again := bodies & (self.done | self.buried) and not self.power:
+        # a deletion lets a group begin at the topic's first message before the queues go
+        deletes = self.begun is not None and self.begun[0] == "delete"
+        settled = (self.done | self.buried) - set(self.begun[1] if deletes else ())
+        if not self.power and (again := bodies & settled):
             raise Broken(f"acknowledged, and comes again: {again}")
 
     def check(self, found, dead, values):
@@ -141,6 +144,8 @@ class Model:
                 raise Broken(f"{key}: {values.get(key)} is none of {allowed} at {self.begun}")
             self.values[key] = [values.get(key)]
         self.begun = None
+        self.done -= set(found)
+        self.buried -= set(found)
         # what was being put or acknowledged has been found now, or it has not
         self.done |= self.known - set(found) - set(dead)
         self.must = set(found) | set(dead)
@@ -244,7 +249,7 @@ class Worker:
     def delete_topic(self):
         bodies = [b"D%d" % number for number in range(self.number)]
         self.held = {body: place for body, place in self.held.items() if body[:1] != b"D"}
-        self.do("acknowledge", bodies, partial(self.store.delete_topic, "D"))
+        self.do("delete", bodies, partial(self.store.delete_topic, "D"))
 
     def flush(self):
         self.do("flush", None, self.store.flush)
