@@ -73,6 +73,7 @@ class KeyValues:
     topics: TopicConfigTable
     consumer_offsets: ConsumerOffsetTable
     _clock_ms: Callable[[], int]
+    _is_slave: bool
     put_message: Callable[[Message], PutMessageResult]
     put_messages: Callable[[list[Message]], PutMessageResult]
     _raised: Callable[[PutMessageResult], PutMessageResult]
@@ -299,9 +300,10 @@ class KeyValues:
         """A table as it is now, read from its topic at its first use.
 
         A table that is being changed is not known: where a signal handler raises in between, it is
-        read again.
+        read again. So is each of a slave, whose master changes it.
         """
-        table = self._tables.pop(name, None) or self._read(name)
+        known = self._tables.pop(name, None)
+        table = self._read(name) if known is None or self._is_slave else known
         table.expire(self._clock_ms())
         self._tables[name] = table
         return table
@@ -419,6 +421,18 @@ class KeyValues:
         for topic, end in ends.items():
             self.consumer_offsets.commit(topic, GROUP, 0, end)
         self.consumer_offsets.persist()
+
+    @contextmanager
+    def _forgetting_table(self, topic: str) -> Iterator[None]:
+        """Change no table while a topic is deleted, and know nothing of the topic's then."""
+        if not topic.startswith(TOPIC_PREFIX):
+            yield
+            return
+        with self._tables_held():
+            self._alone.check()
+            self._tables.pop(topic.removeprefix(TOPIC_PREFIX), None)
+            yield
+            self._aside.forget(topic)
 
     def _write(self, name: str, table: Table, changes: list[Change], call: str = "") -> None:
         """Put changes, which a call of another process may have made, into topic and memory."""

@@ -76,7 +76,7 @@ _STRETCH_UNITS = 1 << 13
 
 
 class DefaultMessageStore(
-    ServiceReports, WirePuts, Leasing, Replication, TopicDeletion, LiveSettings, KeyValues
+    ServiceReports, WirePuts, Leasing, Replication, LiveSettings, KeyValues, TopicDeletion
 ):
     """A store that is open for writing; made by `rmqcore.open_store`.
 

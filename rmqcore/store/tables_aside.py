@@ -76,6 +76,16 @@ class TablesAside:
         with room_at(self._file.path):
             self._file.store(sealed(json.dumps(content)))
 
+    def forget(self, topic: str) -> None:
+        """Have no table of a topic in the file."""
+        tables = dict(self.load())
+        if tables.pop(topic, None) is None:
+            return
+        if tables:
+            self.store(tables)
+        else:
+            self.remove()
+
     def remove(self) -> None:
         """Remove the file: all of it is in the log."""
         self._file.remove()

@@ -5,8 +5,8 @@ The queues of a topic that is deleted go, its records stay in the log until they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
@@ -39,6 +39,7 @@ class TopicDeletion:
     _deleted: DeletedTopics
     _directory: StoreDir
     _flusher: LogFlusher
+    _forgetting_table: Callable[[str], AbstractContextManager[object]]
     _mark: StoreMark
     _reput: ReputMessageService
     _tail: LogTail
@@ -96,6 +97,10 @@ class TopicDeletion:
         check_topic_name(topic)
         if topic == SCHEDULE_TOPIC:
             raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
+        with self._forgetting_table(topic):
+            return self._delete(topic)
+
+    def _delete(self, topic: str) -> bool:
         # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
         # queues would pass over new ones.
         self.consumer_offsets.remove(topic=topic)

@@ -229,6 +229,38 @@ def test_what_a_killed_process_had_put_aside_is_read(tmp_path):
         assert store.kv_list("t") == []
 
 
+def test_a_table_is_gone_with_its_topic(tmp_path):
+    with open_store(tmp_path / "s", **SMALL) as store:
+        store.kv_put("t", b"a", b"1")
+        store.kv_put("t", b"b", b"1")
+        assert store.delete_topic("%KV%t")
+        assert store.kv_list("t") == []
+        assert not store.kv_swap("t", b"a", b"1", b"2")
+        store.kv_put("t", b"c", b"1")
+        assert store.kv_list("t") == [(b"c", b"1")]
+        assert store.topics.get("%KV%t") is not None
+    with open_store(tmp_path / "s", **SMALL) as store:
+        assert store.kv_list("t") == [(b"c", b"1")]
+
+
+def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(key_values, "_COMPACTED_FROM", 1)
+    with open_store(tmp_path / "s", **SMALL) as store:
+        for table in "tu":
+            for number in range(20):
+                store.kv_put(table, b"%d" % number, b"old")
+        with store._tables_held():
+            store._put_aside({f"%KV%{each}": store._table(each) for each in "tu"})
+        assert store.delete_topic("%KV%t")
+        for _ in range(9):
+            store.kv_put("t", b"a", b"new")
+    with open_store(tmp_path / "s", **SMALL) as store:
+        assert store.kv_list("t") == [(b"a", b"new")]
+        assert store.kv_count("u") == 20
+        assert store.delete_topic("%KV%u")
+        assert not store._aside.load()
+
+
 def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(tmp_path, monkeypatch):
     """Else the numbers of later records would lie in front of where it begins."""
     with open_store(tmp_path / "s", **SMALL) as store:
