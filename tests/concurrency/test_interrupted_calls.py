@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 
 import pytest
 from interrupts import Interrupt, each_interrupt
@@ -110,6 +111,36 @@ def test_consumers_get_what_was_interrupted(paths):
                 found = store.lease("g", {"T": "*"}, lease_ms=1, timeout_ms=1000 * TIMEOUT_S)
                 assert found, interrupt.at
                 seen |= {bytes(message.body) for message in found}
+
+
+def test_two_queues_are_never_one_in_the_journal(paths, tmp_path):
+    for interrupt in each_interrupt(1, ["lease_table.py"]):
+        killed = tmp_path / "killed"
+        with open_store(paths(interrupt)) as store:
+            for topic in ("T", "U"):
+                store.put(topic, b"x")
+            store.lag("g", ["T", "U"])
+            interrupt.during(lambda store=store: store.lease("g", {"T": "*"}, lease_ms=1))
+            assert len(store.lease("g", {"U": "*"}, lease_ms=1)) == 1
+            shutil.copytree(store.path, killed)
+        with open_store(killed) as store:
+            for topic in ("T", "U"):
+                found = store.lease("g", {topic: "*"}, timeout_ms=1000 * TIMEOUT_S)
+                assert len(found) == 1, interrupt.at
+        shutil.rmtree(killed)
+
+
+def test_what_is_acknowledged_of_a_topic_made_anew_counts(paths):
+    for interrupt in each_interrupt(1, ["lease_table.py"]):
+        with open_store(paths(interrupt)) as store:
+            store.put("T", b"old")
+            store.lease("g", {"T": "*"})
+            interrupt.during(lambda store=store: store.delete_topic("T"))
+            store.put("T", b"new")
+            found = store.lease("g", {"T": "*"})
+            assert found[-1].body == b"new", interrupt.at
+            places = [message.place for message in found]
+            assert store.acknowledge("g", places) == len(places), interrupt.at
 
 
 def test_dead_letters_that_were_interrupted_are_put_when_they_come_again(paths):

@@ -265,9 +265,10 @@ class LeaseTable:
         Raises:
             OSError: it cannot be written.
         """
+        # first: an interrupt leaves no way to a queue that is not known
+        self.new_queues = True
         for queue in [queue for queue in self.queues.values() if queue.topic == topic]:
             self.drop(queue)
-        self.new_queues = True
         self._journal.replace(self._entries())
 
     def compact(self) -> None:
@@ -306,12 +307,13 @@ class LeaseTable:
         queue = self.queues.get(key)
         if queue is None:
             queue = LeaseQueue(self._next_number, *key)
+            # before it is written down: an interrupt behind that leaves it to no other queue
+            self._next_number += 1
             stored = self._store.consumer_offsets.get(topic, group, queue_id)
             least, most = self.bounds(queue)
             queue.begin(least if stored is None else max(least, min(stored, most)))
             self.tell(queue)
             self.write((QueueNamed(queue.number, *key), Begun(queue.number, queue.position)))
-            self._next_number += 1
             self.queues[key] = self._numbered[queue.number] = queue
         return queue
 
