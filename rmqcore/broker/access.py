@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.store.protocol import MessageStore
 

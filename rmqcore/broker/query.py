@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.message import MessageExt
 from rmqcore.remoting import (
     Account,

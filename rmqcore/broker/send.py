@@ -22,10 +22,11 @@ from rmqcore.broker.groups import Groups
 from rmqcore.broker.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
-from rmqcore.broker.topics import HALF_TOPIC, Topics
+from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, Traffic
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TOPIC_NAME_MAX, TopicConfig
+from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, MessageExt, PutMessageResult
 from rmqcore.native.format._numbers import SysFlag

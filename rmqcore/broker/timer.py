@@ -25,10 +25,10 @@ from rmqcore.broker.passed_over import TIMER, PassedOver
 from rmqcore.broker.recall_handle import RecallHandle
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer_metrics import TimerMetrics
-from rmqcore.broker.topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
+from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (

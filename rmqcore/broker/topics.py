@@ -18,19 +18,21 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.table_file import TableFile
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.service_topics import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SYSTEM_PREFIX,
+)
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-_SYSTEM_PREFIX: Final = "rmq_sys_"
 _NOT_FOR_CLIENTS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -95,13 +97,13 @@ class Topics:
 
     def is_system(self, topic: str) -> bool:
         """Tell whether the broker itself owns a topic."""
-        return topic in self.system_topics or topic.startswith(_SYSTEM_PREFIX)
+        return topic in self.system_topics or topic.startswith(SYSTEM_PREFIX)
 
     def is_own(self, topic: str) -> bool:
         """Tell whether the broker believes what a topic holds, so that nobody else may write it."""
         if topic == self._config().msg_trace_topic_name:
             return False
-        return topic in _NOT_FOR_CLIENTS or topic.startswith(_SYSTEM_PREFIX)
+        return topic in _NOT_FOR_CLIENTS or topic.startswith(SYSTEM_PREFIX)
 
     def put(self, topic: TopicConfig) -> None:
         """Create or replace a topic.

@@ -22,9 +22,10 @@ from rmqcore.broker.clients import Producers
 from rmqcore.broker.groups import TRANSACTION_GROUP
 from rmqcore.broker.passed_over import TRANSACTION, PassedOver
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
+from rmqcore.broker.topics import Topics
 from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (

@@ -366,9 +366,13 @@ class ConsumeQueueStore:
             self._waiting.pop(queue, None)
             queue.destroy()
 
+    def of_topic(self, topic: str) -> list[StoredQueue]:
+        """The queues of a topic."""
+        return [queue for queue in self if queue.topic == topic]
+
     def drop_topic(self, topic: str) -> list[StoredQueue]:
         """Know a topic's queues no more; which those were."""
-        queues = [queue for queue in self if queue.topic == topic]
+        queues = self.of_topic(topic)
         self.take_out(queues)
         return queues
 

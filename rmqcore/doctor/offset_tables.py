@@ -8,6 +8,7 @@ from typing import Any
 
 from rmqcore.doctor.log_survey import QueueKey
 from rmqcore.files.config_tables import ConfigTable, ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
@@ -29,7 +30,6 @@ TABLES: dict[str, type[ConfigTable]] = {
         MessageRequestModeTable,
     )
 }
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 def table_of(path: Path) -> dict[str, Any] | None:
@@ -59,7 +59,7 @@ def entries_of(
     if name == DELAY_OFFSETS_NAME:
         for level in table:
             queue = int(level) - 1 if level.isdigit() else -1
-            key = (_SCHEDULE_TOPIC, queue) if queue >= 0 else None
+            key = (SCHEDULE_TOPIC, queue) if queue >= 0 else None
             yield table, level, f"delay level {level}", key
         return
     for owner, queues in table.items():

@@ -10,18 +10,14 @@ from typing import Final
 
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 
-_NAMES: Final = frozenset(
-    (
-        SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    )
-)
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: the timer's queue, the logs of what POP has handed out
-_PREFIX: Final = "rmq_sys_"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+_NAMES: Final = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC))
 
 
 def is_service_topic(topic: str) -> bool:
     """True where delayed and half messages wait, and where services note what they have done."""
-    return topic in _NAMES or topic.startswith(_PREFIX)
+    return topic in _NAMES or topic.startswith(SYSTEM_PREFIX)

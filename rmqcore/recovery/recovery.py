@@ -193,7 +193,7 @@ class Recovery:
 
     def _take_back_deletion(self, topic: str) -> None:
         """Let a topic be whose deletion had dropped nothing yet: no message of it is lost."""
-        mine = [queue for queue in self._queues if queue.topic == topic]
+        mine = self._queues.of_topic(topic)
         firsts = [unit[0] for queue in mine if (unit := queue.unit_at(queue.min_offset))]
         self._deleted.delete(topic, min(firsts))
         self.report.findings.append(

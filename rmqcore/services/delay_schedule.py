@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.store_dir import QUEUE_ID_MAX
 from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
 from rmqcore.native.format._numbers import SysFlag
@@ -23,7 +24,6 @@ from rmqcore.status import PutMessageStatus
 
 _log = logging.getLogger("rmqcore")
 
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _DELAY: Final = "DELAY"
 _REAL_TOPIC: Final = "REAL_TOPIC"
 _REAL_QUEUE_ID: Final = "REAL_QID"
@@ -128,7 +128,7 @@ def unpark(parked: MessageExt) -> Message:
     topic = properties.get(_REAL_TOPIC)
     queue_id = properties.get(_REAL_QUEUE_ID, "")
     known = queue_id.isdecimal() and len(queue_id) < 11 and int(queue_id) <= QUEUE_ID_MAX
-    if not topic or topic in (_HALF_TOPIC, SCHEDULE_TOPIC) or not known:
+    if not topic or topic in (HALF_TOPIC, SCHEDULE_TOPIC) or not known:
         raise MessageIllegalError(f"REAL_TOPIC={topic!r}, REAL_QID={queue_id!r}: no place to go")
     return copy_to(
         topic,

@@ -126,12 +126,13 @@ class TopicDeletion:
         """
         self._see_new()
         begun_at = self.consume_queues.begun_at
-        if not self._queues_of(topic) and begun_at.get(topic, 0) <= self._deleted.since(topic):
+        has_queues = bool(self.consume_queues.of_topic(topic))
+        if not has_queues and begun_at.get(topic, 0) <= self._deleted.since(topic):
             return False
         # written first: a disk that is full refuses it before anything is changed
         self._deleted.delete(topic, self._tail.max_offset)
         with self._reput.stopped():
-            self._forget_ends(self._queues_of(topic))
+            self._forget_ends(self.consume_queues.of_topic(topic))
             dropped = self.consume_queues.drop_topic(topic)
             self._tail.begin_topic_anew(topic, begun_at)
             try:
@@ -142,9 +143,6 @@ class TopicDeletion:
                 self._remove_files(dropped)
                 self._trace.note("topic", 1, f"{topic} was deleted")
         return True
-
-    def _queues_of(self, topic: str) -> list[StoredQueue]:
-        return [queue for queue in self.consume_queues if queue.topic == topic]
 
     def _forget_ends(self, queues: Sequence[StoredQueue]) -> None:
         gone = {(queue.topic, queue.queue_id) for queue in queues}
@@ -171,7 +169,7 @@ class TopicDeletion:
         """Tell whether a topic has messages that can be read, behind a physical offset."""
         return any(
             queue.min_offset < queue.max_offset and queue.end_phy_offset > behind
-            for queue in self._queues_of(topic)
+            for queue in self.consume_queues.of_topic(topic)
         )
 
     def deletions(self) -> dict[str, int]:
@@ -210,7 +208,8 @@ class TopicDeletion:
             self._flusher.flush()
             dispatch_below(phy_offset)
             self._deleted.delete(topic, phy_offset)
-            self._drop([one for one in self._queues_of(topic) if one.end_phy_offset <= phy_offset])
+            queues = self.consume_queues.of_topic(topic)
+            self._drop([queue for queue in queues if queue.end_phy_offset <= phy_offset])
             self._trace.note("topic", 1, f"{topic} was deleted by the master")
         return True
 
