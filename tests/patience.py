@@ -53,29 +53,30 @@ def rounds(service, count=1):
     What a service must not do, it has not done when it had `count` occasions to.
 
     Args:
-        service: a `ServiceThread` that has been started.
+        service: a `Service` that has been started.
         count: how many rounds.
     """
     ended = 0
-    run_once = service.run_once
+    run = service.run
 
-    def counted():
+    def counted(now):
         nonlocal ended
-        run_once()
+        rest_s = run(now)
         ended += 1
+        return rest_s
 
     def over():
-        assert service.running, f"{service.name} has ended"
+        assert service.active, f"{service.name} has ended"
         return ended >= wanted
 
     # a round that has begun already runs the method that was there, and is not counted
-    service.run_once = counted
+    service.run = counted
     try:
         for wanted in range(1, count + 1):
             service.wakeup()
             until(over, f"round {wanted} of {service.name}")
     finally:
-        del service.run_once
+        del service.run
 
 
 def give_up(what):

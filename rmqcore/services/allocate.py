@@ -6,17 +6,19 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.native.base._lock import ReentrantLock
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 
 _log = logging.getLogger("rmqcore")
+_HOUR_S: Final = 3600.0
 
 
-class AllocateMappedFileService(ServiceThread):
+class AllocateMappedFileService(Service):
     """Makes the next log files in the background: reserved, mapped, warm.
 
     - A file that is made ahead and not used is removed when the service stops; one that was handed
@@ -31,7 +33,6 @@ class AllocateMappedFileService(ServiceThread):
         warm: True makes their pages resident before they are used.
         sync_every: bytes after which a warm-up forces what it touched; 0 never.
         lock_budget: bytes that may be locked in memory; 0 locks nothing.
-        on_error: called when the service ends by an exception.
 
     Source: RocketMQ store/AllocateMappedFileService.java.
     Differs: RocketMQ gives up after 5 s and refuses the put; here the file is made on the spot.
@@ -46,9 +47,8 @@ class AllocateMappedFileService(ServiceThread):
         warm: bool,
         sync_every: int,
         lock_budget: int,
-        on_error: Callable[[BaseException], None],
     ) -> None:
-        super().__init__("AllocateMappedFileService", 3600.0, on_error)
+        super().__init__("AllocateMappedFileService")
         self._make = make
         self._file_size = file_size
         self._ahead = ahead
@@ -60,6 +60,7 @@ class AllocateMappedFileService(ServiceThread):
         self._wanted: dict[int, Path] = {}
         self._making = ReentrantLock()
         self._newest = -1
+        self._ends = False
 
     def prepare(self, path: Path, offset: int) -> None:
         """Ask for the file that begins at ``offset``, and for those behind it."""
@@ -91,7 +92,7 @@ class AllocateMappedFileService(ServiceThread):
             if offset not in self._ready:
                 self._ready[offset] = self._made(path, offset)
             file = self._ready[offset]
-        if self.running:
+        if self.active:
             following = offset + self._file_size
             self.prepare(path.with_name(f"{following:020d}"), following)
             if self._locked:
@@ -106,10 +107,24 @@ class AllocateMappedFileService(ServiceThread):
             self._wanted.clear()
             raise
 
-    def run_once(self) -> None:
+    def begin(self) -> None:
+        """As `Service.begin`."""
+        self._ends = False
+        super().begin()
+
+    def end(self) -> None:
+        """As `Service.end`; the next file that was asked for is made no more."""
+        self._ends = True
+        super().end()
+
+    def run(self, now: float) -> float:
         """Let go of full files, and make every file that was asked for."""
         self._unlock_finished(self._newest)
-        while self._wanted and not self._stopping:
+        self._make_all()
+        return _HOUR_S
+
+    def _make_all(self) -> None:
+        while self._wanted and not self._ends:
             # puts may have gone on to the next file meanwhile: its room is for the one made now
             self._unlock_finished(self._newest)
             with self._making.within():
@@ -152,9 +167,8 @@ class AllocateMappedFileService(ServiceThread):
             with suppress(StoreClosedError):
                 file.region.unlock_memory()
 
-    def stop(self, timeout_s: float = 30.0) -> bool:
-        """Stop, and remove files that were made and not used."""
-        stopped = super().stop(timeout_s)
+    def last(self, *, ended: bool) -> None:
+        """Remove files that were made and not used."""
         with self._making.within():
             self._wanted.clear()
             # the newest first: a kill in between leaves no hole in front of one
@@ -162,4 +176,3 @@ class AllocateMappedFileService(ServiceThread):
                 if offset > self._newest:
                     self._ready[offset].destroy()
             self._ready.clear()
-        return stopped

@@ -19,7 +19,7 @@ from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.store_dir import QUEUE_ID_MAX
 from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 from rmqcore.status import PutMessageStatus
 
 _log = logging.getLogger("rmqcore")
@@ -376,8 +376,8 @@ class ScheduleMessageService:
         return None if result.ok else f"{result.status.name}: {result.reason}"
 
 
-class DeliverDelayedMessageService(ServiceThread):
-    """Runs a `ScheduleMessageService` in a thread, and writes its offsets when it is stopped.
+class DeliverDelayedMessageService(Service):
+    """Runs a `ScheduleMessageService`, and writes its offsets when it is stopped.
 
     A file that cannot be written is no reason to stop a store: it is logged and tried again.
     """
@@ -387,37 +387,35 @@ class DeliverDelayedMessageService(ServiceThread):
         schedule: ScheduleMessageService,
         *,
         clock: Callable[[], int],
-        on_error: Callable[[BaseException], None],
         interval_s: float = 0.1,
     ) -> None:
-        """Prepare the thread; see `ServiceThread`.
+        """Prepare the rounds; see `Service`.
 
         Args:
             schedule: what delivers.
             clock: Unix time in milliseconds.
-            on_error: called with an exception that ended the service.
             interval_s: seconds between two rounds; what a delivery may be late.
         """
-        super().__init__("DeliverDelayedMessageService", interval_s, on_error)
+        super().__init__("DeliverDelayedMessageService")
         self.schedule = schedule
         self._clock = clock
+        self._interval_s = interval_s
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """One round of all levels."""
         try:
             self.schedule.run_once(self._clock())
         except OSError as error:
             _log.warning("delayed delivery tries again: %s", error)
+        return self._interval_s
 
-    def stop(self, timeout_s: float = 30.0) -> bool:
-        """Let the current round end and write the offsets; see `ServiceThread.stop`.
+    def last(self, *, ended: bool) -> None:
+        """Write the offsets when the last round has ended; see `Service.last`.
 
         Offsets that cannot be written are logged: what they do not tell is delivered again.
         """
-        ended = super().stop(timeout_s)
         if ended:
             try:
                 self.schedule.persist()
             except (OSError, StoreError) as error:
                 _log.warning("offsets of delayed delivery were not written: %s", error)
-        return ended

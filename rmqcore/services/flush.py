@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqcore.config import StoreConfig
 from rmqcore.errors import DiskFullError, StoreClosedError, is_broken, is_refusal
@@ -16,13 +15,13 @@ from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._mapped import STORE_PAGE_SIZE
 from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.services.event_loop import running_loop
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 
 if TYPE_CHECKING:
     import asyncio
 
 _log = logging.getLogger("rmqcore")
-OnError = Callable[[BaseException], None]
+_HOUR_S: Final = 3600.0
 
 
 class LogFlusher:
@@ -66,21 +65,25 @@ class LogFlusher:
         return self._log.tail.max_offset - self._log.flushed_offset
 
 
-class GroupCommitService(ServiceThread):
+class GroupCommitService(Service):
     """Group commit: callers wait until their record is on disk, many of them for one flush.
 
     The first caller that finds no leader leads: it flushes for all that was put by then. The others
     follow: they wait, and mostly find it done. A signal handler or a finalizer that puts inside a
-    flush flushes by itself. Coroutines do not block: the service's thread flushes for them.
+    flush flushes by itself. Coroutines do not block: the service's rounds flush for them.
+
+    Args:
+        flusher: flushes the log.
+        report: called with an error after which nothing can be flushed any more.
 
     Source: RocketMQ store/CommitLog.java, GroupCommitService and FlushDiskWatcher.
     Differs: the flush runs in the first caller's thread, which saves it two thread switches.
     """
 
-    def __init__(self, flusher: LogFlusher, on_error: OnError) -> None:
-        super().__init__("GroupCommitService", 3600.0, on_error)
+    def __init__(self, flusher: LogFlusher, report: Callable[[BaseException], None]) -> None:
+        super().__init__("GroupCommitService")
         self._flusher = flusher
-        self._report = on_error
+        self._report = report
         #: where callers wait
         self.group = CommitGroup(self._lead)
         self._waiting = ReentrantLock()
@@ -137,14 +140,16 @@ class GroupCommitService(ServiceThread):
         self._soon = True
         self.wakeup()
 
-    def stop(self, timeout_s: float = 30.0) -> bool:
-        """Stop, and flush for the callers that still wait."""
-        stopped = super().stop(timeout_s)
-        self.run_once()
-        return stopped
-
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """Flush for waiting coroutines, and for puts that do not wait."""
+        self._flush_for_all()
+        return _HOUR_S
+
+    def last(self, *, ended: bool) -> None:
+        """Flush for the callers that still wait."""
+        self._flush_for_all()
+
+    def _flush_for_all(self) -> None:
         if self._soon:
             self._soon = False
             # puts are refused by then, and say why
@@ -228,55 +233,60 @@ class _FullDisk:
             self._is_full = True
 
 
-class FlushRealTimeService(ServiceThread):
+class FlushRealTimeService(Service):
     """Flushes the log every so often under ASYNC_FLUSH, when enough pages of 4 KiB are pending.
 
     Source: RocketMQ store/CommitLog.java, FlushRealTimeService.
     """
 
-    def __init__(self, flusher: LogFlusher, config: StoreConfig, on_error: OnError) -> None:
-        super().__init__("FlushRealTimeService", 0, on_error)
+    def __init__(self, flusher: LogFlusher, config: StoreConfig) -> None:
+        super().__init__("FlushRealTimeService")
         self._full = _FullDisk("the pool is not committed, nor the log flushed")
         self._flusher = flusher
-        self._last = time.monotonic()
+        #: when it flushed last, and at first when it began
+        self._flushed_at: float | None = None
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
         """Take a store's settings, now and whenever they change."""
-        self.interval_s = config.flush_interval_commit_log_ms / 1000
+        self._interval_s = config.flush_interval_commit_log_ms / 1000
         self._least_bytes = config.flush_commit_log_least_pages * STORE_PAGE_SIZE
         self._thorough_s = config.flush_commit_log_thorough_interval_ms / 1000
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """Flush when enough is pending or enough time has passed."""
+        if self._flushed_at is None:
+            self._flushed_at = now
         pending = self._flusher.pending
-        overdue = time.monotonic() - self._last >= self._thorough_s
+        overdue = now - self._flushed_at >= self._thorough_s
         if pending and (pending >= self._least_bytes or overdue):
             with self._full.passed_over():
                 self._flusher.flush()
-                self._last = time.monotonic()
+                self._flushed_at = now
+        return self._interval_s
 
 
-class CommitRealTimeService(ServiceThread):
+class CommitRealTimeService(Service):
     """Moves the transient pool's buffers into the files every so often.
 
     Source: RocketMQ store/CommitLog.java, CommitRealTimeService.
     """
 
-    def __init__(self, log: CommitLogWriter, config: StoreConfig, on_error: OnError) -> None:
-        super().__init__("CommitRealTimeService", 0, on_error)
+    def __init__(self, log: CommitLogWriter, config: StoreConfig) -> None:
+        super().__init__("CommitRealTimeService")
         self._full = _FullDisk("the pool is not committed")
         self._log = log
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
         """Take a store's settings, now and whenever they change."""
-        self.interval_s = config.commit_interval_commit_log_ms / 1000
+        self._interval_s = config.commit_interval_commit_log_ms / 1000
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """Commit what is there; what finds no room stays in the pool for the next round."""
         with self._full.passed_over():
             self._log.commit()
+        return self._interval_s
 
 
 class Derived(Protocol):
@@ -299,7 +309,7 @@ class DerivedQueues(Derived, Protocol):
         ...
 
 
-class FlushConsumeQueueService(ServiceThread):
+class FlushConsumeQueueService(Service):
     """Flushes consume queues every so often, the index more seldom, and writes the checkpoint.
 
     An index file's changes lie all over it, so it goes to the disk when it is full, when the
@@ -321,33 +331,35 @@ class FlushConsumeQueueService(ServiceThread):
         *,
         check: Callable[[], None],
         on_flushed: Callable[[], None],
-        on_error: OnError,
+        monotonic_s: Callable[[], float],
     ) -> None:
-        super().__init__("FlushConsumeQueueService", 0, on_error)
+        super().__init__("FlushConsumeQueueService")
         self._check = check
         self._on_flushed = on_flushed
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
-        self._last_thorough = time.monotonic()
+        self._monotonic_s = monotonic_s
+        self._last_thorough = monotonic_s()
         self._written: tuple[int, int, int] | None = None
         self._flushing = ReentrantLock()
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
         """Take a store's settings, now and whenever they change."""
-        self.interval_s = config.flush_interval_consume_queue_ms / 1000
+        self._interval_s = config.flush_interval_consume_queue_ms / 1000
         self._least_bytes = config.flush_consume_queue_least_pages * STORE_PAGE_SIZE
         self._thorough_s = config.flush_consume_queue_thorough_interval_ms / 1000
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """Flush, the index too when its interval has passed."""
         self._check()
-        thorough = time.monotonic() - self._last_thorough >= self._thorough_s
+        thorough = now - self._last_thorough >= self._thorough_s
         try:
             self.flush(thorough=thorough)
         except DiskFullError as error:
             _log.warning("the checkpoint stays as it is: %s", error)
+        return self._interval_s
 
     def flush(self, *, thorough: bool = True) -> None:
         """Flush and advance the checkpoint.
@@ -367,7 +379,7 @@ class FlushConsumeQueueService(ServiceThread):
             self._on_flushed()
         checkpoint.logics_msg_timestamp_ms = later_of(checkpoint.logics_msg_timestamp_ms, logics)
         if thorough:
-            self._last_thorough = time.monotonic()
+            self._last_thorough = self._monotonic_s()
             if self._index is not None:
                 index = self._index.flush()
                 checkpoint.index_msg_timestamp_ms = later_of(

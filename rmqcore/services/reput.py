@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,7 @@ from rmqcore.files.log_walker import walk_file
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.derive.dispatch import CommitLogDispatcher
 from rmqcore.native.format._next_record import ScanStatus
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
@@ -36,11 +35,11 @@ _FULL_INTERVAL_S = 1.0
 _LONGEST_S = 1e6
 
 
-class ReputMessageService(ServiceThread):
+class ReputMessageService(Service):
     """Dispatches each record of the log once, in order, up to the confirm offset.
 
     - Everything below `offset` has been dispatched.
-    - A reader that must see what has just been put calls `catch_up` itself; the thread only keeps
+    - A reader that must see what has just been put calls `catch_up` itself; the rounds only keep
       the lag short. While there is work it looks after a millisecond, or after two when its rounds
       take long, so that it holds up those who put no longer than it must. When there is none it
       sleeps, and the next put, or the next flush where that decides, wakes it at once.
@@ -56,6 +55,8 @@ class ReputMessageService(ServiceThread):
             may be dispatched: it then calls `wakeup`.
         on_refused: called with the error when the system refused to take a stretch, a full disk
             above all, and with None when it takes it again.
+        monotonic_s: tells how long a round took.
+        sleep: lets so many seconds pass.
 
     Threads: `catch_up` may be called from any; one of them works at a time.
     Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService; store/ConsumeQueue.java,
@@ -75,10 +76,11 @@ class ReputMessageService(ServiceThread):
         *,
         on_progress: Callable[[int], None],
         on_refused: Callable[[OSError | None], None],
-        on_error: Callable[[BaseException], None],
+        monotonic_s: Callable[[], float],
+        sleep: Callable[[float], object],
         tail: LogTail | None = None,
     ) -> None:
-        super().__init__("ReputMessageService", _IDLE_INTERVAL_S, on_error)
+        super().__init__("ReputMessageService")
         self.offset = 0
         self._log = log
         self._tail = tail
@@ -87,6 +89,8 @@ class ReputMessageService(ServiceThread):
         self._confirm_offset = confirm_offset
         self._on_progress = on_progress
         self._on_refused = on_refused
+        self._monotonic_s = monotonic_s
+        self._sleep = sleep
         self._refused = False
         self._lock = ReentrantLock()
         self._failure: CorruptStoreError | None = None
@@ -182,31 +186,35 @@ class ReputMessageService(ServiceThread):
             )
         return view
 
-    def _rest(self, seconds: float) -> Callable[[], object]:
+    def rest(self, seconds: float) -> Callable[[], object]:
+        """As `Service.rest`."""
         if seconds <= _BUSY_INTERVAL_MAX_S:
             # while there is work no put wakes the thread: that would cost more than it gains
-            return partial(time.sleep, seconds)
+            return partial(self._sleep, seconds)
         if self._tail is not None and seconds == _IDLE_INTERVAL_S:
             return partial(self._tail.wait_for_put, self.offset, seconds)
-        return super()._rest(seconds)
+        return super().rest(seconds)
 
-    def stop(self, timeout_s: float = 30.0) -> bool:
-        """As `ServiceThread.stop`."""
-        self._stopping = True
+    def end(self) -> None:
+        """As `Service.end`."""
+        super().end()
         if self._tail is not None:
             self._tail.end_wait()
-        return super().stop(timeout_s)
 
-    def run_once(self) -> None:
+    @property
+    def woken(self) -> bool:
+        """As `Service.woken`."""
+        put = self._tail is not None and self._tail.max_offset > self.offset
+        return put or super().woken
+
+    def run(self, now: float) -> float:
         """Dispatch what there is, and look again soon when there was any."""
-        before, began = self.offset, time.monotonic()
+        before = self.offset
         try:
             self.catch_up()
         except DiskFullError:
-            self.interval_s = _FULL_INTERVAL_S
-            return
+            return _FULL_INTERVAL_S
         if self.offset == before:
-            self.interval_s = _IDLE_INTERVAL_S
-            return
-        pause_s = _PAUSE * (time.monotonic() - began)
-        self.interval_s = min(max(_BUSY_INTERVAL_S, pause_s), _BUSY_INTERVAL_MAX_S)
+            return _IDLE_INTERVAL_S
+        pause_s = _PAUSE * (self._monotonic_s() - now)
+        return min(max(_BUSY_INTERVAL_S, pause_s), _BUSY_INTERVAL_MAX_S)

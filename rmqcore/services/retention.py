@@ -21,7 +21,7 @@ from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 
 _log = logging.getLogger("rmqcore")
 
@@ -430,8 +430,8 @@ class CleanConsumeQueueService:
         return deleted
 
 
-class RetentionService(ServiceThread):
-    """Runs both cleaners in one thread; a full batch is followed by the next one at once.
+class RetentionService(Service):
+    """Runs both cleaners one after the other; a full batch is followed by the next one at once.
 
     A file that cannot be deleted is no reason to stop a store: it is logged and tried again.
     """
@@ -443,18 +443,17 @@ class RetentionService(ServiceThread):
         *,
         clock: Callable[[], int],
         interval_s: float,
-        on_error: Callable[[BaseException], None],
     ) -> None:
-        """Prepare the thread; see `ServiceThread`.
+        """Prepare the rounds; see `Service`.
 
         Args:
             clean_log: deletes log files.
             clean_queues: follows with consume queues and index.
             clock: Unix time in milliseconds.
             interval_s: seconds between two rounds.
-            on_error: called with an exception that ended the service.
         """
-        super().__init__("RetentionService", interval_s, on_error)
+        super().__init__("RetentionService")
+        self._interval_s = interval_s
         self.clean_log = clean_log
         self.clean_queues = clean_queues
         self._clock = clock
@@ -467,13 +466,20 @@ class RetentionService(ServiceThread):
             self.clean_queues.run_once()
             return count
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """One round of each cleaner; a call beside a running round waits for it first."""
         try:
             with self._round_lock.within():
                 report = self.clean_log.run_once(self._clock())
                 self.clean_queues.run_once()
-            if len(report.deleted) >= self.clean_log.config.delete_file_batch_max:
-                self.wakeup()
         except OSError as error:
-            _log.warning("retention tries again in %s seconds: %s", self.interval_s, error)
+            _log.warning("retention tries again in %s seconds: %s", self._interval_s, error)
+            return self._interval_s
+        is_full = len(report.deleted) >= self.clean_log.config.delete_file_batch_max
+        return 0.0 if is_full else self._interval_s
+
+    def delete_now(self) -> None:
+        """Delete what is expired at any hour, in a round of the caller's and those that follow."""
+        self.clean_log.request_deletion()
+        if self.run(0.0) == 0.0:
+            self.wakeup()

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from rmqcore.files.config_tables import ConfigTable
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 
 #: seconds between two looks at what has changed, as in RocketMQ's broker
 SAVE_INTERVAL_S: Final = 5.0
 _log = logging.getLogger("rmqcore")
 
 
-class SaveTablesService(ServiceThread):
+class SaveTablesService(Service):
     """Writes each table that has changed every 5 seconds; one that cannot be is tried again.
 
     Source: RocketMQ broker/BrokerController.java, flushConsumerOffsetInterval.
     """
 
-    def __init__(
-        self,
-        *tables: ConfigTable,
-        on_error: Callable[[BaseException], None],
-        interval_s: float = SAVE_INTERVAL_S,
-    ) -> None:
-        super().__init__("SaveTablesService", interval_s, on_error)
+    def __init__(self, *tables: ConfigTable) -> None:
+        super().__init__("SaveTablesService")
         self._tables = tables
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """Write what has changed."""
         for table in self._tables:
             try:
                 table.persist()
             except OSError:
                 _log.exception("a table below config/ could not be written and is tried again")
+        return SAVE_INTERVAL_S

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqcore.native.base._lock import ReentrantLock
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.service import Service
 
 _RATE_WINDOWS_S: Final = (10, 60, 600)
 _LATENCY_SAMPLES: Final = 4096
@@ -34,6 +34,7 @@ _BUCKET_NAMES: Final = (
     "[10s~]",
 )
 _DAY_S: Final = 86_400
+_SAMPLE_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +196,18 @@ class StoreStatsService:
         return "".join(f"{name}:{count} " for name, count in pairs)
 
 
-class SampleStatsService(ServiceThread):
+class SampleStatsService(Service):
     """Takes a sample of the counters once a second."""
 
-    def __init__(
-        self,
-        stats: StoreStatsService,
-        clock: Callable[[], int],
-        on_error: Callable[[BaseException], None],
-    ) -> None:
-        super().__init__("StoreStatsService", 1.0, on_error)
+    def __init__(self, stats: StoreStatsService, clock: Callable[[], int]) -> None:
+        super().__init__("StoreStatsService")
         self._stats = stats
         self._clock = clock
 
-    def run_once(self) -> None:
+    def run(self, now: float) -> float:
         """Sample."""
         self._stats.run_once(self._clock())
+        return _SAMPLE_INTERVAL_S
 
 
 def _rate(

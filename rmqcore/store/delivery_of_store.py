@@ -28,7 +28,6 @@ def delivery_of(
     store: DeliveringStore,
     directory: Path,
     clock_ms: Callable[[], int],
-    on_error: Callable[[BaseException], None],
 ) -> DeliverDelayedMessageService:
     """The service that delivers a store's parked messages; it is not started yet.
 
@@ -36,7 +35,6 @@ def delivery_of(
         store: whose messages are delivered, and where they are put.
         directory: its ``config`` folder.
         clock_ms: Unix time in milliseconds.
-        on_error: called with an exception that ended the service.
     """
     offsets = DelayOffsetTable(directory, clock=clock_ms)
     offsets.discard_unfinished()
@@ -49,4 +47,4 @@ def delivery_of(
             queue.queue_id for queue in store.consume_queues if queue.topic == SCHEDULE_TOPIC
         ],
     )
-    return DeliverDelayedMessageService(schedule, clock=clock_ms, on_error=on_error)
+    return DeliverDelayedMessageService(schedule, clock=clock_ms)

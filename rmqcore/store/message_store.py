@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,9 +54,10 @@ from rmqcore.services.flush import (
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.services.reput import ReputMessageService
 from rmqcore.services.retention import RetentionService
+from rmqcore.services.runner import Runner, Threads, stop_running
 from rmqcore.services.running_flags import RunningFlags
 from rmqcore.services.save_tables import SaveTablesService
-from rmqcore.services.service import ServiceThread, stop_running
+from rmqcore.services.service import Service
 from rmqcore.services.store_marker import StoreMarker
 from rmqcore.services.store_stats import SampleStatsService, StoreStatsService
 from rmqcore.store.delivery_of_store import delivery_of
@@ -100,6 +102,7 @@ class DefaultMessageStore(
         progress: Callable[[RecoveryProgress], None] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
         keep_from: Callable[[], int | None] = lambda: None,
+        runner: Runner | None = None,
     ) -> None:
         config.check_for_writing()
         KeyValues.__init__(self)
@@ -111,6 +114,7 @@ class DefaultMessageStore(
         self._closer = 0
         self._clock_ms = clock_ms
         self._keep_from = keep_from
+        self._runner = Threads() if runner is None else runner
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._trace = StoreTrace(self._directory.trace, clock_ms)
         try:
@@ -209,7 +213,6 @@ class DefaultMessageStore(
             warm=config.warm_mapped_file_enable,
             sync_every=self._flush_policy.warm_up_sync_size,
             lock_budget=config.lock_memory_bytes,
-            on_error=self._service_failed,
         )
 
     def _index_service(self) -> IndexService:
@@ -263,7 +266,8 @@ class DefaultMessageStore(
             on_progress=self._progressed,
             on_refused=self._dispatch_refused,
             tail=None if self._flush_policy.waits_for_disk else self._tail,
-            on_error=self._service_failed,
+            monotonic_s=time.monotonic,
+            sleep=time.sleep,
         )
         self._reput.offset = self.recovery_report.end_offset
         self._note_recovery()
@@ -272,19 +276,19 @@ class DefaultMessageStore(
         if self._flush_policy.waits_for_disk:
             self._flusher.on_flushed = self._reput.wakeup
         self._flush_queues = self._queue_flush_service()
-        flush_log = FlushRealTimeService(self._flusher, config, self._service_failed)
+        flush_log = FlushRealTimeService(self._flusher, config)
         self._timed = (flush_log, self._flush_queues)
-        self._services: list[ServiceThread] = [
-            SampleStatsService(self._stats, self._clock_ms, self._service_failed),
+        self._services: list[Service] = [
+            SampleStatsService(self._stats, self._clock_ms),
             self._allocate,
             self._group_commit,
             self._flush_queues,
             flush_log,
             self._reput,
-            SaveTablesService(self.topics, self.consumer_offsets, on_error=self._service_failed),
+            SaveTablesService(self.topics, self.consumer_offsets),
         ]
         if self._flush_policy.through_pool:
-            commit = CommitRealTimeService(self._log_writer, config, self._service_failed)
+            commit = CommitRealTimeService(self._log_writer, config)
             self._timed = (*self._timed, commit)
             self._services.append(commit)
         if self.log.queue.files or not self._is_slave:
@@ -295,13 +299,11 @@ class DefaultMessageStore(
             self._services.append(self._retention)
         self._delayed = None
         if config.deliver_delayed and not self._is_slave:
-            self._delayed = delivery_of(
-                self, self._directory.config, self._clock_ms, self._service_failed
-            )
+            self._delayed = delivery_of(self, self._directory.config, self._clock_ms)
             self._services.append(self._delayed)
         self._flags_changed(self.flags)
         for service in self._services:
-            service.start()
+            self._runner.start(service, self._service_failed)
         if self._reader.fast is not None:
             self._reader.fast.dispatched = self._reput
 
@@ -309,7 +311,6 @@ class DefaultMessageStore(
         return retention_of(
             self,
             self._clock_ms,
-            self._service_failed,
             self._trace.note,
             needed_from=lambda: min(self._reput.offset, self._log_writer.flushed_offset),
             keep_from=self._oldest_parked,
@@ -325,7 +326,7 @@ class DefaultMessageStore(
             config,
             check=self._directory.check_there,
             on_flushed=self._marker.queues_flushed,
-            on_error=self._service_failed,
+            monotonic_s=time.monotonic,
         )
 
     def _end_fast_reads(self) -> None:
@@ -337,7 +338,7 @@ class DefaultMessageStore(
         """Close everything after opening has failed."""
         self._closed = True
         for service in getattr(self, "_services", ()):
-            service.stop()
+            self._runner.stop(service)
         for part in ("_log_writer", "consume_queues", "index"):
             opened = getattr(self, part, None)
             if opened is not None:
@@ -494,8 +495,7 @@ class DefaultMessageStore(
                 "retention", False, "True, or any setting of it, for a store that deletes files"
             )
         self.flush()
-        self._retention.clean_log.request_deletion()
-        self._retention.run_once()
+        self._retention.delete_now()
 
     def close(self) -> None:
         """Write everything through to the disk and let the store go; idempotent.
@@ -540,7 +540,7 @@ class DefaultMessageStore(
             OPEN_STORES.discard(self)
             self._log_writer.end_puts()
             for service in reversed(self._services):
-                service.stop()
+                self._runner.stop(service)
             clean = self._write_through()
         finally:
             self._let_go(clean=clean)
@@ -548,7 +548,7 @@ class DefaultMessageStore(
     def _let_go(self, *, clean: bool) -> None:
         """End the services, close the files and unlock the store."""
         # one that an interrupt has left running would write when the store is another's
-        stop_running(self._services)
+        stop_running(self._runner, self._services)
         self._abandon_files(clean=clean)
 
     def _stop_callers(self) -> None:
@@ -556,8 +556,8 @@ class DefaultMessageStore(
         if self._leases is not None:
             self._leases.stop()
         if self._delayed is not None:
-            self._delayed.stop()
-        self._retention.stop()
+            self._runner.stop(self._delayed)
+        self._runner.stop(self._retention)
 
     def _write_through(self) -> bool:
         """Flush all; True when nothing is left to be done at the next open."""

@@ -33,7 +33,6 @@ class RetainedStore(Protocol):
 def retention_of(
     store: RetainedStore,
     clock_ms: Callable[[], int],
-    on_error: Callable[[BaseException], None],
     note: Note,
     *,
     needed_from: Callable[[], int],
@@ -44,7 +43,6 @@ def retention_of(
     Args:
         store: whose files are deleted.
         clock_ms: Unix time in milliseconds.
-        on_error: called with an exception that ended the service.
         note: takes down which log files are deleted.
         needed_from: physical offset from which on the store reads, see `CommitLogFiles`.
         keep_from: physical offset that still has to be read, see `CleanCommitLogService`.
@@ -64,5 +62,4 @@ def retention_of(
         CleanConsumeQueueService(lambda: store.log.min_offset, *derived),
         clock=clock_ms,
         interval_s=store.config.clean_resource_interval_ms / 1000,
-        on_error=on_error,
     )

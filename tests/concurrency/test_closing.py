@@ -10,7 +10,7 @@ from patience import TIMEOUT_S, until
 import rmqcore
 from rmqcore import GetMessageStatus, StoreClosedError, StoreNotWritableError
 from rmqcore.services.retention import CleanReport
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.runner import Threads, _Rounds
 
 pytestmark = pytest.mark.engine
 
@@ -20,9 +20,9 @@ SMALL = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 500, "max_in
 @pytest.fixture
 def stopped(monkeypatch):
     """Whether each service that was stopped had ended by then; a round may take a minute."""
-    ended, stop = [], ServiceThread.stop
+    ended, stop = [], Threads.stop
     monkeypatch.setattr(
-        ServiceThread, "stop", lambda service, *_: ended.append(stop(service, TIMEOUT_S))
+        Threads, "stop", lambda runner, service: ended.append(stop(runner, service, TIMEOUT_S))
     )
     return ended
 
@@ -163,24 +163,24 @@ def test_reads_beside_deletion_and_few_mappings(store_path, rng):
 @pytest.fixture
 def await_rounds(monkeypatch):
     """`await_rounds(store)`: until each service is in the middle of a round, or has begun one."""
-    begun, inside, one_round = set(), set(), ServiceThread.one_round
+    begun, inside, one = set(), set(), _Rounds.one
 
-    def watched(service):
-        begun.add(service)
-        inside.add(service)
+    def watched(rounds, now):
+        begun.add(rounds.service)
+        inside.add(rounds.service)
         try:
-            return one_round(service)
+            return one(rounds, now)
         finally:
-            inside.discard(service)
+            inside.discard(rounds.service)
 
     def await_all(store):
         begun.clear()
-        running = {service for service in store._services if service.running}
+        running = {service for service in store._services if service.active}
         for service in running:
             service.wakeup()
         until(lambda: running <= begun | inside, "a round of each service")
 
-    monkeypatch.setattr(ServiceThread, "one_round", watched)
+    monkeypatch.setattr(_Rounds, "one", watched)
     return await_all
 
 
@@ -229,7 +229,7 @@ def test_a_close_inside_retention_waits_for_no_service(
         return CleanReport(())
 
     monkeypatch.setattr(clean_log, "run_once", run_once)
-    store._retention.run_once()
+    store._retention.run(0.0)
     assert taken
     store.close()
     check_clean(store_path, stopped)

@@ -79,7 +79,7 @@ def test_an_interrupted_close_leaves_nothing_running(tmp_path, monkeypatch, stop
     monkeypatch.setattr(threading.Thread, "join", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.close()
-    assert not [service for service in store._services if service.running]
+    assert not [service for service in store._services if store._runner.is_running(service)]
     with open_store(tmp_path / "s") as other:
         assert not other.recovery_report.clean_shutdown
         assert [bytes(message.body) for message in other.messages()] == [b"x"]
@@ -106,6 +106,6 @@ def test_a_close_that_is_interrupted_at_its_end_can_be_called_again(tmp_path, mo
     with pytest.raises(StoreLockedError):
         open_store(tmp_path / "s")
     store.close()
-    assert not [service for service in store._services if service.running]
+    assert not [service for service in store._services if store._runner.is_running(service)]
     with open_store(tmp_path / "s") as other:
         assert [bytes(message.body) for message in other.messages()] == [b"x"]

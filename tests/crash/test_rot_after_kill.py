@@ -163,7 +163,7 @@ def test_a_clock_set_back_lets_no_file_go_unchecked(store_path):
         for number in range(COUNT // 2):
             put(store, number)
         store.flush()
-        store._flush_queues.stop()
+        store._runner.stop(store._flush_queues)
         store._tail.fixed_time_ms = start_ms - 3_600_000
         for number in range(COUNT // 2, COUNT):
             put(store, number)

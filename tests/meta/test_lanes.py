@@ -16,7 +16,8 @@ import pytest
 from patience import TIMEOUT_S, rounds, until, until_async
 
 import rmqcore
-from rmqcore.services.service import ServiceThread
+from rmqcore.services.runner import Threads
+from rmqcore.services.service import Service
 
 pytestmark = pytest.mark.process
 
@@ -338,25 +339,25 @@ def test_what_comes_is_returned_and_an_error_ends_the_wait():
         until(lambda: 1 / 0, "nothing")
 
 
-class Rounds(ServiceThread):
+class Rounds(Service):
     """Counts its rounds; each waits until it may go on."""
 
     def __init__(self):
-        self.errors = []
-        super().__init__("Rounds", 3600.0, self.errors.append)
+        super().__init__("Rounds")
         self.begun = self.ended = 0
         self.may_end = threading.Event()
 
-    def run_once(self):
+    def run(self, now):
         self.begun += 1
         assert self.may_end.wait(TIMEOUT_S)
         self.ended += 1
+        return 3600.0
 
 
 @pytest.mark.engine
 def test_only_rounds_that_begin_later_count():
-    service, seen = Rounds(), []
-    service.start()
+    service, runner, errors, seen = Rounds(), Threads(), [], []
+    runner.start(service, errors.append)
     until(lambda: service.begun == 1, "the first round has begun")
 
     def wait():
@@ -365,14 +366,14 @@ def test_only_rounds_that_begin_later_count():
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    until(lambda: "run_once" in vars(service), "the wait has begun")
+    until(lambda: "run" in vars(service), "the wait has begun")
     service.may_end.set()
     waiting.join()
     assert seen[0] >= 3
-    assert "run_once" not in vars(service)
+    assert "run" not in vars(service)
     rounds(service)
     assert service.ended >= 4
-    assert service.stop()
-    assert service.errors == []
+    assert runner.stop(service)
+    assert errors == []
     with pytest.raises(AssertionError, match="Rounds has ended"):
         rounds(service)

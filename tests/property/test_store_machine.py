@@ -193,7 +193,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.flush()
         # no service renames a file, or goes on, between the copies of two files
         for service in self.store._services:
-            assert service.stop()
+            assert self.store._runner.stop(service)
         self.generation += 1
         after = self.folder / str(self.generation)
         shutil.copytree(self.path, after)

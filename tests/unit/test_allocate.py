@@ -8,6 +8,7 @@ from patience import until
 from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.services.allocate import AllocateMappedFileService
+from rmqcore.services.runner import Threads
 
 pytestmark = pytest.mark.engine
 
@@ -16,17 +17,16 @@ SIZE = 65536
 
 @pytest.fixture
 def service(tmp_path):
-    errors, open_files = [], OpenFiles()
+    errors, open_files, runner = [], OpenFiles(), Threads()
 
     def make(path, offset):
         file = MappedFile(path, SIZE, offset, open_files)
         file.create(whole=True)
         return file
 
-    made = AllocateMappedFileService(
-        make, SIZE, ahead=2, warm=True, sync_every=4096, lock_budget=0, on_error=errors.append
-    )
-    made.errors = errors
+    made = AllocateMappedFileService(make, SIZE, ahead=2, warm=True, sync_every=4096, lock_budget=0)
+    made.start = lambda: runner.start(made, errors.append)
+    made.stop = lambda: runner.stop(made)
     made.path_of = lambda offset: tmp_path / f"{offset:020d}"
     yield made
     made.stop()
@@ -80,7 +80,7 @@ def test_no_file_is_made_behind_one_that_has_no_room(service, monkeypatch):
     service.prepare(service.path_of(SIZE), SIZE)
     with pytest.raises(DiskFullError):
         service.take(service.path_of(SIZE), SIZE)
-    service.run_once()
+    service.run(0.0)
     assert not service.path_of(2 * SIZE).exists()
 
 
@@ -114,17 +114,18 @@ def test_no_room_ahead_is_no_error(tmp_path):
 
     errors = []
     service = AllocateMappedFileService(
-        make, SIZE, ahead=1, warm=False, sync_every=0, lock_budget=0, on_error=errors.append
+        make, SIZE, ahead=1, warm=False, sync_every=0, lock_budget=0
     )
-    service.start()
+    runner = Threads()
+    runner.start(service, errors.append)
     full.append(True)
     service.prepare(tmp_path / f"{0:020d}", 0)
     with pytest.raises(DiskFullError):
         service.take(tmp_path / f"{0:020d}", 0)
     full.clear()
     assert service.take(tmp_path / f"{0:020d}", 0).path.exists()
-    assert service.running
-    service.stop()
+    assert service.active
+    runner.stop(service)
     assert not errors
 
 
@@ -139,7 +140,7 @@ def test_a_call_inside_a_call_is_refused(tmp_path):
         return MappedFile(path, SIZE, offset, OpenFiles())
 
     service = AllocateMappedFileService(
-        make, SIZE, ahead=0, warm=False, sync_every=0, lock_budget=0, on_error=answers.append
+        make, SIZE, ahead=0, warm=False, sync_every=0, lock_budget=0
     )
     service.take(tmp_path / "0", 0)
     assert answers == [0]
@@ -194,7 +195,7 @@ def test_a_round_that_goes_on_lets_full_files_go_too(service):
 
     service._warm_up = warm_up_and_use
     service._wanted[0] = service.path_of(0)
-    service.run_once()
+    service.run(0.0)
     assert locked == [True] * 6
 
 
@@ -213,14 +214,14 @@ def test_full_files_are_let_go_out_of_memory_again(tmp_path):
         warm=True,
         sync_every=0,
         lock_budget=2 * SIZE,
-        on_error=unlocked.append,
     )
-    service.start()
+    runner = Threads()
+    runner.start(service, unlocked.append)
     for number in range(6):
         offset = number * SIZE
         service.prepare(tmp_path / f"{offset:020d}", offset)
         until(lambda at=offset: at in starts(service._locked), "the file is locked")
         service.take(tmp_path / f"{offset:020d}", offset)
         until(lambda at=offset: min(starts(service._locked)) >= at, "full files are let go")
-    service.stop()
+    runner.stop(service)
     assert not unlocked

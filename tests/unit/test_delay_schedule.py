@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from patience import until
+from held_time import HeldTime
 
 from golden.stores import RELEASES, unpack
 from rmqcore._codec import decode_record, encode_record
@@ -442,52 +442,54 @@ class TestOffsets:
         assert service.runtime_info() == {"scheduleMessageOffset_3": "2,3"}
 
 
-class TestThread:
-    def start(self, store, directory, errors):
+class TestService:
+    """Its rounds, run by hand; `held` is their time."""
+
+    @pytest.fixture
+    def held(self):
+        return HeldTime()
+
+    def start(self, held, store, directory, errors):
         service = DeliverDelayedMessageService(
-            start(store, directory, flush_interval_ms=0),
-            clock=lambda: NOW + 1000,
-            on_error=errors.append,
-            interval_s=0.001,
+            start(store, directory, flush_interval_ms=0), clock=lambda: NOW + 1000
         )
-        service.start()
+        held.services.start(service, errors.append)
+        held.services.advance(1.0)
+        assert store.bodies() == [b"a"]
         return service
 
-    @pytest.mark.engine
-    def test_it_delivers_and_writes_its_offsets_at_the_end(self, store, tmp_path):
+    def test_it_delivers_and_writes_its_offsets_at_the_end(self, held, store, tmp_path):
         store.park(b"a")
         errors = []
-        service = self.start(store, tmp_path, errors)
-        until(lambda: store.bodies() == [b"a"], "it is delivered")
-        assert service.stop()
+        service = self.start(held, store, tmp_path, errors)
+        held.services.stop(service)
         assert errors == []
         assert DelayOffsetTable(tmp_path, clock=lambda: NOW).get(1) == 1
 
-    @pytest.mark.engine
-    def test_offsets_that_cannot_be_written_do_not_keep_it_from_stopping(self, store, tmp_path):
+    def test_offsets_that_cannot_be_written_do_not_keep_it_from_stopping(
+        self, held, store, tmp_path
+    ):
         def fail():
             raise StoreNotWritableError("no disk")
 
         store.park(b"a")
-        service = self.start(store, tmp_path, [])
-        until(lambda: store.bodies() == [b"a"], "it is delivered")
+        service = self.start(held, store, tmp_path, [])
         service.schedule._offsets.commit(1, 7)
         store.flush = fail
-        assert service.stop()
+        assert held.services.stop(service)
 
-    @pytest.mark.engine
-    def test_a_disk_that_refuses_the_offsets_does_not_end_it(self, store, tmp_path):
+    def test_a_disk_that_refuses_the_offsets_does_not_end_it(self, held, store, tmp_path):
         def fail():
             raise OSError("no disk")
 
         flush, store.flush = store.flush, fail
         store.park(b"a")
         errors = []
-        service = self.start(store, tmp_path, errors)
-        until(lambda: store.bodies() == [b"a"], "it is delivered")
+        self.start(held, store, tmp_path, errors)
+        assert not (tmp_path / "delayOffset.json").exists()
         store.flush = flush
-        until((tmp_path / "delayOffset.json").exists, "the offsets are written")
-        assert service.stop()
+        held.services.advance(0.1)
+        assert (tmp_path / "delayOffset.json").exists()
         assert errors == []
 
 

@@ -95,24 +95,19 @@ def test_sync_flush_does_not_spin(tmp_path):
     with open_store(tmp_path / "s", flush_disk_type="SYNC_FLUSH", **SIZES) as store:
         dispatcher, group_commit = store._reput, store._group_commit
         for service in (dispatcher, group_commit):
-            assert service.stop()
-            service._stopping = False
+            assert store._runner.stop(service)
         store.put("T", b"x", durability="page_cache")
-        while not dispatcher._wake.empty():
-            dispatcher._wake.get_nowait()
+        dispatcher.awake()
         # what is not flushed may not be dispatched, and a flush would wake the dispatcher
-        rest = dispatcher.one_round()
+        assert dispatcher.run(0.0) == 0.05
         assert (dispatcher.behind, store._flusher.pending) == (dispatcher._log.max_offset,) * 2
-        assert rest.args == (dispatcher._wake, 0.05)
-        assert dispatcher._wake.empty()
-        while not group_commit._wake.empty():
-            group_commit._wake.get_nowait()
+        assert not dispatcher.woken
+        group_commit.awake()
         # a round that flushes, and nothing that would begin another
-        rest = group_commit.one_round()
+        assert group_commit.run(0.0) == 3600.0
         assert store._flusher.pending == 0
-        assert rest.args == (group_commit._wake, 3600.0)
-        assert group_commit._wake.empty()
-        assert not dispatcher._wake.empty()
+        assert not group_commit.woken
+        assert dispatcher.woken
         assert store.get_message("T", 0, 0).status is GetMessageStatus.FOUND
 
 
@@ -140,7 +135,7 @@ def test_an_unknown_queue_is_a_status_and_makes_nothing(tmp_path):
 
 def test_dispatch_stops_at_a_damaged_record(tmp_path):
     with open_store(tmp_path / "s", **SIZES) as store:
-        store._reput.stop()
+        store._runner.stop(store._reput)
         store.put("T", b"good")
         bad = store.put("T", b"bad")
         store.put("T", b"behind")
@@ -261,7 +256,7 @@ def test_a_log_that_lost_its_end_is_told_by_the_queues(tmp_path):
 
 def test_checkpoint_times_follow_the_flush(tmp_path, monkeypatch):
     with open_store(tmp_path / "s", **SIZES) as store:
-        store._flush_queues.stop()
+        store._runner.stop(store._flush_queues)
         store.put("T", b"x")
         store.max_queue_offset("T", 0)
         seen = []

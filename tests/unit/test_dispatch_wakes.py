@@ -4,7 +4,6 @@ import queue
 import statistics
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from patience import TIMEOUT_S, rounds, until
@@ -28,16 +27,23 @@ SIZES = {"mapped_file_size_commit_log": 1 << 20, "warm_mapped_file_enable": Fals
 @pytest.mark.parametrize("how", SETTINGS)
 def test_a_put_into_an_idle_store_wakes_the_dispatcher(tmp_path, monkeypatch, how):
     monkeypatch.setattr(reput, "_IDLE_INTERVAL_S", 600.0)
+    rests, run = [], reput.ReputMessageService.run
+
+    def noted(dispatcher, now):
+        rests.append(run(dispatcher, now))
+        return rests[-1]
+
+    monkeypatch.setattr(reput.ReputMessageService, "run", noted)
     with open_store(tmp_path / "s", **SETTINGS[how], **SIZES) as store:
         arrived, dispatcher = threading.Event(), store._reput
         store.on_arrival(lambda *_: arrived.set())
         for _ in range(15):
-            until(lambda: dispatcher.interval_s == 600, "the dispatcher has nothing to do")
+            until(lambda: rests[-1:] == [600], "the dispatcher has nothing to do")
             arrived.clear()
             store.put("T", b"x")
             assert arrived.wait(TIMEOUT_S)
         # a stop just before the thread sleeps does not wake it
-        until(lambda: dispatcher.stop(0), "the dispatcher ends")
+        until(lambda: store._runner.stop(dispatcher, 0), "the dispatcher ends")
 
 
 @pytest.mark.measure
@@ -67,7 +73,7 @@ def test_an_idle_store_rests_between_its_rounds(tmp_path):
         until(lambda: store._reput.behind == 0, "the put is dispatched")
         for service in store._services:
             rounds(service, 2)
-            assert service.interval_s >= 0.05, service.name
+            assert service.run(time.monotonic()) >= 0.05, service.name
 
 
 @pytest.mark.measure
@@ -126,12 +132,10 @@ def test_a_round_that_took_long_is_followed_by_a_longer_pause(
     now = [1.0]
     with open_store(tmp_path / "s") as store:
         dispatcher = store._reput
-        dispatcher.stop()
+        store._runner.stop(dispatcher)
         monkeypatch.setattr(dispatcher, "_on_progress", lambda _: now.append(now[-1] + takes_s))
-        monkeypatch.setattr(reput, "time", SimpleNamespace(monotonic=lambda: now[-1]))
+        monkeypatch.setattr(dispatcher, "_monotonic_s", lambda: now[-1])
         store.put("T", b"x")
-        dispatcher.run_once()
-        assert dispatcher.interval_s == pytest.approx(pause_s)
-        dispatcher.run_once()
-        assert dispatcher.interval_s == 0.05
+        assert dispatcher.run(now[-1]) == pytest.approx(pause_s)
+        assert dispatcher.run(now[-1]) == 0.05
         monkeypatch.undo()

@@ -91,7 +91,7 @@ def test_a_put_that_does_not_wait_is_flushed_soon_all_the_same(waiting, call):
 
 
 def test_a_read_waits_for_what_did_not_wait_and_for_nothing_else(waiting, monkeypatch):
-    assert waiting._group_commit.stop()
+    assert waiting._runner.stop(waiting._group_commit)
     unwaited = Message("T", b"a", wait_store_msg_ok=False)
     waiting.put_message(unwaited)
     assert [message.body for message in waiting.messages("T", 0)] == [b"a"]
@@ -136,8 +136,8 @@ class Open(ClosedMeanwhile):
 def test_a_loop_that_is_closed_meanwhile_ends_nothing(waiting):
     waiting.put("T", b"x")
     service, others = waiting._group_commit, Together(1)
-    assert service.stop()
+    assert waiting._runner.stop(service)
     service._coroutines = {ClosedMeanwhile(): Together(1), Open(): others}
-    service.run_once()
+    service.run(0.0)
     assert others.told == [None]
     assert waiting.put("T", b"y").durability is Durability.DISK

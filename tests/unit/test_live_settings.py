@@ -41,7 +41,7 @@ def test_the_largest_body_is_the_new_one(store):
 def test_services_and_waiting_puts_have_the_new_times(store):
     store.change_settings(flush_interval_commit_log_ms=7, sync_flush_timeout_ms=9)
     log_flush = next(s for s in store._services if s.name == "FlushRealTimeService")
-    assert log_flush.interval_s == 0.007
+    assert log_flush.run(0.0) == 0.007
     assert store._flush_policy.timeout_ms == 9
 
 

@@ -158,5 +158,5 @@ def test_the_bound_holds_for_all_that_maps(tmp_path):
         # the end of the log and the index file that is filled are mapped besides
         del found, message
         for service in store._services:
-            service.stop()
+            store._runner.stop(service)
         assert len([name for name in mappings(path) if name.isdigit()]) <= 8 + 2

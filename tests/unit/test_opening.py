@@ -102,7 +102,7 @@ def put_and_forget(path, how):
     gc.freeze()
     try:
         store = open_store(path, flush_disk_type=how, deliver_delayed=True)
-        threads = [service._thread for service in store._services]
+        threads = [store._runner.thread_of(service) for service in store._services]
         for number in range(20):
             assert store.put("T", b"x", queue_id=number, keys="k").ok
         del store

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from patience import TIMEOUT_S, until
+from held_time import HeldTime
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file import OpenFiles
@@ -427,42 +427,33 @@ class TestLogFiles:
 class TestThread:
     class Derived:
         def __init__(self):
-            self.asked = threading.Event()
             self.rounds = 0
 
         def delete_before(self, min_phy_offset):
             self.rounds += 1
-            if self.rounds > 1:
-                self.asked.set()
             raise OSError("busy")
 
-    @pytest.mark.engine
     def test_a_full_batch_is_followed_by_the_next_at_once(self):
-        world = World([80] * 35 + [1], hour=4)
+        world, held, errors = World([80] * 35 + [1], hour=4), HeldTime(), []
         service = RetentionService(
-            world.service,
-            CleanConsumeQueueService(lambda: 0),
-            clock=lambda: NOW,
-            interval_s=3600,
-            on_error=lambda error: None,
+            world.service, CleanConsumeQueueService(lambda: 0), clock=lambda: NOW, interval_s=3600
         )
-        service.start()
-        until(lambda: len(world.files) <= 1, "all batches are deleted")
-        assert service.stop()
+        held.services.start(service, errors.append)
+        held.services.until_idle()
         assert len(world.files) == 1
+        assert errors == []
+        assert held.services.due_in_s == 3600
 
-    @pytest.mark.engine
     def test_a_refusal_of_the_system_does_not_end_it(self):
-        world, derived, errors = World([80, 1], hour=4), self.Derived(), []
+        world, derived, held, errors = World([80, 1], hour=4), self.Derived(), HeldTime(), []
         service = RetentionService(
             world.service,
             CleanConsumeQueueService(lambda: 100, derived),
             clock=lambda: NOW,
-            interval_s=0.001,
-            on_error=errors.append,
+            interval_s=10,
         )
-        service.start()
-        assert derived.asked.wait(TIMEOUT_S)
-        assert service.stop()
+        held.services.start(service, errors.append)
+        held.services.advance(10)
+        assert derived.rounds == 2
         assert errors == []
         assert len(world.files) == 1

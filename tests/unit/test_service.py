@@ -2,64 +2,21 @@
 
 import errno
 import threading
-import time
 
 import pytest
 from patience import TIMEOUT_S, until
 
 import rmqcore
-from rmqcore.services import service
+from rmqcore.services import runner
 from rmqcore.services.reput import ReputMessageService
-from rmqcore.services.service import ServiceThread
 
 pytestmark = pytest.mark.engine
-
-
-class Refused(ServiceThread):
-    """A service whose rounds fail as often as it is told to, woken all the while."""
-
-    tries = 5
-
-    def __init__(self, failures, refusal=errno.EIO):
-        self.errors = []
-        super().__init__("Refused", 0.001, self.errors.append)
-        self.failures = failures
-        self.refusal = refusal
-        self.rounds = 0
-
-    def run_once(self):
-        self.rounds += 1
-        self.wakeup()
-        if self.rounds <= self.failures:
-            raise OSError(self.refusal, "refused")
-
-
-@pytest.mark.parametrize("refusal", [errno.EMFILE, errno.ENFILE])
-def test_a_service_that_gets_no_descriptor_tries_until_it_gets_one(monkeypatch, refusal):
-    monkeypatch.setattr(service, "RETRY_INTERVAL_S", 0.001)
-    refused = Refused(40, refusal)
-    refused.start()
-    until(lambda: refused.rounds > 40, "it goes on")
-    refused.stop()
-    assert refused.errors == []
-
-
-def test_a_service_that_is_refused_tries_again_so_often_and_no_oftener(monkeypatch):
-    monkeypatch.setattr(service, "RETRY_INTERVAL_S", 0.02)
-    for failures, ended in ((4, False), (5, True)):
-        began = time.monotonic()
-        refused = Refused(failures)
-        refused.start()
-        until(lambda it=refused: it.rounds > 5 or it.errors, "it goes on, or ends")
-        assert time.monotonic() - began >= 4 * 0.02
-        refused.stop()
-        assert [type(error) for error in refused.errors] == [OSError] * ended
 
 
 @pytest.fixture
 def disk(monkeypatch, store_path):
     """A store whose consume queues the system refuses to write as long as `disk.bad` says."""
-    monkeypatch.setattr(service, "RETRY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(runner, "RETRY_INTERVAL_S", 0.02)
 
     class Disk:
         bad = False

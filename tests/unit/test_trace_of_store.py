@@ -348,7 +348,7 @@ def test_an_opening_that_the_settings_refuse_leaves_the_trace_as_it_is(store_pat
 def test_a_checkpoint_that_says_the_same_is_no_row(store_path):
     with opened(store_path) as store:
         # its first round would write the mark at any time
-        store._flush_queues.stop()
+        store._runner.stop(store._flush_queues)
         store.put("T", b"x")
         store.flush()
         before = store.trace()

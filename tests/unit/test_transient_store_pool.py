@@ -109,7 +109,7 @@ def exhausted(tmp_path):
         store.flush()
         for service in store._services:
             # they commit and flush, too
-            service.stop()
+            store._runner.stop(service)
 
         def fill_and_roll():
             for letter in (b"b", b"c", b"d"):
@@ -188,6 +188,6 @@ def test_a_disk_without_room_for_what_is_committed_ends_nothing(tmp_path, monkey
         bodies = [b"before", b"while", *([b"to the disk"] if how == "put" else []), b"behind"]
         assert store.put("T", b"behind", durability="disk").durability is Durability.DISK
         assert [message.body for message in store.messages("T", 0)] == bodies
-        assert all(service.running for service in store._services)
+        assert all(service.active for service in store._services)
     with open_store(tmp_path / "s", mapped_file_size_commit_log=65536) as store:
         assert [message.body for message in store.messages("T", 0)] == bodies
