@@ -21,10 +21,10 @@ from kombu.utils.json import dumps, loads
 
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError, StoreError, StoreNotFoundError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.version import __version__
+from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.adapters.names import topic_of
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import RmqCoreError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.store.sharing import open_shared
 from rmqcore.transfer.import_files import ImportReport
 from rmqcore.transfer.import_record import ImportRecord
+from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.adapters.huey import RmqStorage

@@ -22,7 +22,6 @@ from rmqcore.broker.clients import Client, ConsumerGroup, Consumers, Producers
 from rmqcore.broker.groups import Groups
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
-from rmqcore.clock import wall_clock_ms
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
     Connection,
@@ -37,6 +36,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.permissions import account_of
+from rmqcore.world import wall_clock_ms
 
 _LOCKED_FOR_S: Final = 60.0
 

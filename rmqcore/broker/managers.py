@@ -28,13 +28,13 @@ from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
 from rmqcore.broker.transactions import Transactions
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import wall_clock_ms
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from rmqcore.broker.managers import Managers
 from rmqcore.broker.traffic import SIZE_BOUNDS
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ConfigError
+from rmqcore.world import wall_clock_ms
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NODE: Final = ("cluster", "node_type", "node_id")

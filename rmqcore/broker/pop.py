@@ -36,7 +36,6 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import Traffic
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
 from rmqcore.message import GetMessageResult, MessageExt, copy_to
@@ -52,6 +51,7 @@ from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.command import Buffer
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,6 @@ from rmqcore.broker.pop_receipts import (
 from rmqcore.broker.pop_request import invisible_time_of
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.message import Message, MessageExt, copy_to
@@ -47,6 +46,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from rmqcore.broker.pop_receipts import (
     read_ack,
 )
 from rmqcore.broker.settings import BrokerConfig
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
 
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
+from rmqcore.world import wall_clock_ms
 
 _NAME: Final = "consumerOrderInfo.json"
 _KEPT_MS: Final = 24 * 3_600_000

@@ -10,8 +10,8 @@ from typing import Final
 
 from rmqcore.broker.budgets import check_name
 from rmqcore.broker.subscription import Subscription
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingCommand
+from rmqcore.world import wall_clock_ms
 
 #: an answer that nothing has come leaves so much earlier than the client gives up
 _BEFORE_TIMEOUT_MS: Final = 50

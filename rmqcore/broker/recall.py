@@ -12,7 +12,6 @@ from rmqcore.broker.recall_handle import RecallHandle
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import Topics
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.message import Message
 from rmqcore.remoting import (
@@ -28,6 +27,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codes import PERM_WRITE
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
 
 _TAG: Final = "_RECALL_TAG_"
 _STORED: Final = (

@@ -16,7 +16,6 @@ from rmqcore.broker.clients import Producers
 from rmqcore.broker.send import check_body
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
-from rmqcore.clock import wall_clock_ms
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.remoting import (
     Connection,
@@ -26,6 +25,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

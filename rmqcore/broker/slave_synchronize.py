@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -32,6 +31,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.event_loop import to_the_end
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from rmqcore.broker.passed_over import TIMER, PassedOver
 from rmqcore.broker.recall_handle import RecallHandle
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer_metrics import TimerMetrics
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
@@ -43,6 +42,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.store.message_reads import GetBounds
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import DataVersion
+from rmqcore.world import wall_clock_ms
 
 
 @dataclass(slots=True)

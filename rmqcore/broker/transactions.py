@@ -23,7 +23,6 @@ from rmqcore.broker.groups import TRANSACTION_GROUP
 from rmqcore.broker.passed_over import TRANSACTION, PassedOver
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.topics import Topics
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.message import Message, MessageExt, copy_to
@@ -39,6 +38,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from rmqcore import ReadOnlyMessageStore
 from rmqcore.cli.failures import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.cli.output import CONSOLE, print_json, print_table
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import ConsumerOffsetTable
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.world import wall_clock_ms
 
 _NUMBERS = ("queue id", "queue offset", "min queue offset", "max queue offset", "lag")
 

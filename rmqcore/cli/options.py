@@ -19,11 +19,11 @@ from rmqcore import (
     open_store,
 )
 from rmqcore.cli.failures import ExitCode, warn
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import load_config
 from rmqcore.errors import ArgumentError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.cli.progress import Bars

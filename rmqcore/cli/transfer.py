@@ -26,7 +26,6 @@ from rmqcore.cli.options import (
 )
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ArgumentError, CorruptRecordError
 from rmqcore.files.config_tables import TopicConfigTable
@@ -37,6 +36,7 @@ from rmqcore.scan.plan import plan
 from rmqcore.transfer.export import export_store
 from rmqcore.transfer.import_files import ImportReport, exported_files, import_files
 from rmqcore.transfer.import_record import ImportRecord
+from rmqcore.world import wall_clock_ms
 
 
 class Format(StrEnum):

@@ -12,7 +12,6 @@ from rmqcore.client.assigned import AssignedQueue
 from rmqcore.client.assignment import Assignment
 from rmqcore.client.received import decode_messages
 from rmqcore.client.results import MessageQueue
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptRecordError
 from rmqcore.java.json import format_compact_java_json
 from rmqcore.message import ReceivedMessage
@@ -25,6 +24,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
+from rmqcore.world import wall_clock_ms
 
 #: brokers wait 10 s for the answer
 _SETTLED_WITHIN_S: Final = 8.0

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from rmqcore.client.results import MessageQueue
-from rmqcore.clock import wall_clock_ms
 from rmqcore.message import MessageExt, ReceivedMessage
 from rmqcore.remoting.codes import MASTER_ID
+from rmqcore.world import wall_clock_ms
 
 _T = TypeVar("_T")
 

@@ -19,10 +19,10 @@ from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
 from rmqcore.client.names import GROUP_MAX, TOPIC_MAX, check_name, check_time
 from rmqcore.client.subscription import Subscription
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ArgumentError
 from rmqcore.message import RETRY_PREFIX, ReceivedMessage
 from rmqcore.remoting import AclSigner
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

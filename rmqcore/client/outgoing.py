@@ -13,11 +13,11 @@ from rmqcore.client.instance import AUTO_CREATE_TOPIC
 from rmqcore.client.names import TOPIC_MAX, check_name
 from rmqcore.client.results import SendResult, TransactionState
 from rmqcore.client.unique_id import UniqueIds
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.message import Message, ReceivedMessage
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import RequestCode
+from rmqcore.world import wall_clock_ms
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
 _ZLIB_LEVEL = 5

@@ -8,7 +8,7 @@ import os
 import secrets
 from datetime import UTC, datetime
 
-from rmqcore.clock import wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 _COUNTER_MASK = 0xFFFF
 _TIME_MASK = 0xFFFFFFFF

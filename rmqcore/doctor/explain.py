@@ -16,7 +16,6 @@ import numpy as np
 
 from rmqcore._codec import decode_message_id, decode_record
 from rmqcore._index import index_hash
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.cover import GAP_TOPIC, LOST_FLAG
 from rmqcore.doctor.journal import Journal
@@ -37,6 +36,7 @@ from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
 from rmqcore.services.retention import CleanCommitLogService, LogFileInfo, disk_usage
 from rmqcore.services.running_flags import RunningFlags
+from rmqcore.world import wall_clock_ms
 
 _CHAIN_SHOWN = 64
 _FILES_SHOWN = 8

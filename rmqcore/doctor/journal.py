@@ -34,7 +34,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.doctor.kept_files import (
     Stamps,
     below,
@@ -62,6 +61,7 @@ from rmqcore.files.store_dir import (
     sync_file,
 )
 from rmqcore.rebuild.cold_store import sync_tree
+from rmqcore.world import wall_clock_ms
 
 _PLAN = "plan.json"
 _UNFINISHED = "unfinished"

@@ -16,7 +16,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.config_tables import TopicConfigTable
@@ -25,6 +24,7 @@ from rmqcore.files.store_dir import subdirectories
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.format._numbers import FILLER_SIZE
+from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from pathlib import Path

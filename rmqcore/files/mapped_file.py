@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakSet
 
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
-from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, sync_data, zero_range
+from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, zero_range
+from rmqcore.world import sync_data
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmqcore.clock import wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 NAME: Final = "timercheck"
 #: the topic whose records wait for their time

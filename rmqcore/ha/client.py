@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import CorruptRecordError, RmqCoreError
 from rmqcore.ha.connection import FlowMonitor
 from rmqcore.ha.errors import DivergedError
@@ -22,6 +21,7 @@ from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, connect, send_all
 from rmqcore.services.event_loop import to_the_end
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.ha.connection import HAConnection, Log
 from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
+from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 

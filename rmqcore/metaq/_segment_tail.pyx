@@ -28,6 +28,7 @@ from rmqcore.metaq._record cimport (
     store_header,
     storable,
 )
+from rmqcore.native.base._world cimport read_monotonic_s
 
 import os
 
@@ -38,13 +39,6 @@ cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pwrite(int fd, const void* bytes, size_t size, int64_t at) noexcept
     int ftruncate(int fd, int64_t size) noexcept
 
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        int64_t tv_sec
-        int64_t tv_nsec
-    int CLOCK_MONOTONIC_COARSE
-    int clock_gettime(int clock, timespec* now) noexcept
-
 cdef enum:
     SCRATCH_SIZE = 65536
 
@@ -52,9 +46,7 @@ rmq_crc32_init()
 
 
 cdef int64_t now_ms() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
-    return now.tv_sec * 1000 + now.tv_nsec // 1000000
+    return <int64_t>(1000 * read_monotonic_s())
 
 
 cdef int write_full(int fd, const uint8_t* bytes, int64_t size, int64_t at) noexcept nogil:

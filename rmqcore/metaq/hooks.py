@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqcore.native.base._mapped import sync_data
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
+from rmqcore.world import no_failpoint, sync_data, sync_file, wall_clock_ms
 
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
-
-
-def _no_failpoint(name: str) -> None:
-    """Go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +30,7 @@ class Hooks:
     """
 
     sync: Callable[[int], object] = sync_data
-    failpoint: Callable[[str], None] = _no_failpoint
+    failpoint: Callable[[str], None] = no_failpoint
     clock_ms: Callable[[], int] = wall_clock_ms
 
 

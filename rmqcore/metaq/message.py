@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 from rmqcore.metaq._message_set import LAYOUT, scan
-from rmqcore.metaq.hooks import wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 HEADER_SIZE = LAYOUT["HEADER_SIZE"]
 HAS_ATTRIBUTE = 1

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from rmqcore._codec import decode_record
 from rmqcore._index import HEADER_SIZE, read_header
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptIndexError
@@ -35,6 +34,7 @@ from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
+from rmqcore.world import wall_clock_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import OnCorruption
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
@@ -32,6 +31,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.recovery import Recovery
+from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmqcore._codec import decode_batch, encode_batch
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import MessageIllegalError, PutMessageError, StoreError, StoreLockedError
 from rmqcore.files.store_dir import StoreDir, make_directory
@@ -27,6 +26,7 @@ from rmqcore.spark.ledger import ANONYMOUS, JOB, Ledger, appending, forget_done,
 from rmqcore.spark.staging import Frame, StagedFile
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
+from rmqcore.world import wall_clock_ms
 
 _STALE_S = 7 * 24 * 3600
 _LOCK_POLL_S = 0.1

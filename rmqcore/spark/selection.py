@@ -14,11 +14,11 @@ from contextlib import suppress
 import pyarrow as pa
 
 from rmqcore._codec import decode_record
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import ConfigError, RmqCoreError, StoreError
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.scan import LogPlan, read
 from rmqcore.spark.options import ReadOptions, unknown
+from rmqcore.world import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import BrokerRole, StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
@@ -71,6 +70,7 @@ from rmqcore.store.retention_of_store import retention_of
 from rmqcore.store.service_reports import ServiceReports
 from rmqcore.store.topic_deletion import TopicDeletion
 from rmqcore.store.wire_puts import WirePuts
+from rmqcore.world import wall_clock_ms
 
 _log = logging.getLogger("rmqcore")
 #: units that are dispatched at a time, more where there are many queues

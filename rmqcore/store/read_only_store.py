@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
@@ -36,6 +35,7 @@ from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.store.general_reads import GeneralReads
 from rmqcore.store.message_reads import MessageReads
+from rmqcore.world import wall_clock_ms
 
 _FIRST_LOOK = 4096
 _LOOK = 1 << 20

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
 from rmqcore.adapters.huey import RmqStorage
 from rmqcore.cli.app import app
-from rmqcore.clock import wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

@@ -8,8 +8,8 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore._codec import decode_record, encode_properties
 from rmqcore.broker import Broker
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
+from rmqcore.world import hold_time, release_time, wall_clock_ms, wall_clock_ns
 
 #: longer than any test waits: what is told to wait so long and is answered was woken
 LONG_MS = 3_600_000
@@ -88,16 +88,18 @@ def long_hold(monkeypatch):
 
 
 class Clock:
-    """A time of day that stands until it is moved.
-
-    Stores write their own into records: that goes on, so a record may be of later than this.
-    """
+    """A time of day that stands until it is moved."""
 
     def __init__(self):
-        self.now_ms = wall_clock_ms()
+        hold_time(wall_clock_ns())
 
-    def time_ns(self):
-        return self.now_ms * 1_000_000
+    @property
+    def now_ms(self):
+        return wall_clock_ms()
+
+    @now_ms.setter
+    def now_ms(self, ms):
+        hold_time(ms * 1_000_000)
 
     def go_on(self, ms, broker=None):
         """Move it, and let a broker look for what is due: it would within a second."""
@@ -109,11 +111,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock():
     """The time of day that brokers and tests are told, see `Clock`."""
-    clock = Clock()
-    monkeypatch.setattr("rmqcore.clock.time", clock)
-    return clock
+    yield Clock()
+    release_time()
 
 
 @pytest.fixture

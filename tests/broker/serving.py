@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.client import Consumer, Producer, SendStatus
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingClient, RemotingCommand, RemotingError, RequestCode
+from rmqcore.world import wall_clock_ms
 
 TOPIC = "Traffic"
 

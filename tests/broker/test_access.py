@@ -10,7 +10,6 @@ from broker.test_pop import pop
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
-from rmqcore.clock import wall_clock_ms
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
     AccessGate,
@@ -23,6 +22,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.permissions import RULES
 from rmqcore.remoting.server import RemotingServer
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

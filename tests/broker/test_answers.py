@@ -6,8 +6,8 @@ import pytest
 from broker.conftest import records
 from patience import until_async
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

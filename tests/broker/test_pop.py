@@ -14,10 +14,10 @@ from rmqcore.broker import pop_acks
 from rmqcore.broker.matching import SCANNED_MAX
 from rmqcore.broker.pop_checkpoints import _BATCH
 from rmqcore.broker.pop_receipts import Receipt
-from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import format_java_json
 from rmqcore.message import Message
 from rmqcore.remoting import RequestCode, RequestRefusedError, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

@@ -5,8 +5,8 @@ from broker.conftest import records
 from patience import until_async
 
 from rmqcore._codec import decode_message_id
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

@@ -18,9 +18,9 @@ from broker.serving import TOPIC, Traffic, serving
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.client import Consumer
-from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.storm
 

@@ -16,9 +16,9 @@ from rmqcore.broker import Broker
 from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
 from rmqcore.broker.table_file import TableFile
 from rmqcore.broker.topics import HALF_TOPIC
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

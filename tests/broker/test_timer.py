@@ -10,9 +10,9 @@ from broker.conftest import records
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.timer import TimerMessages
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

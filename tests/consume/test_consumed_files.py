@@ -5,7 +5,7 @@ import errno
 import pytest
 from consume.conftest import TOPIC, places, put
 
-from rmqcore.clock import wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

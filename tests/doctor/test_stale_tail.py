@@ -10,7 +10,7 @@ from doctor.damage import Known, assert_found, known_messages, log_files, overwr
 
 import rmqcore
 from rmqcore import doctor
-from rmqcore.clock import wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

@@ -23,7 +23,6 @@ from patience import until_async
 from crash.fault_disk import FaultDisk
 from rmqcore import open_store
 from rmqcore.broker import Broker
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import cut, fetch, find_divergence
 from rmqcore.namesrv import NameServer
@@ -34,6 +33,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
+from rmqcore.world import wall_clock_ms
 
 PROPERTIES = {
     "brokerName": "faults",

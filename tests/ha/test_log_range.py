@@ -5,11 +5,11 @@ import json
 import pytest
 
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.remoting import success
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.logic
 

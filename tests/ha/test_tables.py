@@ -12,13 +12,13 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
-from rmqcore.clock import wall_clock_ms
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
 from rmqcore.files.timer_check import TimerCheck, TimerProgress
 from rmqcore.remoting import RequestCode, success
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

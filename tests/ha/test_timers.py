@@ -10,7 +10,6 @@ from patience import until_async
 from rmqcore.broker import Broker, timer
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import StoreClosedError
 from rmqcore.files import timer_check
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
@@ -19,6 +18,7 @@ from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

@@ -24,7 +24,6 @@ from interop.peer import missing
 from rmqcore import open_store
 from rmqcore._codec import decode_record
 from rmqcore.client.blocking import Producer
-from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import (
     RemotingClient,
@@ -32,6 +31,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
+from rmqcore.world import wall_clock_ms
 
 pytestmark = [
     pytest.mark.peers,

@@ -9,9 +9,9 @@ from patience import until
 
 from interop.cluster import TIMEOUT_S, asker, java, java_broker, name_server
 from interop.peer import missing
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RemotingError, RequestCode, ResponseCode
 from rmqcore.testing import running_broker
+from rmqcore.world import wall_clock_ms
 
 pytestmark = [
     pytest.mark.peers,

@@ -11,9 +11,9 @@ from interop.cluster import asker, broker_ports, java_broker, name_server
 from interop.peer import missing
 from interop.test_ha import NAME, SHARED, in_step, our_broker, registered
 from rmqcore._codec import encode_properties
-from rmqcore.clock import wall_clock_ms
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = [
     pytest.mark.peers,

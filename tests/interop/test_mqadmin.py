@@ -14,9 +14,9 @@ from interop.peer import missing
 from interop.writers import BOTH
 from rmqcore._codec import encode_properties
 from rmqcore.client import Consumer, Producer
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.testing import running_broker
+from rmqcore.world import wall_clock_ms
 
 pytestmark = [
     pytest.mark.peers,

@@ -13,9 +13,10 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here, also where both are of one floor.
 ROWS = (
-    ("F0", "errors status version clock"),
+    ("F0", "errors status version"),
     ("F0", "arguments"),
     ("F0", "native.base/"),
+    ("F0", "world"),
     ("F0", "native.format/"),
     ("F1", "native.columns/"),
     ("F1", "native.read/"),
@@ -47,13 +48,13 @@ ROWS = (
 )
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
-    "metaq/": {"errors", "status", "version", "native.base", "native.format"},
+    "metaq/": {"errors", "status", "version", "native.base", "native.format", "world"},
     "remoting/": {"errors", "java"},
     "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file"},
     "client/": {
         "errors",
         "arguments",
-        "clock",
+        "world",
         "message",
         "_codec",
         "native.format",

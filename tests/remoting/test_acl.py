@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.remoting import AclSigner, RemotingCommand, signature_is_right
 from rmqcore.remoting.acl import STRICT_FOR_MS, strict_signature_is_right
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.logic
 

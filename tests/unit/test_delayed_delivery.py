@@ -11,10 +11,10 @@ import pytest
 from patience import rounds, until
 
 import rmqcore
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import MessageIllegalError
 from rmqcore.services.delay_schedule import SCHEDULE_TOPIC
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 

@@ -1,16 +1,9 @@
 # The reentrant lock, for native code that acquires it without a Python call.
 from cpython.pythread cimport PyThread_type_lock
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 cdef extern from "pythread.h" nogil:
     int PY_LOCK_ACQUIRED, PY_LOCK_INTR
     int PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int intr_flag)
-
-
-cdef inline double monotonic_s() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return now.tv_sec + now.tv_nsec * 1e-9
 
 
 cdef class ReentrantLock:

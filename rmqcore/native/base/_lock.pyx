@@ -13,6 +13,8 @@ from cpython.pythread cimport (
 )
 cimport cython
 
+from rmqcore.native.base._world cimport read_monotonic_s
+
 cdef extern from *:
     """
     static __thread int rmq_locks_held = 0;
@@ -115,9 +117,9 @@ cdef class Attempt:
         if target.try_acquire():
             self.acquired = True
             return True
-        end = monotonic_s() + self.seconds
+        end = read_monotonic_s() + self.seconds
         while True:
-            left = <long long>((end - monotonic_s()) * 1e6)
+            left = <long long>((end - read_monotonic_s()) * 1e6)
             if left <= 0:
                 return False
             with nogil:

@@ -15,16 +15,17 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t
 cimport cython
 
+from rmqcore.native.base._world cimport sync_range
+
 from rmqcore.errors import StoreClosedError
 
 cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* at, size_t size, int protection, int flags, int fd, int64_t offset)
     int munmap(void* at, size_t size)
-    int msync(void* at, size_t size, int flags)
     int mlock(const void* at, size_t size)
     int munlock(const void* at, size_t size)
     int madvise(void* at, size_t size, int advice)
-    int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MS_SYNC
+    int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS
     int MADV_NORMAL, MADV_RANDOM, MADV_WILLNEED, MADV_DONTNEED, MADV_HUGEPAGE
     void* MAP_FAILED
 
@@ -54,7 +55,6 @@ cdef extern from *:
     static int rmq_zero(int fd, long long at, long long size) {
         return fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, at, size);
     }
-    static int rmq_sync_data(int fd) { return fdatasync(fd); }
     #else
     static int rmq_reserve(int fd, long long at, long long size, int keep_size) {
         (void)fd; (void)at; (void)size; (void)keep_size;
@@ -64,13 +64,11 @@ cdef extern from *:
     static int rmq_zero(int fd, long long at, long long size) {
         return rmq_reserve(fd, at, size, 1);
     }
-    static int rmq_sync_data(int fd) { return fcntl(fd, F_FULLFSYNC); }
     #endif
     """
     int MADV_POPULATE_WRITE
     int rmq_reserve(int fd, int64_t at, int64_t size, int keep_size) nogil
     int rmq_zero(int fd, int64_t at, int64_t size) nogil
-    int rmq_sync_data(int fd) nogil
 
 cdef extern from "Python.h":
     int PyBuffer_FillInfo(
@@ -89,16 +87,16 @@ cdef int touch_pages(uint8_t* base, int64_t size, int64_t sync_every) noexcept n
     Nothing changes, so it may run beside a writer that has begun to use the file.
     """
     cdef int64_t at = 0, synced = 0
+    cdef int failed
     while at < size:
         keep_byte(base + at)
         at += SYSTEM_PAGE_SIZE
         if sync_every and at - synced >= sync_every:
-            if msync(base + synced, at - synced if at < size else size - synced, MS_SYNC) != 0:
-                return errno
+            failed = sync_range(base + synced, at - synced if at < size else size - synced)
+            if failed:
+                return failed
             synced = at
-    if sync_every and synced < size and msync(base + synced, size - synced, MS_SYNC) != 0:
-        return errno
-    return 0
+    return sync_range(base + synced, size - synced) if sync_every and synced < size else 0
 
 
 cdef extern from *:
@@ -253,7 +251,7 @@ cdef class MappedRegion:
         self.check(at, length)
         held = memoryview(self)
         with nogil:
-            failed = errno if msync(self.base + start, at + length - start, MS_SYNC) != 0 else 0
+            failed = sync_range(self.base + start, at + length - start)
         held.release()
         if failed:
             raise system_error(failed, self.path)
@@ -414,19 +412,6 @@ def zero_range(int fd, int64_t at, int64_t size) -> bool:
     with nogil:
         failed = errno if rmq_zero(fd, at, size) != 0 else 0
     return supported(failed)
-
-
-def sync_data(int fd) -> None:
-    """Write a file's data through to the disk (``fdatasync``) without the GIL.
-
-    Raises:
-        OSError: the disk refused; the bytes may be lost and must not be taken as stored.
-    """
-    cdef int failed
-    with nogil:
-        failed = errno if rmq_sync_data(fd) != 0 else 0
-    if failed:
-        raise OSError(failed, os.strerror(failed))
 
 
 cdef extern from *:

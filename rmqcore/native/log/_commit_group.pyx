@@ -26,7 +26,8 @@ from rmqcore.native.format._bytes cimport RMQ_ASSERT
 from rmqcore.native.log._log_end cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed, ReentrantLock, monotonic_s
+from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed, ReentrantLock
+from rmqcore.native.base._world cimport read_monotonic_s
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -80,7 +81,7 @@ cdef class CommitGroup:
         Returns:
             False when the disk did not confirm it in time.
         """
-        cdef double end = monotonic_s() + seconds
+        cdef double end = read_monotonic_s() + seconds
         cdef Caller* me
         cdef Role role
         while observe_word(&self.flushed) < offset:
@@ -89,28 +90,28 @@ cdef class CommitGroup:
                 continue
             me = self.new_caller(offset)
             with nogil:
-                role = self.join(me, min(end, monotonic_s() + SIGNALS_EVERY_S))
+                role = self.join(me, min(end, read_monotonic_s() + SIGNALS_EVERY_S))
             if role == TOLD:
                 self.tell()
             elif role == LEADS:
                 self.flush(offset)
             elif observe_word(&self.flushed) < offset:
                 PyErr_CheckSignals()
-                if monotonic_s() >= end:
+                if read_monotonic_s() >= end:
                     return False
         return True
 
     cdef int flush(self, int64_t offset) except -1:
         """Flush as the leader, or once more in what interrupted the leader."""
         cdef bint inside = self.lead_lock.held()
-        cdef double began = monotonic_s()
+        cdef double began = read_monotonic_s()
         cdef double seconds = 0
         cdef int64_t reached
         self.lead_lock.try_acquire()
         try:
             reached = self.lead(offset)
             publish_word(&self.flushed, max(reached, self.flushed))
-            seconds = monotonic_s() - began
+            seconds = read_monotonic_s() - began
         finally:
             self.lead_lock.release()
             if not inside:
@@ -122,7 +123,7 @@ cdef class CommitGroup:
         cdef bint leads = False
         pthread_mutex_lock(&self.mutex)
         if not self.leading:
-            leads = self.all_came(self.waiting.count + 1) or monotonic_s() >= self.moment_ends
+            leads = self.all_came(self.waiting.count + 1) or read_monotonic_s() >= self.moment_ends
             self.leading = leads
         pthread_mutex_unlock(&self.mutex)
         return leads
@@ -187,7 +188,7 @@ cdef class CommitGroup:
 
     cdef bint sleep(self, Caller* me, double until) noexcept nogil:
         """Sleep until woken, without the mutex; False when the time is over."""
-        cdef double now = monotonic_s()
+        cdef double now = read_monotonic_s()
         cdef double due = until
         if me.role != COVERED and not self.leading:
             if me.role == GUARDS:
@@ -204,9 +205,9 @@ cdef class CommitGroup:
 
     cdef void give_way(self) noexcept nogil:
         """Yield to the thread that woke this one, often on this processor, so it frees the GIL."""
-        cdef double began = monotonic_s()
+        cdef double began = read_monotonic_s()
         sched_yield()
-        if monotonic_s() - began > GIVE_WAY_MAX_S:
+        if read_monotonic_s() - began > GIVE_WAY_MAX_S:
             pthread_mutex_lock(&self.mutex)
             self.hurried = HURRIED_COUNT
             pthread_mutex_unlock(&self.mutex)
@@ -270,7 +271,7 @@ cdef class CommitGroup:
         if self.pause > 0:
             self.pause -= 1
             moment = 0
-        self.moment_ends = monotonic_s() + moment if moment > 0 else 0
+        self.moment_ends = read_monotonic_s() + moment if moment > 0 else 0
         caller = self.waiting.first
         if caller != NULL:
             if moment > 0:

@@ -8,11 +8,11 @@ from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.base._lock cimport PyThread_acquire_lock_timed
+from rmqcore.native.base._world cimport read_wall_clock_ms
 from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i32, publish_i32, store_i32
 from rmqcore.native.format._layout cimport (
     BLANK, BLANK_SIZE_MIN, MAGIC_AT, MAGIC_BLANK, OK, PARTIAL,
@@ -32,12 +32,6 @@ cdef int64_t CLOCK_STEP_BACK_MAX_MS = 10000
 cdef int NO_MEMORY = -1000
 # Room that is kept from one part of a record to the next.
 cdef int64_t PART_ROOM_KEPT = 1 << 20
-
-
-cdef int64_t wall_clock_ms() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_REALTIME, &now)
-    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
 @cython.no_gc_clear
@@ -74,7 +68,7 @@ cdef class LogEnd:
         return object.__sizeof__(self) + self.part_room
 
     cdef int64_t timestamp(self) noexcept nogil:
-        cdef int64_t now = self.fixed_time_ms if self.fixed_time_ms else wall_clock_ms()
+        cdef int64_t now = self.fixed_time_ms if self.fixed_time_ms else read_wall_clock_ms()
         if now < self.last_timestamp and self.last_timestamp - now < CLOCK_STEP_BACK_MAX_MS:
             now = self.last_timestamp
         self.last_timestamp = now

@@ -11,7 +11,7 @@ from rmqcore.native.format._message cimport Message
 from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.format._record cimport RecordFields
 from rmqcore.native.log._tail cimport LogTail
-from rmqcore.native.base._lock cimport monotonic_s
+from rmqcore.native.base._world cimport read_monotonic_s
 
 from rmqcore.arguments import keys_of
 from rmqcore.errors import is_refusal
@@ -49,7 +49,7 @@ cdef class MessagePutter:
 
     cpdef object _on_disk(self, PutMessageResult receipt):
         """Wait for the disk; the receipt, which says how that ended."""
-        cdef double began = monotonic_s()
+        cdef double began = read_monotonic_s()
         cdef bint done
         try:
             done = self._commits.wait(
@@ -61,7 +61,7 @@ cdef class MessagePutter:
             return self._not_on_disk(receipt, str(error))
         if not done:
             return self._not_on_disk(receipt, "")
-        self._stats.put_took(1000 * (monotonic_s() - began))
+        self._stats.put_took(1000 * (read_monotonic_s() - began))
         receipt.durability = DISK
         return receipt
 

@@ -20,7 +20,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 cimport cython
 
-from rmqcore.native.base._lock cimport monotonic_s
+from rmqcore.native.base._world cimport read_monotonic_s
 from rmqcore.native.format._batch cimport (
     ASKS_FOR_TIMER, NAMES_LIGHT_QUEUES, NUMBERS_LIGHT_QUEUES, batch_asks, measure_batch,
     write_batch,
@@ -255,7 +255,7 @@ cdef class LogTail(LogEnd):
         if answer != WRITTEN:
             return self.refusal(answer, fields)
         if began > 0:
-            self.took(1000 * (monotonic_s() - began))
+            self.took(1000 * (read_monotonic_s() - began))
         receipt.status = PUT_OK
         receipt.durability = self.durability
         receipt.phy_offset = fields.phy_offset
@@ -271,7 +271,7 @@ cdef class LogTail(LogEnd):
         """The time of now for one put of so many, in seconds; 0 for the others."""
         cdef bint due = self.calls % SAMPLED_EVERY == 0
         self.calls += 1
-        return monotonic_s() if due and self.took is not None else 0
+        return read_monotonic_s() if due and self.took is not None else 0
 
     cdef int append_locked(
         self, RecordFields* fields, TopicEntry entry, Numbering numbering, object tags,
@@ -452,7 +452,7 @@ cdef class LogTail(LogEnd):
         entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id) + count)
         self.release()
         if began > 0:
-            self.took(1000 * (monotonic_s() - began))
+            self.took(1000 * (read_monotonic_s() - began))
         receipt = PutMessageResult.__new__(PutMessageResult)
         receipt.status = PUT_OK
         receipt.durability = self.durability

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore.clock import wall_clock_ms
 from rmqcore.errors import OwnerLostError
 from rmqcore.remoting import RemotingCommand
 from rmqcore.status import Durability
@@ -25,6 +24,7 @@ from rmqcore.store.sharing.calls import (
 from rmqcore.store.sharing.channel import ChannelLostError
 from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.unique_keys import UniqueKeys
+from rmqcore.world import wall_clock_ms
 
 #: what is no row of the table is asked for: a property, or what has arrived
 _ASKED: Final = Call()
