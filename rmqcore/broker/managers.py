@@ -81,7 +81,7 @@ class Managers:
             self.store, self.config, self.folder, self._timer_arrived, self.passed_over
         )
         self.checkpoints = Checkpoints(self.store, self.config, self.passed_over)
-        self.store.consumer_offsets.ahead = self._flush_checkpoints
+        self.store.consumer_offsets.ahead = self._flush_log
         self.pop_order = PopOrder(self.folder)
         self.pop_acks = PopAcks(
             self.store,
@@ -146,14 +146,15 @@ class Managers:
         for topic, queue_id in queues:
             self.arrived(topic, queue_id)
 
-    def _flush_checkpoints(self) -> None:
+    def _flush_log(self) -> None:
         """Write what the consumer offsets rely on through to the disk, before they are written.
+
+        An offset passes over a message when another record stands for it: the checkpoint of a pop,
+        the copy in a retry topic or a dead letter, the message of a transaction that is decided.
 
         Raises:
             OSError: it cannot be written.
         """
-        if not len(self.checkpoints):
-            return
         try:
             self.store.flush_log()
         except DiskFullError:

@@ -1,0 +1,104 @@
+"""A power cut takes no message that an offset has passed over, as another record stands for it."""
+
+import shutil
+
+import pytest
+from broker.conftest import SMALL, Peer, records
+from broker.test_pop import comes_again, handed_out, pop, send_many
+from broker.test_transactions import COMMIT, decision, send_half
+
+from rmqcore.broker import Broker
+from rmqcore.broker.groups import TRANSACTION_GROUP
+from rmqcore.files.service_topics import HALF_TOPIC
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
+#: nothing of the log is written through by itself
+UNHURRIED = {"flushIntervalCommitLog": 3_600_000, "flushCommitLogThoroughInterval": 3_600_000}
+
+
+@pytest.fixture
+def power_cut(with_broker, tmp_path):
+    """Run a coroutine function with a broker, and another with the broker of what its disk had."""
+
+    def left(broker):
+        """A copy of the store whose log is on the disk as far as it was written through."""
+        copy, flushed = tmp_path / "cut", broker.store._flusher.flushed_offset
+        shutil.copytree(tmp_path / "store", copy)
+        for file in (copy / "commitlog").iterdir():
+            data, kept = file.read_bytes(), max(0, flushed - int(file.name))
+            file.write_bytes(data[:kept].ljust(len(data), b"\0"))
+        return copy
+
+    async def go_on(path, after):
+        broker = Broker(path, {"listenPort": 0, **SMALL})
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            await after(broker, peer)
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    def run(before, after):
+        async def scenario(broker, peer):
+            await before(broker, peer)
+            broker.store.topics.persist()
+            broker.store.consumer_offsets.persist()
+            await go_on(left(broker), after)
+
+        with_broker(scenario, **UNHURRIED)
+
+    return run
+
+
+def test_a_message_that_came_again_is_there(power_cut, clock):
+    async def before(broker, peer):
+        await send_many(peer, 1, queues=1)
+        broker.store.flush()
+        assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=1000))) == 1
+        clock.go_on(2000)
+        assert not comes_again(broker)
+        assert broker.store.max_queue_offset("%RETRY%CG_T", 0) == 1
+        assert len(broker.managers.checkpoints) == 0
+
+    async def after(broker, peer):
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 1
+        assert [m.body for m, _ in handed_out(await pop(peer))] == [b"0"]
+
+    power_cut(before, after)
+
+
+def test_a_message_that_was_given_back_is_there(power_cut):
+    async def before(broker, peer):
+        await send_many(peer, 1, queues=1)
+        broker.store.flush()
+        (message,) = records((await peer.pull("T")).body)
+        fields = {"offset": message.phy_offset, "group": "CG", "delayLevel": -1}
+        back = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        assert back.code == ResponseCode.SUCCESS
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 1}
+        done = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert done.code == ResponseCode.SUCCESS
+
+    async def after(broker, peer):
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 1
+        assert [m.body for m in records((await peer.pull("%DLQ%CG")).body)] == [b"0"]
+
+    power_cut(before, after)
+
+
+def test_a_message_whose_transaction_is_committed_is_there(power_cut, clock):
+    async def before(broker, peer):
+        sent = await send_half(peer, b"half")
+        broker.store.flush()
+        ended = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        assert ended.code == ResponseCode.SUCCESS
+        clock.go_on(5000)
+        assert await broker.managers.transactions.check() == 0
+
+    async def after(broker, peer):
+        assert broker.store.consumer_offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) == 1
+        assert [m.body for m in records((await peer.pull("T")).body)] == [b"half"]
+
+    power_cut(before, after)
