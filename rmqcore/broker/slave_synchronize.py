@@ -58,8 +58,9 @@ class SlaveSynchronize:
       that the log comes over has compared both, and the log of whoever answers is no shorter.
     - Each table is taken over as the master has it; of the offsets, those that the master has. One
       that is empty, or begun anew, takes nothing away.
-    - How far delay levels and timer messages are decides which messages come when this store has to
-      be the master's: it is taken over when the log has what the master has delivered.
+    - How far delay levels, timer messages and groups are decides which messages come when this
+      store has to be the master's: it is taken over when the log has what the master has delivered,
+      and the copies of what groups have given back, popped or committed.
     - A topic that was deleted is deleted here, too, as far as the master's log went then; a master
       of RocketMQ does not tell, and the numbers of the new topic do.
     """
@@ -106,10 +107,10 @@ class SlaveSynchronize:
         self._master = master
         self._tables: Mapping[RequestCode, ConfigTable] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: topics,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: offsets,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes,
         }
+        self._offsets = offsets
         self._delays = DelayOffsetTable(
             folder,
             clock=wall_clock_ms,
@@ -178,7 +179,7 @@ class SlaveSynchronize:
             else:
                 done.append(self._take(address, code, table, text))
         if in_order:
-            done.append(await self._follow_deliveries(address))
+            done.append(await self._follow_progress(address))
         if log is None:
             self._failed(_RANGE, address, "it does not say where its log ends")
         else:
@@ -245,21 +246,26 @@ class SlaveSynchronize:
             return False
         return followed
 
-    async def _follow_deliveries(self, address: str) -> bool:
-        """Keep how far the master's delay levels and timer messages are, once all of it is here.
+    async def _follow_progress(self, address: str) -> bool:
+        """Keep how far the master's groups, delay levels and timer are, once all of it is here.
 
         Returns:
-            whether the delay levels were had; a master without a timer says nothing of it.
+            whether groups and delay levels were had; a master without a timer says nothing of it.
         """
-        code = RequestCode.GET_ALL_DELAY_OFFSET
-        delays, timer = await self._ask(address, code), await self._timer_of(address)
-        if delays is None and timer is None:
+        codes = RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET
+        groups, delays = [await self._ask(address, code) for code in codes]
+        timer = await self._timer_of(address)
+        had = groups is not None and delays is not None
+        if (groups, delays, timer) == (None, None, None):
             return False
         if not await self._has_all():
-            return delays is not None
+            return had
         if not self._agrees():
             return False
-        had = delays is not None and self._take(address, code, self._delays, delays)
+        for code, table, text in zip(
+            codes, (self._offsets, self._delays), (groups, delays), strict=True
+        ):
+            had &= text is not None and self._take(address, code, table, text)
         try:
             await to_the_end(asyncio.to_thread(self._keep, timer))
         except (OSError, StoreError):

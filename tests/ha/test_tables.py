@@ -10,6 +10,7 @@ from ha.test_brokers import SMALL, Pair, asks_when_told, running  # noqa: F401 -
 from ha.test_timers import MASTER, TOLD
 from patience import TIMEOUT_S, until_async
 
+from rmqcore.broker import slave_synchronize
 from rmqcore.broker.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
@@ -17,6 +18,7 @@ from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
 from rmqcore.files.timer_check import TimerCheck, TimerProgress
+from rmqcore.ha import HAClient
 from rmqcore.remoting import RequestCode, success
 from rmqcore.world import wall_clock_ms
 
@@ -281,3 +283,40 @@ def test_a_master_that_the_name_servers_do_not_mean_is_named(tmp_path):
             assert "the name servers tell of a master at 127.0.0.1:1" in told
 
     asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_no_group_passes_over_what_it_gave_back_before_that_has_come(tmp_path, monkeypatch):
+    """Else a slave that is made master then has the message, and hands it out to nobody."""
+    held, append = asyncio.Event(), HAClient._append
+
+    async def later(client, body, offset):
+        if body:
+            await held.wait()
+        await append(client, body, offset)
+
+    async def as_pair():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            held.set()
+            await producer.send("T", b"failed", queue_id=0)
+            await pair.in_step()
+            await pair.synchronize()
+            held.clear()
+            (message,) = pair.master.store.messages("T")
+            fields = {"offset": message.phy_offset, "group": "CG", "delayLevel": -1}
+            back = await pair.ask(pair.master, RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
+            assert back.code == 0
+            done = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 1}
+            await pair.ask(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **done)
+            await pair.slave.replication._synchronize.synchronize()
+            assert list(pair.slave.store.messages("%DLQ%CG")) == []
+            assert pair.slave.store.consumer_offsets.get("T", "CG", 0) is None
+            held.set()
+            await pair.in_step()
+            await pair.synchronize()
+            assert pair.slave.store.consumer_offsets.get("T", "CG", 0) == 1
+            assert [m.body for m in pair.slave.store.messages("%DLQ%CG")] == [b"failed"]
+
+    monkeypatch.setattr(HAClient, "_append", later)
+    monkeypatch.setattr(slave_synchronize, "_BEHIND_S", 0)
+    asyncio.run(as_pair())
