@@ -46,13 +46,18 @@ _BATCH: Final = 128
 _HOUR_MS: Final = 3_600_000
 #: what has more digits is no number of seconds, and no offset
 _DIGITS_MAX: Final = 18
+#: property of a note: nobody has decided, but nobody is asked any more
+_GIVEN_UP: Final = "RMQCORE_GIVEN_UP"
 
 
 @dataclass(slots=True)
 class _Round:
     """What one round of checks knows of the two queues."""
 
+    #: half offsets that nobody is asked for
     decided: set[int] = field(default_factory=set)
+    #: those of them that a producer has decided
+    ended: set[int] = field(default_factory=set)
     #: (offset in the op queue, half offsets it names)
     notes: list[tuple[int, list[int]]] = field(default_factory=list)
 
@@ -89,7 +94,7 @@ class Transactions:
 
     def load(self) -> None:
         """Read which half messages are decided, so that none of them is ended twice."""
-        self._ended = self._decided().decided
+        self._ended = self._decided().ended
 
     def register(self, server: RemotingServer) -> None:
         """Let the server hand these requests over."""
@@ -179,9 +184,15 @@ class Transactions:
             raise StoreError(f"not stored: {receipt.status.name}")
         self._arrived(topic, queue_id)
 
-    async def _note(self, half_offset: int) -> None:
-        """Note that a half message is decided."""
-        note = Message(OP_HALF_TOPIC, b"%d" % half_offset, tags="d", wait_store_msg_ok=False)
+    async def _note(self, half_offset: int, *, given_up: bool = False) -> None:
+        """Note that a half message is decided, or given up: then its producer still may decide."""
+        note = Message(
+            OP_HALF_TOPIC,
+            b"%d" % half_offset,
+            tags="d",
+            properties={_GIVEN_UP: "true"} if given_up else None,
+            wait_store_msg_ok=False,
+        )
         receipt = await self._store.put_message_async(note)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
@@ -240,6 +251,8 @@ class Transactions:
                 parts = note.body.decode("ascii", "replace").split(",")
                 named = [number for part in parts if (number := _whole(part.strip())) is not None]
                 known.decided.update(named)
+                if _GIVEN_UP not in note.properties:
+                    known.ended.update(named)
                 known.notes.append((note.queue_offset, named))
         return known
 
@@ -272,7 +285,7 @@ class Transactions:
         with guard:
             await self._give_up(half)
             return True, False
-        await self._note(half.queue_offset)
+        await self._note(half.queue_offset, given_up=True)
         return True, False
 
     async def _ask(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
@@ -333,7 +346,7 @@ class Transactions:
         await self._topics.file.saved(CHECK_MAX_TIME_TOPIC)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
-        await self._note(half.queue_offset)
+        await self._note(half.queue_offset, given_up=True)
 
     # ---- request 323: an operator has them asked again
 

@@ -9,7 +9,7 @@ import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, held, records
 from broker.serving import serving
 from broker.test_pop import acknowledge, comes_again, handed_out, naming, pop, send_many
-from broker.test_transactions import COMMIT, decision, send_half
+from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
 from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker import Broker
@@ -340,6 +340,24 @@ def test_a_transaction_is_ended_once_over_a_restart(lives):
         assert broker.store.max_queue_offset("T", 0) == 1
 
     lives(first, second)
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_a_producer_decides_after_all_what_was_given_up_before_a_restart(lives, clock, commits):
+    sent = []
+
+    async def first(broker, peer):
+        sent.append(await send_half(peer, b"half"))
+        clock.go_on(80 * 3_600_000)
+        assert await broker.managers.transactions.check() == 0
+        assert broker.store.max_queue_offset(GIVEN_UP, 0) == 1
+
+    async def second(broker, peer):
+        end = decision(sent[0], COMMIT)
+        assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == ResponseCode.SUCCESS
+        assert [each.body for each in records((await peer.pull("T")).body)] == [b"half"]
+
+    lives(first, *[second] * commits)
 
 
 def test_a_half_message_with_a_delay_level_is_committed_at_once(with_broker):
