@@ -4,6 +4,7 @@ import pytest
 
 from rmqcore import Message, MessageIllegalError, open_store
 from rmqcore._codec import encode_batch, encode_record
+from rmqcore.doctor import verify
 from rmqcore.store.wire_puts import WireMessage
 
 pytestmark = pytest.mark.engine
@@ -113,3 +114,24 @@ def test_a_batch_of_one_message_for_light_queues_is_put_by_itself(store_path):
         assert (second.body, second.properties["INNER_MULTI_QUEUE_OFFSET"]) == (b"two", "1")
         with pytest.raises(MessageIllegalError, match="in a batch"):
             store.put_messages([message, message])
+
+
+@pytest.mark.parametrize(
+    ("topic", "names", "kept", "number"),
+    [
+        ("Mine", "%LMQ%a,%LMQ%b,%LMQ%a", "%LMQ%a,%LMQ%b", "1,1"),
+        ("%LMQ%a", "%LMQ%a", None, None),
+        ("%LMQ%a", "%LMQ%a,%LMQ%b", "%LMQ%b", "1"),
+    ],
+    ids=["twice", "its own", "its own and another"],
+)
+def test_a_queue_that_is_named_twice_has_the_message_once(store_path, topic, names, kept, number):
+    with open_store(store_path, **LIGHT) as store:
+        for body in (b"0", b"1"):
+            store.put(topic, body, properties={"INNER_MULTI_DISPATCH": names})
+        for queue in store.queues():
+            assert (bodies(store, *queue), store.max_queue_offset(*queue)) == ([b"0", b"1"], 2)
+        last = list(store.messages(topic, 0))[-1].properties
+        assert last.get("INNER_MULTI_DISPATCH") == kept
+        assert last.get("INNER_MULTI_QUEUE_OFFSET") == number
+    assert not verify(store_path).findings

@@ -109,16 +109,26 @@ cdef class TopicTable:
         numbering.properties.pop("INNER_MULTI_QUEUE_OFFSET", None)
         names = properties.get("INNER_MULTI_DISPATCH")
         if multi_dispatch and names and dispatches_to_many(topic):
+            named = []
             numbering.queues = []
-            for name in names.split(","):
+            # a queue has a message once, however often it is named, and its own one anyhow
+            for name in dict.fromkeys(names.split(",")):
                 if not name.startswith("%LMQ%"):
                     raise MessageIllegalError(
                         f"INNER_MULTI_DISPATCH names {name!r}: a light queue begins with '%LMQ%'"
                     )
+                if name == topic and fields.queue_id == 0:
+                    continue
                 light = self.entry(name)
                 light.set_next(0, light.next_offset(0))
+                named.append(name)
                 numbering.queues.append(light)
-            numbering.make_room()
+            if named:
+                numbering.properties["INNER_MULTI_DISPATCH"] = ",".join(named)
+                numbering.make_room()
+            else:
+                numbering.queues = None
+                del numbering.properties["INNER_MULTI_DISPATCH"]
         return numbering
 
 
