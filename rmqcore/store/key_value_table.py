@@ -11,6 +11,8 @@ from typing import Final, TypeAlias
 _SORTED_FROM: Final = 64
 #: a table notes so many times, and twice as many as it has entries, at which one is gone
 _DUE_AT_LEAST: Final = 64
+#: the last calls of other processes whose records are known, for when an answer was lost
+_CALLS_KNOWN: Final = 1024
 #: bytes of a record beside key and value
 RECORD_HEAD_SIZE: Final = 128
 
@@ -32,6 +34,15 @@ class Table:
         self.size = 0
         #: what calls have done that a former owner may not have answered
         self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
+        #: by call, the oldest first: queue offset and number of the records that it has put here
+        self.made: dict[str, list[tuple[int, int]]] = {}
+
+    def note(self, call: str, made: Sequence[tuple[int, int]]) -> None:
+        """Remember what a call has put, for when its answer is lost."""
+        if call and made:
+            self.made.setdefault(call, []).extend(made)
+            while len(self.made) > _CALLS_KNOWN:
+                del self.made[next(iter(self.made))]
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Make some changes, one after the other; a value of None deletes."""

@@ -7,16 +7,16 @@ read at its first use; docs/format/key-values.md has the records and how they ar
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.arguments import whole_number
 from rmqcore.errors import (
     ArgumentError,
-    CorruptRecordError,
     PutMessageError,
+    StoreError,
     StoreNotWritableError,
 )
 from rmqcore.files.config_tables import (
@@ -27,6 +27,7 @@ from rmqcore.files.config_tables import (
 )
 from rmqcore.message import Message
 from rmqcore.store.consume.alone import Alone
+from rmqcore.store.key_value_records import CALL, DELETE, parts_of, record_of, record_of_call
 from rmqcore.store.key_value_table import RECORD_HEAD_SIZE, Change, Table
 from rmqcore.store.tables_aside import Aside, TablesAside
 
@@ -42,13 +43,9 @@ _log = logging.getLogger("rmqcore")
 TOPIC_PREFIX: Final = "%KV%"
 #: the group whose offset says from where on a table's topic is read
 GROUP: Final = "CID_RMQ_SYS_KV"
-PUT: Final = "put"
-DELETE: Final = "delete"
 KEY_MAX: Final = 1 << 16
 #: a table is written anew when it has this many records, and four times as many as entries
 _COMPACTED_FROM: Final = 1024
-#: property of a record: the call of another process that it was put for
-_CALL: Final = "RMQCORE_CALL"
 #: so many records before those of a table are read for the calls in them, or one call whole
 _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
@@ -58,7 +55,6 @@ _AT_HAND_MAX: Final = 1000
 _WORTH: Final = 2
 #: bytes that are put at once
 _BATCH_SIZE: Final = 1 << 18
-_HEAD: Final = struct.Struct(">qI")
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -204,7 +200,7 @@ class KeyValues:
         with self._tables_held():
             self._alone.check()
             known = self._table(table)
-            if self._done_before(known, call):
+            if self._done_before(table, known, call):
                 return True
             if known.entries.get(key, (None, 0))[0] != old:
                 return False
@@ -212,9 +208,19 @@ class KeyValues:
                 self._write(table, known, [change], call)
             return True
 
-    def _done_before(self, table: Table, call: str) -> list[tuple[bytes, bytes]]:
-        """What a call has done in an owner that has ended, as durable as it was asked for."""
-        done = table.calls.get(call, [])
+    def _done_before(self, name: str, table: Table, call: str) -> list[tuple[bytes, bytes]]:
+        """What a call has done whose answer was lost, here or in an owner that has ended.
+
+        As durable as it was asked for.
+        """
+        done = list(table.calls.get(call, ()))
+        for offset, count in table.made.get(call, ()):
+            records = self.messages(_topic_of(name), 0, start=offset)
+            done += [
+                parts_of(record)[:2]
+                for record in islice(records, count)
+                if record.properties.get(CALL) == call
+            ]
         if done and self.waits:
             self.flush()
         return done
@@ -246,10 +252,14 @@ class KeyValues:
             last: the key before which it ends; None for the end of the table.
             max_entries: how many at most; 0 for all.
 
-        Raises:
-            DiskFullError, StoreNotWritableError: as of a put.
+        Returns:
+            what was deleted. When the store refuses in the middle, what was until then; the others
+            stay.
 
-        Durability: that of a put.
+        Raises:
+            DiskFullError, StoreNotWritableError: as of a put; nothing was deleted.
+
+        Durability: that of a put; page_cache where the disk, or a slave, does not confirm it.
         """
         return self.kv_take_once(table, first=first, last=last, max_entries=max_entries)
 
@@ -275,12 +285,13 @@ class KeyValues:
         with self._tables_held():
             self._alone.check()
             known = self._table(table)
-            before = self._done_before(known, call)
+            before = self._done_before(table, known, call)
             if before and len(before) >= max_entries:
                 return before
             taken = known.range(first, last, max_entries and max_entries - len(before))
-            self._write(table, known, [(key, None, 0) for key, _ in taken], call)
-            return before + taken
+            gone = [(key, None, 0) for key, _ in taken]
+            done = self._write(table, known, gone, call, in_part=True)
+            return before + taken[:done]
 
     def kv_count(self, table: str) -> int:
         """How many entries a table has."""
@@ -322,8 +333,8 @@ class KeyValues:
         if aside is not None and committed is not None and committed <= aside.end:
             yield from aside.entries
         for message in self.messages(topic, 0, start=self._calls_from(topic, start)):
-            key, value, expires_ms = _parts(message)
-            call = message.properties.get(_CALL)
+            key, value, expires_ms = parts_of(message)
+            call = message.properties.get(CALL)
             if call is not None:
                 table.calls.setdefault(call, []).append((key, value))
             if message.queue_offset >= start:
@@ -336,7 +347,7 @@ class KeyValues:
         while at > least and len(calls) <= 1 and None not in calls:
             at = max(least, at - _CALLS_READ)
             first = next(self.messages(topic, 0, start=at), None)
-            calls.add(None if first is None else first.properties.get(_CALL))
+            calls.add(None if first is None else first.properties.get(CALL))
         return at
 
     def _start_of(self, topic: str) -> int:
@@ -434,8 +445,28 @@ class KeyValues:
             yield
             self._aside.forget(topic)
 
-    def _write(self, name: str, table: Table, changes: list[Change], call: str = "") -> None:
-        """Put changes, which a call of another process may have made, into topic and memory."""
+    def _write(
+        self,
+        name: str,
+        table: Table,
+        changes: Sequence[Change],
+        call: str = "",
+        *,
+        in_part: bool = False,
+    ) -> int:
+        """Put changes, which a call of another process may have made, into topic and memory.
+
+        Args:
+            name: of the table.
+            table: what it is now.
+            changes: in their order.
+            call: name of that call.
+            in_part: whether a refusal behind the first records ends the changes without an error,
+                and so does one of the disk, or a slave, that has not confirmed a record.
+
+        Returns:
+            how many of the changes hold.
+        """
         topic = _topic_of(name)
         # what has reached the log is not known when the store refuses, either
         self._tables.pop(name, None)
@@ -444,12 +475,28 @@ class KeyValues:
         if table.records == 0 and self.topics.get(topic) is None:
             self._aside.reserve()
             self.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
-        records = [_record_of_call(topic, table, *change, call) for change in changes]
+        records = [record_of_call(topic, table, *change, call) for change in changes]
+        done = 0
+        made: list[tuple[int, int]] = []
         for batch in self._batches(records):
-            self._put(batch)
-        table.apply(changes)
-        table.records += len(changes)
+            try:
+                receipt = self._receipt(batch)
+                if not in_part or receipt.queue_offset < 0:
+                    self._raised(receipt)
+            except (StoreError, OSError) as error:
+                if not (in_part and done):
+                    raise
+                _log.warning("%s: %d of %d changes: %s", topic, done, len(changes), error)
+                break
+            done += len(batch)
+            made.append((receipt.queue_offset, len(batch)))
+            if not receipt.ok:
+                break
+        table.apply(changes[:done])
+        table.records += done
+        table.note(call, made)
         self._tables[name] = table
+        return done
 
     def _put_anew(self, topic: str, table: Table) -> None:
         """As `_compact`, of a table that is known again when it is whole."""
@@ -460,7 +507,7 @@ class KeyValues:
 
     def _compact(self, topic: str, table: Table) -> None:
         """Put every entry anew, and let the table begin there."""
-        anew = [_record(topic, key, *table.entries[key]) for key in table.keys]
+        anew = [record_of(topic, key, *table.entries[key]) for key in table.keys]
         start = None
         for batch in self._batches(anew):
             receipt = self._put(batch)
@@ -473,10 +520,11 @@ class KeyValues:
         table.records = len(anew)
 
     def _put(self, batch: list[Message]) -> PutMessageResult:
+        return self._raised(self._receipt(batch))
+
+    def _receipt(self, batch: list[Message]) -> PutMessageResult:
         """Put records; in one that is alone only the body counts, and no property of a call."""
-        alone = len(batch) == 1
-        receipt = self.put_message(batch[0]) if alone else self.put_messages(batch)
-        return self._raised(receipt)
+        return self.put_message(batch[0]) if len(batch) == 1 else self.put_messages(batch)
 
     def _batches(self, records: list[Message]) -> Iterator[list[Message]]:
         """Records in batches that a store takes at once; a long one is alone."""
@@ -510,39 +558,3 @@ def _topic_of(table: str) -> str:
     topic = f"{TOPIC_PREFIX}{table}"
     check_topic_name(topic)
     return topic
-
-
-def _record(topic: str, key: bytes, value: bytes | None, expires_ms: int) -> Message:
-    head = _HEAD.pack(expires_ms, len(key))
-    tags = DELETE if value is None else PUT
-    return Message(topic, b"".join((head, key, value or b"")), tags=tags)
-
-
-def _record_of_call(
-    topic: str, table: Table, key: bytes, value: bytes | None, expires_ms: int, call: str
-) -> Message:
-    """As `_record`; where it may be made again under its name, what it deletes is in it."""
-    if value is None and call:
-        value, _ = table.entries.get(key, (b"", 0))
-        record = _record(topic, key, value, 0)
-        record.tags = DELETE
-    else:
-        record = _record(topic, key, value, expires_ms)
-    if call:
-        record.properties = {_CALL: call}
-    return record
-
-
-def _parts(message: MessageExt) -> tuple[bytes, bytes, int]:
-    """Key, value, and when it is gone, of a record of a table's topic."""
-    body = bytes(message.body)
-    if len(body) >= _HEAD.size:
-        expires_ms, key_size = _HEAD.unpack_from(body)
-        if key_size <= len(body) - _HEAD.size:
-            key, value = body[_HEAD.size :][:key_size], body[_HEAD.size + key_size :]
-            return key, value, expires_ms
-    raise CorruptRecordError(
-        message.topic,
-        message.phy_offset,
-        "no record of a key-value table; docs/format/key-values.md",
-    )

@@ -2,14 +2,18 @@
 
 import asyncio
 import os
+from threading import Thread
 
 import pytest
 from children import die
+from patience import until
 from sharing.processes import owner_of
 
 import rmqcore
 from rmqcore import Message, OwnerLostError
 from rmqcore.store.sharing import owner as owner_module
+from rmqcore.store.sharing.calls import request_of, result_of
+from rmqcore.store.sharing.channel import Channel
 from rmqcore.store.sharing.owner import StoreServer
 
 pytestmark = pytest.mark.process
@@ -156,6 +160,58 @@ def test_what_a_take_in_flight_has_taken_is_given(store_path, prepare, max_entri
         assert store.kv_take("table", last=last, max_entries=max_entries) == TAKEN
         assert store.owner == os.getpid()
         assert store.kv_list("table") == [(b"c", b"3")]
+
+
+def test_a_call_whose_connection_was_lost_is_done_once_by_an_owner_that_lives(
+    store_path, monkeypatch
+):
+    """As where a signal handler raises in one thread, in the middle of a frame that it reads."""
+    take = Channel._take
+    with (
+        rmqcore.open_shared(store_path, **SETTINGS) as owner,
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        for key, value in [*TAKEN, (b"c", b"3")]:
+            owner.kv_put("table", key, value)
+
+        def losing(call):
+            first = store.settled()
+
+            def take_or_lose(channel, data):
+                channel._lose() if channel is first else take(channel, data)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Channel, "_take", take_or_lose)
+                return call()
+
+        assert losing(lambda: store.kv_take("table", max_entries=2)) == TAKEN
+        assert losing(lambda: store.kv_swap("table", b"c", b"3", b"4")) is True
+        assert owner.kv_list("table") == [(b"c", b"4")]
+
+
+def test_a_call_that_is_made_again_while_the_owner_works_on_it_is_one(store_path):
+    with rmqcore.open_shared(store_path, **SETTINGS) as owner:
+        for key, value in TAKEN:
+            owner.kv_put("table", key, value)
+        with rmqcore.open_shared(store_path, **SETTINGS) as store:
+            first, second = store._new_channel(), store._new_channel()
+            found = []
+
+            def ask(channel):
+                settings = {"max_entries": 1, "call": "one"}
+                found.append(result_of(channel.call(request_of("kv_take", ("table",), settings))))
+
+            threads = [Thread(target=ask, args=(each,)) for each in (first, second)]
+            with owner._store._tables_held():
+                for thread in threads:
+                    thread.start()
+                until(lambda: len(owner._server._named) == 1, "a call that is worked on")
+            for thread in threads:
+                thread.join()
+            assert found == [TAKEN[:1]] * 2
+            assert owner.kv_list("table") == TAKEN[1:]
+            first.end()
+            second.end()
 
 
 def test_a_long_call_is_known_whole_though_its_table_was_written_anew(store_path):

@@ -15,7 +15,12 @@ from rmqcore import (
     ArgumentError,
     CorruptRecordError,
     DiskFullError,
+    Durability,
+    FlushTimeoutError,
     MessageIllegalError,
+    PutMessageResult,
+    PutMessageStatus,
+    StoreNotWritableError,
     open_store,
 )
 from rmqcore.store import key_value_table, key_values
@@ -356,6 +361,45 @@ def test_a_change_that_could_not_be_put_has_not_happened(store, monkeypatch):
         with pytest.raises(DiskFullError):
             store.kv_take("t")
     assert store.kv_list("t") == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize("call", ["", "one"])
+def test_what_was_taken_before_the_store_refused_is_given(store, monkeypatch, call):
+    entries = [(b"%04d" % number, bytes(1000)) for number in range(600)]
+    for key, value in entries:
+        store.kv_put("t", key, value)
+    monkeypatch.setattr(key_values, "_BATCH_SIZE", 1 << 14)
+    refusal = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason="full")
+    put, answers = store.put_messages, iter([True, True])
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            store, "put_messages", lambda batch: put(batch) if next(answers, None) else refusal
+        )
+        taken = store.kv_take_once("t", call=call)
+        # where nothing was deleted it is an error
+        with pytest.raises(StoreNotWritableError, match="full"):
+            store.kv_take("t")
+    assert 0 < len(taken) < len(entries)
+    left = entries[len(taken) :]
+    assert (taken, store.kv_list("t")) == (entries[: len(taken)], left)
+    assert store.kv_take_once("t", call=call) == (taken if call else left)
+
+
+def test_what_was_taken_is_given_though_the_disk_has_not_confirmed_it(store, monkeypatch):
+    store.kv_put("t", b"a", b"1")
+    put = store.put_message
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            store,
+            "put_message",
+            lambda message: put(message).with_flush(
+                PutMessageStatus.FLUSH_DISK_TIMEOUT, Durability.PAGE_CACHE, "slow"
+            ),
+        )
+        assert store.kv_take("t") == [(b"a", b"1")]
+        with pytest.raises(FlushTimeoutError):
+            store.kv_put("t", b"a", b"2")
+    assert store.kv_list("t") == [(b"a", b"2")]
 
 
 KILLED = """

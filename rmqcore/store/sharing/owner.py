@@ -81,6 +81,8 @@ class StoreServer:
         self._puts: set[asyncio.Future[Any]] = set()
         #: tasks that would wait for long, by connection and number of the request
         self._waits: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
+        #: what works on calls that have a name, by that
+        self._named: dict[str, asyncio.Future[RemotingCommand]] = {}
         #: by client: in whose names it has leased messages
         self._holders: dict[str, set[str]] = {}
         #: by process of another PID namespace: since when it is without a connection
@@ -323,7 +325,15 @@ class StoreServer:
                 if at_hand:
                     return answer_of(function(*args, **settings))
         work = partial(_answered, partial(function, *args, **settings))
-        return self._loop.run_in_executor(None, work)
+        if not call.named:
+            return self._loop.run_in_executor(None, work)
+        # its connection may have been lost: made again meanwhile, the call is the same
+        name = str(settings.get("call"))
+        working = self._named.get(name)
+        if working is None:
+            working = self._named[name] = self._loop.run_in_executor(None, work)
+            working.add_done_callback(lambda _: self._named.pop(name, None))
+        return asyncio.shield(working)
 
     def _put(
         self,
