@@ -17,6 +17,7 @@ from rmqcore.arguments import whole_number
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.entry_texts import EntryTexts
+from rmqcore.files.topic_check import checked_topic
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.base._lock import ReentrantLock
 
@@ -25,6 +26,7 @@ DERIVED_TOPIC_NAME_MAX: Final = 255
 _DERIVED_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 _TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 OFFSET_MAX: Final = 2**63 - 1
+QUEUE_ID_MAX: Final = 2**31 - 1
 _GROUP_SEPARATOR: Final = "@"
 #: field of our own: the version of the table that was taken over
 _FOLLOWED: Final = "followedVersion"
@@ -350,7 +352,9 @@ class TopicConfigTable(ConfigTable):
 
         Raises:
             MessageIllegalError: see `check_topic_name`.
+            ArgumentError: a field is nothing that the file can hold.
         """
+        config = checked_topic(config)
         check_topic_name(config.topic_name)
         with self._lock.within():
             self._topics = {**self._topics, config.topic_name: config}
@@ -435,15 +439,15 @@ class ConsumerOffsetTable(ConfigTable):
         """Set the next queue offset of a group.
 
         Raises:
-            ArgumentError: the queue id or the offset is negative or no whole number, or the offset
+            ArgumentError: the queue id or the offset is no whole number from 0 on, or the offset
                 lies beyond the end of the queue, where no message has been put yet.
             MessageIllegalError: the topic or the group is no legal name.
         """
         check_topic_name(group)
         check_topic_name(topic)
-        for name, value in (("queue_id", queue_id), ("queue_offset", queue_offset)):
-            if whole_number(name, value, -OFFSET_MAX, OFFSET_MAX) < 0:
-                raise ArgumentError(name, value, "a number that is not negative")
+        # plain numbers, which the file can be read with again
+        queue_id = whole_number("queue_id", queue_id, 0, QUEUE_ID_MAX)
+        queue_offset = whole_number("queue_offset", queue_offset, 0, OFFSET_MAX)
         if self._end_of is not None and queue_offset > (end := self._end_of(topic, queue_id)):
             rule = f"at most {end}, the end of queue {queue_id} of {topic}"
             raise ArgumentError("queue_offset", queue_offset, rule)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmqcore.arguments import text
 from rmqcore.errors import NO_ROOM, CorruptStoreError, PutMessageError, StoreNotWritableError
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable, check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
 from rmqcore.services.event_loop import one_turn, running_loop
@@ -482,6 +482,7 @@ class Leasing(MessageReads):
         Returns:
             how many.
         """
+        check_topic_name(text("group", group), "group")
         return self._made_leases().purge(group, topic)
 
     # ---- files that nobody needs

@@ -275,6 +275,13 @@ def test_lag_counts_what_is_ready_and_what_is_leased(store, clock):
     assert store.lag("g", ["T"]) == [QueueLag("T", 0, 1, 4, 0)]
 
 
+@pytest.mark.parametrize("group", ["", "a@b", "g" * 300])
+def test_purge_begins_no_group_of_a_name_that_none_can_have(store, group):
+    with pytest.raises(MessageIllegalError, match="group"):
+        store.purge(group, "T")
+    assert store.consumer_offsets.pairs() == []
+
+
 def test_purge_leaves_what_is_leased(store, clock):
     put(store, 5)
     found = places(store.lease("g", TOPIC, max_messages=2))

@@ -6,9 +6,10 @@ import json
 import threading
 from pathlib import Path
 
+import numpy
 import pytest
 
-from rmqcore.errors import CorruptConfigFileError, MessageIllegalError
+from rmqcore.errors import ArgumentError, CorruptConfigFileError, MessageIllegalError
 from rmqcore.files.config_tables import (
     ConsumerOffsetTable,
     TopicConfig,
@@ -53,6 +54,37 @@ class TestTopics:
                 }
             },
         }
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("topic_name", 5),
+            ("read_queue_nums", 4.0),
+            ("write_queue_nums", float("inf")),
+            ("read_queue_nums", 1 << 31),
+            ("perm", "6"),
+            ("topic_sys_flag", None),
+            ("topic_filter_type", 1),
+            ("order", 1),
+            ("attributes", 5),
+            ("attributes", {5: "x"}),
+            ("attributes", {"x": float("nan")}),
+            ("other", {"x": object()}),
+        ],
+    )
+    def test_a_field_that_could_not_be_read_again_is_refused(self, tmp_path, name, value):
+        table = open_table(TopicConfigTable, tmp_path)
+        with pytest.raises(ArgumentError, match=f"{name}="):
+            table.put(TopicConfig(**{"topic_name": "T", name: value}))
+        assert not list(table)
+
+    def test_what_stands_for_a_number_is_one_in_the_file(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table.put(TopicConfig(topic_name="T", read_queue_nums=numpy.int64(4), perm=True))
+        table.persist()
+        assert open_table(TopicConfigTable, tmp_path).get("T") == TopicConfig(
+            topic_name="T", read_queue_nums=4, perm=1
+        )
 
     def test_fields_come_in_alphabetical_order(self, tmp_path):
         table = open_table(TopicConfigTable, tmp_path)
@@ -201,9 +233,9 @@ class TestConsumerOffsets:
 
     def test_negative_numbers_and_illegal_names_are_refused(self, tmp_path):
         table = open_table(ConsumerOffsetTable, tmp_path)
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="whole number from 0"):
             table.commit("T", "g", -1, 0)
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="whole number from 0"):
             table.commit("T", "g", 0, -1)
         with pytest.raises(MessageIllegalError):
             table.commit("T@U", "g", 0, 0)

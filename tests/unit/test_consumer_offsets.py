@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 from patience import until
 
@@ -70,3 +71,17 @@ def test_one_beyond_the_end_is_refused(store):
 def test_no_whole_number_is_refused(store):
     with pytest.raises(ArgumentError, match=r"queue_offset=1\.5"):
         store.consumer_offsets.commit("T", "g", 0, 1.5)
+
+
+@pytest.mark.parametrize("number", [True, numpy.int64(1), numpy.uint8(1)])
+def test_what_stands_for_a_number_is_one_in_the_file(tmp_path, number):
+    with open_store(tmp_path / "s") as store:
+        store.put("T", b"x", queue_id=1)
+        store.consumer_offsets.commit("T", "g", number, number)
+    with open_store(tmp_path / "s") as store:
+        assert store.consumer_offsets.queues("T", "g") == {1: 1}
+
+
+def test_a_queue_id_that_no_queue_can_have_is_refused(store):
+    with pytest.raises(ArgumentError, match="queue_id="):
+        store.consumer_offsets.commit("T", "g", 1 << 31, 0)
