@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from patience import TIMEOUT_S
 
 import rmqcore
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
+from rmqcore.store.sharing import shared_store
 
 pytestmark = pytest.mark.engine
 
@@ -206,3 +208,32 @@ def test_a_shared_store_that_was_not_closed_can_be_closed(paths):
         store.close()
         with open_store(path) as again:
             assert len(list(again.messages("T", 0))) == 1, interrupt.at
+
+
+@pytest.mark.filterwarnings("ignore")  # what is left open is closed by the collector
+def test_a_shared_store_whose_opening_was_interrupted_can_be_opened(paths):
+    for interrupt in each_interrupt(11, ["shared_store.py", "owner.py", "place.py"]):
+        path, opened = paths(interrupt), []
+        interrupt.during(
+            lambda path=path, opened=opened: opened.append(rmqcore.open_shared(path, **SIZES))
+        )
+        for store in opened:
+            store.close()
+        del opened
+        gc.collect()
+        with rmqcore.open_shared(path, owner_timeout_ms=1000, **SIZES) as store:
+            assert store.put("T", b"x").ok, interrupt.at
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkeypatch):
+    # only calls take over
+    monkeypatch.setattr(shared_store, "_watch", lambda *_: None)
+    for interrupt in each_interrupt(5, ["shared_store.py", "owner.py", "place.py"]):
+        path = paths(interrupt)
+        owner = rmqcore.open_shared(path, **SIZES)
+        with rmqcore.open_shared(path, owner_timeout_ms=1000, **SIZES) as store:
+            owner.close()
+            interrupt.during(lambda store=store: store.put("T", b"x"))
+            assert store.put("T", b"x").ok, interrupt.at
+            assert store.owner == os.getpid()

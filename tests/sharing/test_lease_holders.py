@@ -289,9 +289,10 @@ def test_what_a_dead_client_held_comes_again_when_the_full_disk_has_room(store_p
         assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
-def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(store_path):
+@pytest.mark.parametrize("holder", [new_holder(), ""], ids=["holder", "the client"])
+def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(store_path, holder):
     async def cancel_when_answered(store):
-        settings = {"holder": new_holder(), "lease_ms": 600_000, "timeout_ms": TIMEOUT_MS}
+        settings = {"holder": holder, "lease_ms": 600_000, "timeout_ms": TIMEOUT_MS}
         waiting = asyncio.ensure_future(store.lease_async("g", {"T": "*"}, **settings))
         (waiter,) = await until_async(
             lambda: list(store.settled()._waiting.values()), "a call that waits for messages"
@@ -309,6 +310,26 @@ def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(s
         assert (message.body, message.reconsume_times) == (b"0", 0)
         # nothing is kept of the calls that have ended
         assert store.settled()._waiting == {}
+
+
+@pytest.mark.parametrize("holder", [new_holder(), ""], ids=["holder", "the client"])
+def test_a_message_leased_for_a_call_that_lost_its_connection_to_an_interrupt_is_free_again(
+    store_path, monkeypatch, holder
+):
+    take = Channel._take
+
+    def take_and_raise(channel, data):
+        monkeypatch.undo()
+        take(channel, data)
+        raise KeyboardInterrupt
+
+    with handle(store_path, "client") as store:
+        store.put("T", b"0")
+        monkeypatch.setattr(Channel, "_take", take_and_raise)
+        with pytest.raises(KeyboardInterrupt):
+            leased(store, holder=holder)
+        (message,) = leased(store, timeout_ms=TIMEOUT_MS)
+        assert (message.body, message.reconsume_times) == (b"0", 0)
 
 
 def test_a_call_that_is_cancelled_before_the_owner_has_read_it_takes_no_message(store_path):

@@ -95,6 +95,7 @@ CALLS: Final[dict[str, Call]] = {
     "kv_count": Call(Runs.TABLE),
     "wait": Call(Runs.WAITS, coroutine="wait_async"),
     "lease": Call(Runs.WAITS, named=True, coroutine="lease_async"),
+    "take_back_lease": _NOW,
     "acknowledge": _NOW,
     "change_lease": _NOW,
     "give_back": _THREAD,

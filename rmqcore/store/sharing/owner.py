@@ -227,7 +227,8 @@ class StoreServer:
         if task is not None and not task.done():
             task.cancel()
         elif self._store is not None and "call" in request.ext_fields:
-            self._store.take_back_lease(request.text("call"), request.text("holder"))
+            holder = request.text("holder", connection.attributes.get(_CLIENT))
+            self._store.take_back_lease(request.text("call"), holder)
 
     def _answer(
         self, connection: Connection, request: RemotingCommand

@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -149,11 +150,16 @@ class SharedMessageStore(MessageReads):
         channel = self._new_channel()
         if channel is None:
             return False
-        self._channel = channel
-        watch = threading.Thread(
-            target=_watch, args=(weakref.ref(self), channel), name="WatchOwner", daemon=True
-        )
-        watch.start()
+        try:
+            self._channel = channel
+            watch = threading.Thread(
+                target=_watch, args=(weakref.ref(self), channel), name="WatchOwner", daemon=True
+            )
+            watch.start()
+        except BaseException:
+            # nobody may be watching
+            channel.close()
+            raise
         return True
 
     def _new_channel(self) -> Channel | None:
@@ -176,24 +182,42 @@ class SharedMessageStore(MessageReads):
     def _own(self) -> None:
         """Open the store, if nobody else may."""
         with _OPENING:
-            if not self._place.try_lock():
-                return
-            server = None
+            listening = server = store = None
+            # in here from the lock on: what an interrupt leaves open would keep all others out
             try:
+                if not self._place.try_lock():
+                    return
                 self._await_the_dead()
-                server = StoreServer(self._place.listen(), self.path)
+                listening = self._place.listen()
+                server = StoreServer(listening, self.path)
                 server.start()
                 store = DefaultMessageStore(self.path, self._asked, progress=self._progress)
                 store.warn_without_slaves()
+                server.serve(store)
+                self._store, self._server, self._channel = store, server, None
             except BaseException:
-                if server is not None:
-                    self._place.forget_socket()
-                    server.stop()
-                self._place.unlock()
+                if self._store is None:
+                    self._give_up_owning(listening, server, store)
                 raise
-            server.serve(store)
-            self._store, self._server, self._channel = store, server, None
             self.__dict__.update({name: getattr(store, name) for name in _DIRECT})
+
+    def _give_up_owning(
+        self,
+        listening: socket.socket | None,
+        server: StoreServer | None,
+        store: DefaultMessageStore | None,
+    ) -> None:
+        """Let go of what was opened, so that this process or another may own the store."""
+        try:
+            self._place.forget_socket()
+            if server is not None:
+                server.stop()
+            if listening is not None:
+                listening.close()
+            if store is not None:
+                store.close()
+        finally:
+            self._place.unlock()
 
     def _await_the_dead(self) -> None:
         """Give a former owner, who has been killed, the time to lose its lock on the files."""
@@ -216,8 +240,27 @@ class SharedMessageStore(MessageReads):
                 answer = self._aside(request) if found.interrupted else found.call(request)
             except ChannelLostError as lost:
                 call.lost(lost)
+            except BaseException:
+                self._take_back(found, request)
+                raise
             else:
                 return result_of(answer)
+
+    def _take_back(self, channel: Channel, request: RemotingCommand) -> None:
+        """Let come again what a lease was given that nobody waits for, and that lost its channel.
+
+        Where the channel is there still, it has told the owner.
+        """
+        call = request.ext_fields.get("call")
+        if call is None or not channel.lost:
+            return
+        args = call, request.ext_fields.get("holder", self._client)
+
+        def take_back() -> None:
+            with suppress(RmqCoreError, OSError):
+                self._call("take_back_lease", args, {})
+
+        threading.Thread(target=take_back, name="TakeBackLease", daemon=True).start()
 
     def _aside(self, request: RemotingCommand) -> RemotingCommand:
         """Make a call over a connection of its own, which ends with it."""
@@ -245,6 +288,9 @@ class SharedMessageStore(MessageReads):
                 answer = await ask(found, request, self._timeout_s)
             except ChannelLostError as lost:
                 call.lost(lost)
+            except BaseException:
+                self._take_back(found, request)
+                raise
             else:
                 return result_of(answer)
 
