@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import threading
 import types
 from contextlib import suppress
 
@@ -92,6 +93,17 @@ def test_a_handle_of_a_shared_store_that_is_dropped_is_closed(tmp_path):
     del owner
     drop(handles)
     alone(tmp_path / "store").close()
+
+
+def test_a_client_that_listens_for_arrivals_is_closed_when_it_is_dropped(tmp_path):
+    with rmqcore.open_shared(tmp_path / "store", **SMALL) as owner:
+        handles = [rmqcore.open_shared(tmp_path / "store", **SMALL)]
+        told = threading.Event()
+        handles[0].on_arrival(lambda _: told.set())
+        # the listener's thread waits in a call of the handle
+        until(lambda: owner.put("T", b"x") and told.is_set(), "an arrival that was told")
+        drop(handles)
+        until(lambda: not owner._server._server.connections, "a connection that has ended")
 
 
 def drop(handles):

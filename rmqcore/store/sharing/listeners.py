@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -31,18 +32,20 @@ class Handle(Protocol):
 class Listeners:
     """The listeners of one handle; the thread begins with the first that comes to a client.
 
+    It does not keep the handle: one that is dropped is closed, and that ends it.
+
     Threads: any.
     """
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+        self._handle = weakref.ref(handle)
         self._lock = threading.Lock()
         self._listeners: tuple[ArrivalListener, ...] = ()
         self._running = False
 
     def add(self, listener: ArrivalListener) -> Callable[[], None]:
         """Tell a function of arrivals from now on; returns what ends it."""
-        found = self._handle.settled()
+        found = self._settled()
         if not isinstance(found, Channel):
             return found.on_arrival(listener)
         with self._lock:
@@ -57,18 +60,29 @@ class Listeners:
 
         return forget
 
+    def _settled(self) -> DefaultMessageStore | Channel:
+        """See `Handle.settled`.
+
+        Raises:
+            StoreClosedError: also when the handle was dropped.
+        """
+        handle = self._handle()
+        if handle is None:
+            raise StoreClosedError("the store has been closed")
+        return handle.settled()
+
     def _run(self) -> None:
         asked: Channel | None = None
         while True:
             try:
-                found = self._handle.settled()
+                found = self._settled()
                 if not isinstance(found, Channel):
                     found.on_arrival(self._tell)
-                    self._tell(self._handle.queues())
+                    self._tell_all()
                     return
                 if asked is not None and found is not asked:
                     # a new owner: what came in between is told now
-                    self._tell(self._handle.queues())
+                    self._tell_all()
                 asked = found
                 self._tell(result_of(found.call(request_of(ARRIVALS, (), {}))))
             except ChannelLostError:
@@ -80,6 +94,11 @@ class Listeners:
             except (RmqCoreError, OSError):
                 _log.exception("no arrivals any more")
                 return
+
+    def _tell_all(self) -> None:
+        handle = self._handle()
+        if handle is not None:
+            self._tell(handle.queues())
 
     def _tell(self, queues: Sequence[tuple[str, int]]) -> None:
         for listener in self._listeners:
