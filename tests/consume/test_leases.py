@@ -336,6 +336,8 @@ def test_a_lease_is_plain_values(store):
         ({"lease_ms": 0}, "lease_ms"),
         ({"max_reconsume_times": -1}, "max_reconsume_times"),
         ({"holder": None}, "holder"),
+        ({"holder": "h" * 1001}, "holder"),
+        ({"holder": "h\udc80"}, "holder"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(store, arguments, named):

@@ -139,6 +139,10 @@ def test_holders_are_known_to_be_gone_or_not():
     assert not is_gone(new_holder())
     assert not is_gone("")
     assert not is_gone("worker-7")
+    # as a client of a shared store may call itself: more digits than a number of Python's may have
+    _, _, namespace = new_holder().partition("-")[0].split(".")
+    assert not is_gone(f"{'9' * 5000}.5.{namespace}-x")
+    assert not is_gone(f"5.{'9' * 5000}.{namespace}-x")
     pid, tick, namespace = new_holder().partition("-")[0].split(".")
     other_start = f"{pid}.{int(tick) + 1}.{namespace}-x"
     assert is_gone(other_start)

@@ -13,6 +13,8 @@ _FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19
 #: of a process's name: id, start, namespace
 _PARTS: Final = 3
+#: digits of the longest of them
+_DIGITS_MAX: Final = 20
 #: states of a process that has ended and that its parent has not asked for yet
 _ENDED: Final = "ZX"
 #: the flag of a process that ends: PF_EXITING
@@ -62,7 +64,7 @@ def is_gone(holder: str) -> bool:
 def has_process(holder: str) -> bool:
     """Tell whether a name may be one that `new_holder` has made."""
     parts = process_of(holder).split(".")
-    numbers = all(each.isascii() and each.isdigit() for each in parts)
+    numbers = all(each.isascii() and each.isdigit() and len(each) <= _DIGITS_MAX for each in parts)
     return "-" in holder and len(parts) == _PARTS and numbers
 
 

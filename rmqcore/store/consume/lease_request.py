@@ -15,6 +15,7 @@ from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_cond
 
 LEASE_MS_MAX: Final = 1 << 40
 _MANY: Final = 1 << 30
+_HOLDER_MAX: Final = 1000
 #: messages that one step of a lease looks at, to pass over those that are not wanted
 LOOKS_MAX: Final = 1024
 #: messages that are got at once where a condition decides which are wanted
@@ -121,7 +122,7 @@ class LeaseRequest:
         return cls(
             group,
             _wanted_of(subscriptions),
-            text("holder", holder),
+            _holder_of(holder),
             whole_number("max_messages", max_messages, 1, _MANY),
             whole_number("lease_ms", lease_ms, 1, LEASE_MS_MAX),
             whole_number("max_reconsume_times", max_reconsume_times, 0, _MANY),
@@ -134,6 +135,15 @@ class LeaseRequest:
     def topics(self) -> tuple[str, ...]:
         """The topics, the group's retry topic not among them."""
         return tuple(self.wanted)
+
+
+def _holder_of(holder: object) -> str:
+    """A holder's name that the journal can hold."""
+    name = text("holder", holder)
+    # a lone surrogate has no UTF-8
+    if len(name) > _HOLDER_MAX or any("\ud800" <= each <= "\udfff" for each in name):
+        raise ArgumentError("holder", name[:_HOLDER_MAX], f"at most {_HOLDER_MAX} characters")
+    return name
 
 
 def _wanted_of(subscriptions: object) -> dict[str, Wanted]:
