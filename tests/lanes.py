@@ -68,6 +68,11 @@ def is_here(address):
         return host == "localhost"
 
 
+def is_simulated():
+    """Tell whether the time of whoever asks is simulated: then nothing sleeps."""
+    return getattr(asyncio._get_running_loop(), "is_simulated", False)
+
+
 class Guard:
     """Fails the running test at what its lane forbids, and again when the test swallowed that.
 
@@ -119,7 +124,7 @@ class Guard:
 
     def _watched_sleep(self, sleep):
         def watched(seconds, *more, **named):
-            if self._lane in _FORBIDDEN and seconds > 0:
+            if self._lane in _FORBIDDEN and seconds > 0 and not is_simulated():
                 caller = Path(sys._getframe(1).f_code.co_filename)
                 written_here = caller.is_relative_to(TESTS) and caller.stem != "patience"
                 its_own = self._lane == "logic" and threading.get_ident() == self._thread

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -56,6 +55,7 @@ from rmqcore.remoting import (
     admin_of,
 )
 from rmqcore.remoting.codes import MASTER_ID
+from rmqcore.remoting.sockets import hold_port
 from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
@@ -540,9 +540,5 @@ def _close(store: DefaultMessageStore, managers: Managers | None) -> None:
 
 
 def _hold_port(host: str, held: contextlib.ExitStack) -> int:
-    """A free port: bound, so that nobody is given it, and open to a socket that listens."""
-    holder = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-    # with this option on both sides, bound and listening sockets share a port
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind((host, 0))
-    return int(holder.getsockname()[1])
+    """A free port, which nobody else is given while it is held."""
+    return int(held.enter_context(hold_port(host)).getsockname()[1])

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +38,7 @@ from rmqcore.remoting import (
     split_address,
 )
 from rmqcore.remoting.codes import MASTER_ID
+from rmqcore.remoting.sockets import local_address
 
 AUTO_CREATE_TOPIC = "TBW102"
 #: queues that a client asks for when its first message creates a topic
@@ -99,7 +99,7 @@ class ClientInstance:
             hosts = []
         if not hosts:
             raise ArgumentError("namesrv_addr", namesrv_addr, "host:port, with ; between several")
-        self._host = _own_host(self.name_servers[0])
+        self._host = local_address(*split_address(self.name_servers[0]))
         self._take_name()
         self.timeout_ms = check_time("timeout_ms", timeout_ms)
         self.remoting: RemotingClient | None = None
@@ -455,15 +455,3 @@ def _fields(fields: Mapping[str, str] | None) -> dict[str, str]:
 def refusal(answer: RemotingCommand, address: str) -> RequestRefusedError:
     """The error that an answer means."""
     return RequestRefusedError(answer.code, answer.remark or "", address)
-
-
-def _own_host(name_server: str) -> str:
-    """This machine's address as the name server sees it; nothing is sent."""
-    host, port = split_address(name_server)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port or 1))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"

@@ -17,6 +17,7 @@ from rmqcore.ha.connection import HAConnection, Log
 from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
+from rmqcore.remoting.sockets import listen
 from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ class HAService:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._pause: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        # in order of their beginning
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_listening: Callable[[], None] | None = None
         self._woken = False
         self._told: dict[str, str] = {}
@@ -94,10 +96,7 @@ class HAService:
         self._loop = loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         host, port = self._place
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family)
-        listening.setblocking(False)
-        self._listening = listening
+        self._listening = listening = listen(host, port)
         self._stop_listening = self._store.on_arrival(self._arrived)
         self._store.wait_for_slaves(self.waits)
         self._listen(loop, listening)
@@ -173,8 +172,8 @@ class HAService:
         )
         self.connections.append(connection)
         task = loop.create_task(self._serve(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         silent = [one for one in self.connections if one.is_silent]
         if len(silent) > _SILENT_MAX:
             silent[0].end("too many connections are silent, and this one was so for longest")

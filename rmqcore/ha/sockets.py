@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rmqcore.remoting.client import split_address
+from rmqcore.remoting.sockets import new_socket
 
 
 def tune(sock: socket.socket) -> None:
@@ -27,8 +28,8 @@ async def connect(address: str, timeout_s: float) -> socket.socket:
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, place = found[0]
-    sock = socket.socket(family, kind, protocol)
+    family, kind, _, _, place = found[0]
+    sock = new_socket(family, kind)
     try:
         tune(sock)
         async with asyncio.timeout(timeout_s):

@@ -19,6 +19,7 @@ from rmqcore.errors import ArgumentError
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
 from rmqcore.remoting.descriptors import connections_allowed
+from rmqcore.remoting.sockets import listen
 from rmqcore.remoting.tls import TlsMode
 
 logger = logging.getLogger(__name__)
@@ -102,8 +103,9 @@ class RemotingServer:
         self._on_close = on_close
         self._socket = listening
         self._acceptor: asyncio.Task[None] | None = None
-        self._greetings: set[asyncio.Task[None]] = set()
-        self._connections: set[Connection] = set()
+        # in order of their coming
+        self._greetings: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[Connection, None] = {}
         self._stopping = False
         #: connections were closed at once since the last one that was not
         self._full = False
@@ -115,9 +117,9 @@ class RemotingServer:
         return self._port
 
     @property
-    def connections(self) -> frozenset[Connection]:
-        """The connections there are."""
-        return frozenset(self._connections)
+    def connections(self) -> tuple[Connection, ...]:
+        """The connections there are, in order of their coming."""
+        return tuple(self._connections)
 
     def register(self, code: int, processor: Processor) -> None:
         """Let a function, plain or a coroutine function, handle all requests of one code."""
@@ -131,10 +133,7 @@ class RemotingServer:
         """
         listening = self._socket
         if listening is None:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            listening = socket.create_server(
-                (self._host, self._port), family=family, backlog=self._settings.backlog
-            )
+            listening = listen(self._host, self._port, self._settings.backlog)
             self._port = listening.getsockname()[1]
         listening.setblocking(False)
         self._socket = listening
@@ -174,8 +173,8 @@ class RemotingServer:
                 accepted.close()
                 continue
             greeting = loop.create_task(self._greet(accepted))
-            self._greetings.add(greeting)
-            greeting.add_done_callback(self._greetings.discard)
+            self._greetings[greeting] = None
+            greeting.add_done_callback(self._greetings.pop)
 
     def _is_full(self) -> bool:
         """Tell whether one more connection is too many; logged once until there is room again."""
@@ -241,14 +240,14 @@ class RemotingServer:
         )
 
     def _opened(self, connection: Connection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._stopping:
             connection.abort()
         elif self._on_open is not None:
             self._on_open(connection)
 
     def _closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if self._on_close is not None:
             self._on_close(connection)
 

@@ -43,6 +43,7 @@ ROWS = (
     ("F8", "spark/ broker/"),
     ("F9", "adapters/"),
     ("F9", "testing"),
+    ("F9", "simulation/"),
     ("F10", "cli/"),
     ("F10", "__main__"),
 )

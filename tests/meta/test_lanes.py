@@ -79,6 +79,7 @@ BEGIN = """
 import asyncio, os, socket, subprocess, sys, threading, time
 import pytest
 from patience import until
+from rmqcore.simulation.loop import SimulatedLoop
 pytestmark = pytest.mark.logic
 engine = pytest.mark.engine
 """
@@ -124,6 +125,8 @@ def test_ok_engine():
         socket.create_connection(server.getsockname()).close()
     until([1, 0, 0].pop, "three tries")
     asyncio.run(asyncio.sleep(0))
+def test_ok_simulated():
+    SimulatedLoop(0).run_until_complete(asyncio.sleep(1000))
 @pytest.mark.process
 def test_ok_process():
     time.sleep(0.001)

@@ -1,0 +1,98 @@
+"""The one place that makes sockets of TCP: the system's, or those of a loop that has its own.
+
+An event loop may have a network of its own (`OwnNetwork`), as that of a simulation has; then what
+runs on it gets sockets of that network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Protocol, cast, runtime_checkable
+
+
+@runtime_checkable
+class OwnNetwork(Protocol):
+    """An event loop with a network of its own."""
+
+    def new_socket(self, family: int, kind: int) -> socket.socket:
+        """Make a socket, which behaves like one of the system's."""
+        ...
+
+    def local_address(self, target: str) -> str:
+        """The address by which a host knows this machine."""
+        ...
+
+
+def new_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """Make a socket of the network that the caller is in."""
+    own = _own_network()
+    return socket.socket(family, kind) if own is None else own.new_socket(family, kind)
+
+
+def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
+    """Make a socket that listens and does not block.
+
+    Args:
+        host: address to listen on.
+        port: 0 for any that is free.
+        backlog: connections that the system keeps until they are accepted; None: as it likes.
+
+    Raises:
+        OSError: the address is not this machine's, or the port is taken.
+    """
+    listening = new_socket(_family(host))
+    try:
+        # as a port that was in use a moment ago may be taken again
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listening.family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(socket.SOMAXCONN if backlog is None else backlog)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def hold_port(host: str) -> socket.socket:
+    """A socket bound to a free port: nobody else is given it, and one that listens may share it."""
+    holder = new_socket(_family(host))
+    try:
+        # with this option on both sides, bound and listening sockets share a port
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+    except BaseException:
+        holder.close()
+        raise
+    return holder
+
+
+def local_address(host: str, port: int) -> str:
+    """This machine's address as a host sees it, ``127.0.0.1`` where there is no way to it.
+
+    Nothing is sent.
+    """
+    own = _own_network()
+    if own is not None:
+        return own.local_address(host)
+    try:
+        with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port or 1))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def _family(host: str) -> int:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _own_network() -> OwnNetwork | None:
+    with contextlib.suppress(RuntimeError):
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, OwnNetwork):
+            return cast("OwnNetwork", loop)
+    return None
