@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.errors import ArgumentError
@@ -12,16 +12,17 @@ from rmqcore.java.json import format_java_json, parse_java_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rmqcore.files.config_tables import TopicConfig
+    from _typeshed import DataclassInstance
 
+Config = TypeVar("Config", bound="DataclassInstance")
 _NUMBERS: Final = ("read_queue_nums", "write_queue_nums", "perm", "topic_sys_flag")
 #: of Java's int, by which RocketMQ reads them
 _LEAST: Final = -(1 << 31)
 _MOST: Final = (1 << 31) - 1
 
 
-def checked_topic(config: TopicConfig) -> TopicConfig:
-    """A topic's configuration with plain numbers and texts.
+def checked_topic(config: Config) -> Config:
+    """A `TopicConfig` with plain numbers and texts.
 
     Raises:
         ArgumentError: a field is none, or holds what JSON does not.
@@ -31,8 +32,9 @@ def checked_topic(config: TopicConfig) -> TopicConfig:
     }
     for name in ("topic_name", "topic_filter_type"):
         fields[name] = text(name, getattr(config, name))
-    if type(config.order) is not bool:
-        raise ArgumentError("order", config.order, "True or False")
+    order = getattr(config, "order")  # noqa: B009 - of what is no other class's here
+    if type(order) is not bool:
+        raise ArgumentError("order", order, "True or False")
     for name in ("attributes", "other"):
         fields[name] = _as_json(name, getattr(config, name))
     return dataclasses.replace(config, **fields)
