@@ -395,6 +395,23 @@ class ConsumeQueueStore:
                 with suppress(OSError):
                     (root / topic).rmdir()
 
+    def remove_left(self, topic: str) -> None:
+        """Remove the files of a topic's queues that are not known any more; without a dispatcher.
+
+        Raises:
+            OSError: some could not be removed.
+        """
+        for root, _ in self._roots():
+            for name in subdirectories(root / topic):
+                queue_id = queue_id_of(name)
+                if queue_id is not None and (topic, queue_id) not in self._queues:
+                    for _, path, _ in numbered_files(root / topic / name):
+                        path.unlink()
+                    with suppress(OSError):
+                        (root / topic / name).rmdir()
+            with suppress(OSError):
+                (root / topic).rmdir()
+
     def clear(self) -> None:
         """Remove every queue and its files, so that all are derived again."""
         for topic, queue_id in self.keys():

@@ -40,6 +40,8 @@ class TopicDeletion:
     _directory: StoreDir
     _flusher: LogFlusher
     _forgetting_table: Callable[[str], AbstractContextManager[object]]
+    #: topics that were deleted, and of which some files could not be removed
+    _files_left: set[str]
     _mark: StoreMark
     _reput: ReputMessageService
     _tail: LogTail
@@ -56,6 +58,7 @@ class TopicDeletion:
 
     def _begin_topics(self) -> None:
         """Tell the end of the log where each queue goes on, and which take inner batches."""
+        self._files_left = set()
         for queue in self.consume_queues:
             # a topic that no put may name needs no next offset; it can still be read
             with suppress(MessageIllegalError):
@@ -86,7 +89,7 @@ class TopicDeletion:
         Raises:
             MessageIllegalError: the name is none, or that of RocketMQ's own topic of delayed
                 messages.
-            OSError: the deletion could not be written down; call again.
+            OSError: the deletion could not be written down, or files not be removed; call again.
 
         Durability: disk when it returns.
         Source: RocketMQ store/DefaultMessageStore.java, deleteTopics; broker/processor/
@@ -125,6 +128,7 @@ class TopicDeletion:
         go on, in queues that are there or begin with them, or queues that begin with 0.
         """
         self._see_new()
+        self._remove_left(topic)
         begun_at = self.consume_queues.begun_at
         has_queues = bool(self.consume_queues.of_topic(topic))
         if not has_queues and begun_at.get(topic, 0) <= self._deleted.since(topic):
@@ -151,12 +155,26 @@ class TopicDeletion:
     def _remove_files(self, queues: Sequence[StoredQueue]) -> None:
         import shutil  # noqa: PLC0415 - heavy, and for a deletion only
 
+        topics = {queue.topic for queue in queues}
+        self._files_left |= topics
         self.consume_queues.remove_files(queues)
+        self._files_left -= topics
         for queue in queues:
             ext = self._directory.consume_queue_ext / queue.topic
             shutil.rmtree(ext / str(queue.queue_id), ignore_errors=True)
             with suppress(OSError):
                 ext.rmdir()
+
+    def _remove_left(self, topic: str) -> None:
+        """Remove files of a topic that was deleted which could not be removed then.
+
+        Raises:
+            OSError: they still cannot.
+        """
+        if topic in self._files_left:
+            with self._reput.stopped():
+                self.consume_queues.remove_left(topic)
+            self._files_left.discard(topic)
 
     def _drop(self, queues: Sequence[StoredQueue]) -> None:
         self._forget_ends(queues)
@@ -190,13 +208,14 @@ class TopicDeletion:
             False when this log does not reach there yet; nothing was changed.
 
         Raises:
-            OSError: the deletion could not be written down; call again.
+            OSError: the deletion could not be written down, or files not be removed; call again.
             StoreNotWritableError: the call comes from a signal handler or a finalizer that has
                 interrupted a dispatch.
 
         Durability: disk when it returns.
         """
         self._check_open()
+        self._remove_left(topic)
         if phy_offset <= max(self._deleted.since(topic), self.log.min_offset):
             return True
         if phy_offset > self.log.max_offset:

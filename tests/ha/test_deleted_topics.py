@@ -15,6 +15,7 @@ from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.client import Producer
 from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.rebuild import rebuild_consume_queues
@@ -182,6 +183,44 @@ def test_what_a_master_tells_counts_when_the_log_has_it(tmp_path):
         assert bodies(store) == numbered(b"new", NEW)
         assert bodies(store, 1) == []
         assert store.put("T", b"next", queue_id=1).queue_offset == 0
+
+
+@pytest.mark.parametrize("on", ["slave", "master"])
+def test_files_that_could_not_be_removed_are_removed_by_the_next_call(tmp_path, monkeypatch, on):
+    """Whoever reads the directory from outside saw the old queues until the next opening."""
+    refused = []
+
+    def refuse(file):
+        if not refused:
+            refused.append(file)
+            raise OSError(errno.EIO, "it stays")
+        destroy(file)
+
+    async def scenario(master, slave):
+        async with serving(master) as service, following(slave, service.port, master):
+            for queue_id in (0, 1):
+                put(master, b"old", OLD, queue_id=queue_id)
+            await has_all(slave, master)
+            assert len(bodies(slave)) == OLD
+            store = slave if on == "slave" else master
+
+            def delete():
+                if store is master:
+                    return master.delete_topic("T")
+                return slave.follow_deletion("T", master.max_phy_offset)
+
+            monkeypatch.setattr(MappedFile, "destroy", refuse)
+            with pytest.raises(OSError, match="it stays"):
+                delete()
+            queues = store.path / "consumequeue"
+            assert any((queues / "T").rglob("0*"))
+            assert delete() or store is master
+            assert not (queues / "T").exists()
+            assert len(bodies(store, topic="Other")) == OLD
+
+    destroy = MappedFile.destroy
+    with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
 
 
 @pytest.mark.usefixtures("asks_when_told")
