@@ -49,9 +49,9 @@ from rmqcore.status import (
     PutMessageStatus,
 )
 from rmqcore.store.consumer import Consumer
-from rmqcore.store.general_reads import QueryExplanation
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
+from rmqcore.store.parts.general_reads import QueryExplanation
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
 from rmqcore.store.sharing import open_shared

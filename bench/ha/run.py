@@ -239,7 +239,7 @@ from rmqcore.ha import HAConfig, HAService
 
 async def main():
     with open_store(sys.argv[1]) as store:
-        service = HAService(store, HAConfig(), "127.0.0.1", 0)
+        service = HAService(store.followed_log, HAConfig(), "127.0.0.1", 0)
         await service.start()
         print(service.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -311,10 +311,10 @@ def catch_up(master: Path, slave: Path, end: int) -> float:
             return LogRange(0, end)
 
         async def follow() -> float:
-            client = HAClient(store, HAConfig(), lambda: f"127.0.0.1:{port}", known)
+            client = HAClient(store.followed_log, HAConfig(), lambda: f"127.0.0.1:{port}", known)
             began = time.perf_counter()
             task = asyncio.create_task(client.run())
-            while store.appended_offset < end:
+            while store.followed_log.appended_offset < end:
                 await asyncio.sleep(0.002)
             seconds = time.perf_counter() - began
             task.cancel()

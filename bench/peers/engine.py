@@ -222,7 +222,7 @@ class Engine:
 
         def flush() -> None:
             while not stop.is_set():
-                self.store._log_writer.flush()
+                self.store.parts.files.writer.flush()
                 time.sleep(0)
 
         thread = threading.Thread(target=flush)

@@ -18,7 +18,7 @@ from rmqcore.remoting._json_header cimport Out, add, add_number
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import LaterAnswers, RequestCode
-from rmqcore.store.wire_puts import WireMessage
+from rmqcore.store.parts.writing import WireMessage
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL

@@ -335,7 +335,7 @@ class Broker:
                 of.rates,
                 self._tell_topics,
                 of.deleting,
-                store.deletions,
+                store.followed_log.deletions,
             ),
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),

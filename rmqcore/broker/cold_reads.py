@@ -11,7 +11,8 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.subscription import Subscription
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import Connection
-from rmqcore.store.message_reads import GetBounds, MessageReads
+from rmqcore.store.parts.reading import GetBounds
+from rmqcore.store.readable_store import ReadableStore
 
 #: the loop has five threads and more, of which others need some
 _AT_ONCE: Final = 3
@@ -36,7 +37,7 @@ class ColdReads:
         config: the broker's settings at this moment.
     """
 
-    def __init__(self, store: MessageReads, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(self, store: ReadableStore, config: Callable[[], BrokerConfig]) -> None:
         self._store = store
         self._config = config
         self._turns = asyncio.Semaphore(_AT_ONCE)

@@ -205,7 +205,7 @@ class Managers:
         Raises:
             OSError, StoreError: as of the store's `follow_deletion`.
         """
-        if not self.store.follow_deletion(topic, phy_offset):
+        if not self.store.followed_log.follow_deletion(topic, phy_offset):
             return False
         self.offsets.forget_topic(topic)
         self.pop_order.forget_topic(topic)

@@ -78,7 +78,7 @@ class Replication:
             listen: address and port where the log is sent from; None: nowhere.
             topics_changed: called when a slave has got other topics, groups or modes.
         """
-        self.service = HAService(store, config, *listen) if listen else None
+        self.service = HAService(store.followed_log, config, *listen) if listen else None
         self.client: HAClient | None = None
         self._config = config
         self._registration = registration
@@ -101,11 +101,11 @@ class Replication:
             queue_end=store.max_queue_offset,
             flush=store.flush,
             follow_deletion=managers.follow_deletion,
-            has_messages=store.has_messages,
+            has_messages=store.followed_log.has_messages,
             topics_changed=topics_changed,
         )
         self.client = HAClient(
-            store,
+            store.followed_log,
             config,
             self._master,
             self._synchronize.log_range,

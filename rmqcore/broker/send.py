@@ -46,8 +46,8 @@ from rmqcore.remoting.codec import ANSWER_LIMITS
 from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
+from rmqcore.store.parts.writing import WireMessage
 from rmqcore.store.protocol import MessageStore
-from rmqcore.store.wire_puts import WireMessage
 
 logger = logging.getLogger(__name__)
 

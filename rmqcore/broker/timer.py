@@ -40,8 +40,8 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.store.message_reads import GetBounds
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.parts.reading import GetBounds
 from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)

@@ -150,7 +150,7 @@ def resync(
                 bars.hide_recovery()
                 if get:
                     shown = partial(bars.show, "fetch", total=None)
-                    fetched = asyncio.run(fetch(slave, master, shown))
+                    fetched = asyncio.run(fetch(slave.followed_log, master, shown))
                     end = slave.max_phy_offset
     if fetched and found.end == 0 and not (config or settings):
         _drop_derived(directory)
@@ -218,7 +218,8 @@ def _found(
             directory.path, config=asked, create=False, progress=bars.recovery
         ) as slave:
             bars.hide_recovery()
-            return asyncio.run(find_divergence(slave, master, partial(bars.show, "compare")))
+            shown = partial(bars.show, "compare")
+            return asyncio.run(find_divergence(slave.followed_log, master, shown))
 
     try:
         return compared(config), None

@@ -30,7 +30,7 @@ from rmqcore.cli.options import (
 )
 from rmqcore.cli.output import print_message
 from rmqcore.files.log_walker import first_record
-from rmqcore.store.message_reads import OnDamage
+from rmqcore.store.parts.iteration import OnDamage
 
 Topic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")

@@ -25,13 +25,23 @@ _HOUR_S: Final = 3600.0
 
 
 class LogFlusher:
-    """Flushes the log and then advances the checkpoint's time, never the other way round."""
+    """Flushes the log and then advances the checkpoint's time, never the other way round.
 
-    def __init__(self, log: CommitLogWriter, checkpoint: StoreCheckpoint) -> None:
+    Args:
+        log: is flushed.
+        checkpoint: is told, and written by who flushes what is derived.
+        on_flushed: called when more is on the disk.
+    """
+
+    def __init__(
+        self,
+        log: CommitLogWriter,
+        checkpoint: StoreCheckpoint,
+        on_flushed: Callable[[], None] | None = None,
+    ) -> None:
         self._log = log
         self._checkpoint = checkpoint
-        #: called when more is on the disk
-        self.on_flushed: Callable[[], None] | None = None
+        self._on_flushed = on_flushed
 
     def flush(self) -> int:
         """Flush what was put before the call; the flushed offset.
@@ -45,8 +55,8 @@ class LogFlusher:
         checkpoint.physic_msg_timestamp_ms = later_of(
             checkpoint.physic_msg_timestamp_ms, timestamp_ms
         )
-        if self.on_flushed is not None:
-            self.on_flushed()
+        if self._on_flushed is not None:
+            self._on_flushed()
         return flushed
 
     @property

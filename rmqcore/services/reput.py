@@ -19,7 +19,7 @@ from rmqcore.files.log_walker import walk_file
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.derive.dispatch import CommitLogDispatcher
 from rmqcore.native.format._next_record import ScanStatus
-from rmqcore.services.service import Service
+from rmqcore.services.service import Bell, Service
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
@@ -56,7 +56,6 @@ class ReputMessageService(Service):
         on_refused: called with the error when the system refused to take a stretch, a full disk
             above all, and with None when it takes it again.
         monotonic_s: tells how long a round took.
-        sleep: lets so many seconds pass.
 
     Threads: `catch_up` may be called from any; one of them works at a time.
     Source: RocketMQ store/DefaultMessageStore.java, ReputMessageService; store/ConsumeQueue.java,
@@ -77,7 +76,6 @@ class ReputMessageService(Service):
         on_progress: Callable[[int], None],
         on_refused: Callable[[OSError | None], None],
         monotonic_s: Callable[[], float],
-        sleep: Callable[[float], object],
         tail: LogTail | None = None,
     ) -> None:
         super().__init__("ReputMessageService")
@@ -90,7 +88,8 @@ class ReputMessageService(Service):
         self._on_progress = on_progress
         self._on_refused = on_refused
         self._monotonic_s = monotonic_s
-        self._sleep = sleep
+        #: is never rung
+        self._pause = Bell()
         self._refused = False
         self._lock = ReentrantLock()
         self._failure: CorruptStoreError | None = None
@@ -99,6 +98,10 @@ class ReputMessageService(Service):
     def behind(self) -> int:
         """Bytes of the log that are not dispatched yet."""
         return max(0, self._log.max_offset - self.offset)
+
+    def begin_at(self, phy_offset: int) -> None:
+        """Begin with the record at an offset: all before it has been dispatched, or is not here."""
+        self.offset = phy_offset
 
     def catch_up(self, *, wait: bool = True) -> None:
         """Dispatch everything up to the confirm offset as it is now.
@@ -190,7 +193,7 @@ class ReputMessageService(Service):
         """As `Service.rest`."""
         if seconds <= _BUSY_INTERVAL_MAX_S:
             # while there is work no put wakes the thread: that would cost more than it gains
-            return partial(self._sleep, seconds)
+            return partial(self._pause.wait, seconds)
         if self._tail is not None and seconds == _IDLE_INTERVAL_S:
             return partial(self._tail.wait_for_put, self.offset, seconds)
         return super().rest(seconds)

@@ -22,6 +22,7 @@ from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import Service
+from rmqcore.world import sleep
 
 _log = logging.getLogger("rmqcore")
 
@@ -197,7 +198,7 @@ class CleanCommitLogService:
         usage: Callable[[], DiskUsage],
         keep_from: Callable[[], int | None] = lambda: None,
         hour: Callable[[int], int] = local_hour,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] = sleep,
     ) -> None:
         """Watch a log; nothing happens before ``run_once``.
 
@@ -222,6 +223,10 @@ class CleanCommitLogService:
         self._hour = hour
         self._sleep = sleep
         self._manual_rounds = 0
+
+    def configure(self, config: StoreConfig) -> None:
+        """Take a store's settings when they change."""
+        self.config = config
 
     def request_deletion(self) -> None:
         """Delete expired files in the next 20 rounds at any hour.
@@ -477,6 +482,10 @@ class RetentionService(Service):
             return self._interval_s
         is_full = len(report.deleted) >= self.clean_log.config.delete_file_batch_max
         return 0.0 if is_full else self._interval_s
+
+    def configure(self, config: StoreConfig) -> None:
+        """Take a store's settings when they change."""
+        self.clean_log.configure(config)
 
     def delete_now(self) -> None:
         """Delete what is expired at any hour, in a round of the caller's and those that follow."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final, Protocol
 
 from rmqcore.services.service import Service
+from rmqcore.world import REAL, World
 
 _log = logging.getLogger("rmqcore")
 RETRY_INTERVAL_S: Final = 1.0
@@ -109,11 +109,11 @@ class Threads:
     has let go can be collected.
 
     Args:
-        monotonic_s: the clock that rounds are told.
+        world: tells rounds the time.
     """
 
-    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic_s = monotonic_s
+    def __init__(self, world: World = REAL) -> None:
+        self._monotonic_s = world.monotonic_s
         self._running: dict[Service, tuple[threading.Thread, _Rounds]] = {}
 
     def start(self, service: Service, on_error: OnError) -> None:
@@ -176,19 +176,14 @@ class ByHand:
     Rounds that are due at the same time run in the order in which their services were started.
 
     Args:
-        monotonic_s: what time it is, seconds.
-        sleep: lets so many seconds pass on that clock.
+        world: tells the time, and lets it pass.
 
     Threads: one.
     """
 
-    def __init__(
-        self,
-        monotonic_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._monotonic_s = monotonic_s
-        self._sleep = sleep
+    def __init__(self, world: World) -> None:
+        self._monotonic_s = world.monotonic_s
+        self._sleep = world.sleep
         self._running: dict[Service, _Due] = {}
 
     def start(self, service: Service, on_error: OnError) -> None:

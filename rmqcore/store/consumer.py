@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -13,6 +12,7 @@ from rmqcore.message import Lease, QueueLag, ReceivedMessage
 from rmqcore.store.consume.arrivals import Patience
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import monotonic_s
 
 #: a wait is at most so long; `close` ends it sooner, but for one that begins beside it
 _WAIT_MS: Final = 5_000
@@ -167,7 +167,7 @@ class Consumer:
     def _patience(self, timeout_ms: float | None) -> Patience:
         if self._closed:
             raise StoreClosedError(f"the consumer of group {self.group} has been closed")
-        return Patience(timeout_ms, time.monotonic)
+        return Patience(timeout_ms, monotonic_s)
 
     def _unless_closed(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """What was leased while `close` took everything back is nobody's."""

@@ -29,9 +29,8 @@ from rmqcore.status import BoundaryName, BoundaryType, Durability, DurabilityNam
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from rmqcore.store.message_puts import BatchSettings, PutSettings
-    from rmqcore.store.message_reads import OnDamage
-    from rmqcore.store.wire_puts import WireMessage
+    from rmqcore.store.parts.iteration import OnDamage
+    from rmqcore.store.parts.writing import BatchSettings, PutSettings, WireMessage
 
 
 @runtime_checkable
@@ -48,9 +47,13 @@ class MessageStore(Protocol):
     """
 
     path: Path
-    config: StoreConfig
     topics: TopicConfigTable
     consumer_offsets: ConsumerOffsetTable
+
+    @property
+    def config(self) -> StoreConfig:
+        """Its settings, as they are now."""
+        ...
 
     # ---- putting
 

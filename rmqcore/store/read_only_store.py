@@ -2,167 +2,57 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
-from rmqcore.config import StoreConfig
-from rmqcore.derived.consume_queue_store import ConsumeQueueStore
-from rmqcore.derived.index_service import IndexService
-from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
-from rmqcore.files.batch_consume_queue import StoredQueue
-from rmqcore.files.commit_log import CommitLog
+from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.deleted_topics import DeletedTopics
-from rmqcore.files.log_walker import (
-    GoodRecord,
-    find_good_record,
-    good_record_at,
-    view_of,
-    walk_file,
-)
-from rmqcore.files.mapped_file import MappedFile, OpenFiles
-from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_trace import TraceRow, read_trace
-from rmqcore.native.base._lock import ReentrantLock
-from rmqcore.native.base._published import PublishedOffset
-from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
-from rmqcore.store.general_reads import GeneralReads
-from rmqcore.store.message_reads import MessageReads
-from rmqcore.world import wall_clock_ms
+from rmqcore.store.follower import Follower, steady
+from rmqcore.store.parts.reading import Reading
+from rmqcore.store.readable_store import ReadableStore, broker_conf
 
-_FIRST_LOOK = 4096
-_LOOK = 1 << 20
-#: bytes of log that are walked before all consume queues are asked where it ends
-_WALK_MAX = 16 << 20
-#: looks after which what looks broken is damage: a writer may just be adding to it
-_LOOKS = 3
-#: looks while files go that were just listed: a writer may remove one after the other
-_LOOKS_AT_GONE = 100
+if TYPE_CHECKING:
+    from rmqcore.config import StoreConfig
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+    from rmqcore.derived.index_service import IndexService
+    from rmqcore.files.commit_log import CommitLog
 
 
-_Args = ParamSpec("_Args")
-_Answer = TypeVar("_Answer")
+class FollowedReading(Reading):
+    """As `Reading`; each read looks again when its files have gone or changed in between.
 
-
-def _steady(
-    read: Callable[Concatenate[ReadOnlyMessageStore, _Args], _Answer],
-) -> Callable[Concatenate[ReadOnlyMessageStore, _Args], _Answer]:
-    """A read that looks again when its files have gone or changed in between."""
-
-    @functools.wraps(read)
-    def steady(
-        store: ReadOnlyMessageStore, /, *args: _Args.args, **kwargs: _Args.kwargs
-    ) -> _Answer:
-        broken = gone = 0
-        while True:
-            try:
-                return read(store, *args, **kwargs)
-            except CorruptStoreError:
-                broken += 1
-                if broken == _LOOKS:
-                    raise
-            except FileNotFoundError:
-                gone += 1
-                if gone == _LOOKS_AT_GONE:
-                    raise
-            store._list_anew()
-
-    return steady
-
-
-class ReadOnlyMessageStore(MessageReads):
-    """A store opened with ``mode="r"``: takes no lock, writes nothing, follows its writer.
-
-    - Every read looks for what the writer, rmqcore or a Java broker, has added since.
-    - The end of the log is found record by record; one that is not whole yet is not handed out.
-    - Bytes are read, not mapped, so a file that its writer cuts short is an error, no crash.
-
-    Threads: any; reads wait for each other only where files have to be looked at anew.
+    Args:
+        path: the store's directory.
+        follower: has the files.
+        directory: of the store.
     """
 
-    index: IndexService
-
-    def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
-        self.path = Path(path)
-        directory = StoreDir(self.path, config.store_path_commit_log)
-        directory.require()
-        tell_unfinished_repair(directory, None)
+    def __init__(self, path: Path, follower: Follower, directory: StoreDir) -> None:
+        super().__init__(path, follower, follower)
+        self._follower = follower
         self._directory = directory
-        self._asked = config
-        self._opened = self._closed = False
-        self._following = ReentrantLock()
-        self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
-        self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
-        self._open()
 
-    @_steady
-    def _open(self) -> None:
-        self.config = fitted_config(self._asked, self._directory)
-        #: True when the first queue and the first index file have said how large they are
-        self._settled = False
-        #: physical offset behind the last whole record that was seen
-        self._end = 0
-        #: the end behind which no good record was found
-        self._nothing_behind = -1
-        self._open_log()
-        self._open_derived()
-        self._follow_all()
-        self._opened = True
+    def list_anew(self) -> None:
+        """Look which files there are; see `Follower.list_anew`."""
+        self._follower.list_anew()
 
-    def _open_log(self) -> None:
-        config = self.config
-        queue = MappedFileQueue(
-            self._directory.commit_log,
-            config.mapped_file_size_commit_log,
-            self._open_files,
-            writable=False,
-        )
-        queue.load()
-        self.log = CommitLog(queue, PublishedOffset(), demand_crc=config.force_verify_prop_crc)
+    get_message = steady(Reading.get_message)
+    min_queue_offset = steady(Reading.min_queue_offset)
+    max_queue_offset = steady(Reading.max_queue_offset)
+    read_units = steady(Reading.read_units)
+    query_message = steady(Reading.query_message)
+    queue_offset_by_time = steady(Reading.queue_offset_by_time)
+    message_at = steady(Reading.message_at)
+    message_by_id = steady(Reading.message_by_id)
+    message_in_log = steady(Reading.message_in_log)
+    behind_blank = steady(Reading.behind_blank)
+    next_good = steady(Reading.next_good)
 
-    def _open_derived(self) -> None:
-        config = self.config
-        self.consume_queues = ConsumeQueueStore(
-            self._directory,
-            config.mapped_file_size_consume_queue,
-            config.mapper_file_size_batch_consume_queue,
-            self._open_files,
-            writable=False,
-        )
-        self.index = IndexService(
-            self._directory.index,
-            config.max_hash_slot_num,
-            config.max_index_num,
-            self._open_files,
-            clock_ms=wall_clock_ms,
-            writable=False,
-        )
-        self._reader = GeneralReads(self.log, self.consume_queues, self.index)
-        #: where the log began when a queue was fitted to it, by (topic, queue id)
-        self._begins: dict[tuple[str, int], int] = {}
-
-    # ---- reading beside the writer
-
-    get_message = _steady(MessageReads.get_message)
-    min_queue_offset = _steady(MessageReads.min_queue_offset)
-    max_queue_offset = _steady(MessageReads.max_queue_offset)
-    read_units = _steady(MessageReads.read_units)
-    query_message = _steady(MessageReads.query_message)
-    queue_offset_by_time = _steady(MessageReads.queue_offset_by_time)
-    message_at = _steady(MessageReads.message_at)
-    message_by_id = _steady(MessageReads.message_by_id)
-    _message_in_log = _steady(MessageReads._message_in_log)
-    _behind_blank = _steady(MessageReads._behind_blank)
-    _next_good = _steady(MessageReads._next_good)
-
-    @_steady
+    @steady
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue, sorted.
 
@@ -192,220 +82,50 @@ class ReadOnlyMessageStore(MessageReads):
                     "STORE derives them again",
                 )
 
-    # ---- following the writer
 
-    @_steady
+class ReadOnlyMessageStore(ReadableStore):
+    """A store opened with ``mode="r"``: takes no lock, writes nothing, follows its writer.
+
+    Every read looks for what the writer, rmqcore or a Java broker, has added since.
+
+    Threads: any; reads wait for each other only where files have to be looked at anew.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
+        self.path = Path(path)
+        self._directory = StoreDir(self.path, config.store_path_commit_log)
+        self._follower = Follower(self.path, config, self._directory)
+        super().__init__(FollowedReading(self.path, self._follower, self._directory))
+
+    @property
+    def config(self) -> StoreConfig:
+        """Settings that fit the files."""
+        return self._follower.config
+
+    @property
+    def log(self) -> CommitLog:
+        """The log, as far as it goes now."""
+        return self._follower.log
+
+    @property
+    def consume_queues(self) -> ConsumeQueueStore:
+        """All consume queues."""
+        return self._follower.consume_queues
+
+    @property
+    def index(self) -> IndexService:
+        """All index files."""
+        return self._follower.index
+
     def refresh(self) -> None:
         """Look for what the writer has added or removed; every read does so by itself."""
-        self._check_open()
-        with self._following.within():
-            self._follow_all()
-
-    def _follow_all(self) -> None:
-        queues = self._follow_derived()
-        self.log.queue.follow()
-        self._find_end(queues)
-        for queue in queues:
-            self._show(queue)
-
-    def _see_queue(self, topic: str, queue_id: int) -> None:
-        self._check_open()
-        with self._following.within():
-            if not self._settled:
-                self._follow_all()
-                return
-            queue = self.consume_queues.followed_one(topic, queue_id)
-            self.log.queue.follow()
-            if not self._find_end([] if queue is None else [queue], walk_max=_WALK_MAX):
-                self._follow_all()
-            elif queue is not None:
-                self._show(queue)
-
-    @_steady
-    def _see_log(self) -> None:
-        self._check_open()
-        with self._following.within():
-            if self._settled:
-                self.index.follow()
-                self.log.queue.follow()
-                if self._find_end([], walk_max=_WALK_MAX):
-                    return
-            self._follow_all()
-
-    def _list_anew(self) -> None:
-        """Look which files there are, where a file that was known has gone, too."""
-        if not self._opened:
-            return
-        with self._following.within():
-            self.log.queue.follow()
-            self.index.follow()
-            for queue in self.consume_queues:
-                queue.queue.follow()
-
-    def _follow_derived(self) -> list[StoredQueue]:
-        """Take in new queues and index files; the first of their kind say how large all are.
-
-        Returns:
-            every queue; what is new of it is not shown yet.
-        """
-        while True:
-            queues: list[StoredQueue] = []
-            try:
-                queues = self.consume_queues.followed()
-                self.index.follow()
-            except CorruptStoreError:
-                if self._sizes_fit(queues):
-                    raise
-            else:
-                if self._sizes_fit(queues):
-                    return queues
-            self._open_derived()
-
-    def _sizes_fit(self, queues: list[StoredQueue]) -> bool:
-        """True when the files that were seen have the sizes that they were opened with."""
-        if self._settled:
-            return True
-        config = fitted_config(self._asked, self._directory)
-        if config == self.config:
-            self._settled = bool(queues and self.index.files)
-            return True
-        if config.mapped_file_size_commit_log != self.config.mapped_file_size_commit_log:
-            self.config = config
-            self._open_log()
-        self.config = config
-        return False
-
-    def _show(self, queue: StoredQueue) -> None:
-        """Publish to readers the units whose records the log has; a writer may be ahead of that."""
-        key = queue.topic, queue.queue_id
-        begin, end = self.log.min_offset, self.log.max_offset
-        if queue.end_phy_offset > end:
-            self._check_last_unit(queue, end)
-            queue.truncate(end)
-        if self._begins.get(key) != begin:
-            queue.correct_min_offset(begin)
-            self._begins[key] = begin
-        self.consume_queues.show(queue)
-
-    @staticmethod
-    def _check_last_unit(queue: StoredQueue, end: int) -> None:
-        unit = queue.unit_at(queue.max_offset - 1)
-        if unit is not None and unit[0] < end:
-            raise CorruptConsumeQueueError(
-                queue.queue.directory,
-                unit[0],
-                f"the last unit says {unit[1]} bytes, the log ends at {end}; open the store for "
-                "writing, which derives it again",
-            )
-
-    def _see_new(self) -> None:
-        self.refresh()
-
-    def _find_end(self, queues: Iterable[StoredQueue], walk_max: int | None = None) -> bool:
-        """Move the end of the log over the whole records that follow it.
-
-        Args:
-            queues: what may know of an end further on.
-            walk_max: bytes to walk at most.
-
-        Returns:
-            False when there was more to walk; all that was walked counts.
-
-        Raises:
-            StoreNotFoundError: the store has been deleted.
-        """
-        if not self.log.queue.files:
-            self._directory.require()
-        end = max(self._end, self._known_end(queues), self.log.min_offset)
-        while True:
-            whole = self._walk_from(end, walk_max)
-            found = self._good_behind_damage(queues) if whole else None
-            if found is None:
-                return whole
-            end = found.end_offset
-
-    def _walk_from(self, end: int, walk_max: int | None) -> bool:
-        """As `_find_end`, from a place on up to which the log goes at least."""
-        files = [
-            file for file in self.log.queue.files if file.file_from_offset + file.size > self._end
-        ]
-        for file in files:
-            file.set_positions(max(0, min(end - file.file_from_offset, file.size)))
-        whole = True
-        for file in files:
-            if file.file_from_offset + file.size <= end:
-                continue
-            stop = file.size
-            if walk_max is not None:
-                stop = min(stop, end + walk_max - file.file_from_offset)
-            if not self._walk(file, stop):
-                whole = stop == file.size or file.wrote_position < stop
-                break
-        self._end = self.log.queue.max_offset
-        self.log.end.move_to(self._end)
-        return whole
-
-    def _good_behind_damage(self, queues: Iterable[StoredQueue]) -> GoodRecord | None:
-        """The first good record behind the log's end, in a store that was closed.
-
-        What is there is damage then; without a close it may be a put that was never finished.
-        """
-        end = self._end
-        files = [file for file in self.log.queue.files if file.file_from_offset + file.size > end]
-        if not files or end == self._nothing_behind:
-            return None
-        at = max(0, end - files[0].file_from_offset)
-        begun = any(files[0].read(at, min(RECORD_HEAD_SIZE, files[0].size - at)))
-        claimed = any(queue.end_phy_offset > end for queue in queues)
-        if not (begun or claimed) or self._directory.was_aborted:
-            return None
-        found = find_good_record(files, at + 1)
-        if found is None:
-            self._nothing_behind = end
-        return found
-
-    def _known_end(self, queues: Iterable[StoredQueue]) -> int:
-        """The end of the newest record that a queue knows and the log has."""
-        for queue in sorted(queues, key=lambda queue: -queue.end_phy_offset):
-            if queue.end_phy_offset <= self._end:
-                break
-            unit = queue.unit_at(queue.max_offset - 1)
-            file = self.log.queue.find(unit[0]) if unit else None
-            if unit is None or file is None:
-                continue
-            record = good_record_at(file, unit[0] - file.file_from_offset)
-            if record is not None and record.end_offset == queue.end_phy_offset:
-                return record.end_offset
-        return self._end
-
-    def _walk(self, file: MappedFile, stop: int) -> bool:
-        """Walk one file up to ``stop`` or a little further; True when all of it holds records."""
-        if file.wrote_position >= stop:
-            return file.full
-        file_end = file.file_from_offset + file.size
-        at = file.file_from_offset + file.wrote_position
-        for step in walk_file(
-            view_of(file),
-            self._decoder.decode,
-            at,
-            file_end,
-            file_end=file_end,
-            piece_size=_LOOK,
-            first_piece_size=_FIRST_LOOK,
-        ):
-            if step.status is ScanStatus.CAPACITY:
-                self._decoder.take()
-            at = file_end if step.status is ScanStatus.BLANK else step.phy_offset
-            if at >= file.file_from_offset + stop:
-                break
-        file.set_positions(at - file.file_from_offset)
-        return at == file_end
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError(f"{self.path}: the store has been closed")
+        self._follower.refresh()
 
     # ---- what the store says of itself
+
+    def broker_conf(self) -> str:
+        """The ``broker.conf`` lines with which RocketMQ opens this store."""
+        return broker_conf(self.config, self.path)
 
     def trace(self) -> list[TraceRow]:
         """The last 200 events of who has the store open for writing, or had it last, newest last.
@@ -420,10 +140,7 @@ class ReadOnlyMessageStore(MessageReads):
 
     def close(self) -> None:
         """Close the files; idempotent."""
-        self._closed = True
-        self.log.close()
-        self.consume_queues.close()
-        self.index.close()
+        self._follower.close()
 
     def __repr__(self) -> str:
         return f"ReadOnlyMessageStore({str(self.path)!r})"

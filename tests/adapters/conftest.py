@@ -9,6 +9,7 @@ from consume.conftest import Clock
 
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing import shared_store
+from rmqcore.world import World
 
 #: they import what they adapt, and its suite
 collect_ignore_glob = (
@@ -20,6 +21,6 @@ collect_ignore_glob = (
 def clock(monkeypatch):
     """The time of stores that this process opens and owns from now on, as the test sets it."""
     clock = Clock()
-    store = partial(DefaultMessageStore, clock_ms=clock)
+    store = partial(DefaultMessageStore, world=World(clock))
     monkeypatch.setattr(shared_store, "DefaultMessageStore", store)
     return clock

@@ -107,7 +107,7 @@ class Clock:
         if broker is not None:
             broker.managers.timer.wake()
             broker.managers.pop_acks._sooner.set()
-            broker.store._delayed.wakeup()
+            broker.store.parts.upkeep.delayed.wakeup()
 
 
 @pytest.fixture

@@ -252,7 +252,7 @@ def test_a_disk_that_refuses_is_the_gets_to_tell(store_path, disk, monkeypatch):
     def refuse(*_, **__):
         raise OSError(5, "no")
 
-    monkeypatch.setattr("rmqcore.store.general_reads.GeneralReads.fetch", refuse)
+    monkeypatch.setattr("rmqcore.store.parts.general_reads.GeneralReads.fetch", refuse)
 
     async def scenario(peer):
         pull = await peer.ask(RequestCode.PULL_MESSAGE, **PULL)

@@ -23,7 +23,7 @@ def power_cut(with_broker, tmp_path):
 
     def left(broker):
         """A copy of the store whose log is on the disk as far as it was written through."""
-        copy, flushed = tmp_path / "cut", broker.store._flusher.flushed_offset
+        copy, flushed = tmp_path / "cut", broker.store.parts.log_services.flusher.flushed_offset
         shutil.copytree(tmp_path / "store", copy)
         for file in (copy / "commitlog").iterdir():
             data, kept = file.read_bytes(), max(0, flushed - int(file.name))

@@ -323,7 +323,7 @@ def test_checkpoints_are_on_the_disk_before_the_offsets_that_rely_on_them(with_b
         def noted(text):
             """What is on the disk when this thread writes; others write when it is their time."""
             if threading.get_ident() == here:
-                order.append(store._flusher.flushed_offset)
+                order.append(store.parts.log_services.flusher.flushed_offset)
             return write(text)
 
         def written_here():

@@ -513,7 +513,7 @@ def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(lives, tmp_path,
         for _ in range(40):
             assert (await peer.send("Filling", bytes(100_000))).code == 0
         await asyncio.to_thread(broker.store.flush)
-        await asyncio.to_thread(rounds, broker.store._retention, 3)
+        await asyncio.to_thread(rounds, broker.store.parts.upkeep.retention, 3)
         assert first.exists()
 
     async def delivered(broker, peer):

@@ -175,7 +175,7 @@ def await_rounds(monkeypatch):
 
     def await_all(store):
         begun.clear()
-        running = {service for service in store._services if service.active}
+        running = {service for service in store.parts.upkeep.services if service.active}
         for service in running:
             service.wakeup()
         until(lambda: running <= begun | inside, "a round of each service")
@@ -209,8 +209,8 @@ def test_a_close_inside_the_counters_waits_for_no_service(store_path, stopped, a
             taken.append(close_inside(store, await_rounds))
             return int(self) + more
 
-    store._stats._put_failed_count = Count()
-    store._stats.put_failed()
+    store.parts.stats._put_failed_count = Count()
+    store.parts.stats.put_failed()
     assert taken
     store.close()
     check_clean(store_path, stopped)
@@ -220,7 +220,7 @@ def test_a_close_inside_retention_waits_for_no_service(
     store_path, monkeypatch, stopped, await_rounds
 ):
     store = rmqcore.open_store(store_path, retention=True, **SMALL)
-    clean_log, taken = store._retention.clean_log, []
+    clean_log, taken = store.parts.upkeep.retention.clean_log, []
 
     def run_once(now_ms):
         if not taken:
@@ -229,7 +229,7 @@ def test_a_close_inside_retention_waits_for_no_service(
         return CleanReport(())
 
     monkeypatch.setattr(clean_log, "run_once", run_once)
-    store._retention.run(0.0)
+    store.parts.upkeep.retention.run(0.0)
     assert taken
     store.close()
     check_clean(store_path, stopped)

@@ -17,7 +17,7 @@ def test_a_second_close_leaves_the_next_handle_alone(tmp_path):
     first = open_store(tmp_path / "s")
     first.put("T", b"x")
     go, inside, beside = (threading.Event() for _ in range(3))
-    stop_callers = first._stop_callers
+    stop_callers = first.parts.stop_callers
 
     def held():
         stop_callers()
@@ -27,7 +27,7 @@ def test_a_second_close_leaves_the_next_handle_alone(tmp_path):
         else:
             beside.set()
 
-    first._stop_callers = held
+    first.parts.stop_callers = held
     slow = threading.Thread(target=first.close)
     slow.start()
     assert inside.wait(TIMEOUT_S)
@@ -79,13 +79,17 @@ def test_an_interrupted_close_leaves_nothing_running(tmp_path, monkeypatch, stop
     monkeypatch.setattr(threading.Thread, "join", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.close()
-    assert not [service for service in store._services if store._runner.is_running(service)]
+    assert not [
+        service
+        for service in store.parts.upkeep.services
+        if store.parts.upkeep.runner.is_running(service)
+    ]
     with open_store(tmp_path / "s") as other:
         assert not other.recovery_report.clean_shutdown
         assert [bytes(message.body) for message in other.messages()] == [b"x"]
 
 
-@pytest.mark.parametrize("part", ["stop_running", "StoreDir.unlock"])
+@pytest.mark.parametrize("part", ["Upkeep.stop_running", "StoreDir.unlock"])
 def test_a_close_that_is_interrupted_at_its_end_can_be_called_again(tmp_path, monkeypatch, part):
     owner, _, name = part.rpartition(".")
     owner = getattr(message_store, owner) if owner else message_store
@@ -106,6 +110,10 @@ def test_a_close_that_is_interrupted_at_its_end_can_be_called_again(tmp_path, mo
     with pytest.raises(StoreLockedError):
         open_store(tmp_path / "s")
     store.close()
-    assert not [service for service in store._services if store._runner.is_running(service)]
+    assert not [
+        service
+        for service in store.parts.upkeep.services
+        if store.parts.upkeep.runner.is_running(service)
+    ]
     with open_store(tmp_path / "s") as other:
         assert [bytes(message.body) for message in other.messages()] == [b"x"]

@@ -139,7 +139,7 @@ def test_a_thread_sees_a_queue_as_it_was_while_another_looks_for_more(store_path
         for _ in range(10):
             store.put("T", b"x", keys="k")
         assert len(reader.get_message("T", 0, store.max_queue_offset("T", 0) - 1)) == 1
-        find_end, get_message = reader._find_end, reader._reader.get_message
+        find_end, get_message = reader._follower._find_end, reader._follower.reader.get_message
 
         def find_end_late(*args, **settings):
             if threading.current_thread() is first:
@@ -153,8 +153,8 @@ def test_a_thread_sees_a_queue_as_it_was_while_another_looks_for_more(store_path
                 assert held.wait(TIMEOUT_S)
             return get_message(*args)
 
-        monkeypatch.setattr(reader, "_find_end", find_end_late)
-        monkeypatch.setattr(reader._reader, "get_message", get_message_late)
+        monkeypatch.setattr(reader._follower, "_find_end", find_end_late)
+        monkeypatch.setattr(reader._follower.reader, "get_message", get_message_late)
         second.start()
         assert seen.wait(TIMEOUT_S)
         for _ in range(10):
@@ -174,7 +174,7 @@ def test_a_read_in_a_signal_handler_waits_for_no_other(store_path, monkeypatch):
     ):
         store.put("T", b"x", keys="k")
         assert store.max_queue_offset("T", 0) == 1
-        find_end, inside = reader._find_end, []
+        find_end, inside = reader._follower._find_end, []
 
         def find_end_interrupted(*args, **settings):
             if not inside:
@@ -182,7 +182,7 @@ def test_a_read_in_a_signal_handler_waits_for_no_other(store_path, monkeypatch):
                 inside.append(len(reader.get_message("T", 0, 0).messages))
             return find_end(*args, **settings)
 
-        monkeypatch.setattr(reader, "_find_end", find_end_interrupted)
+        monkeypatch.setattr(reader._follower, "_find_end", find_end_interrupted)
         assert len(reader.get_message("T", 0, 0).messages) == 1
         assert inside == [1, 1]
 

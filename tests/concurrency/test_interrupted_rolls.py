@@ -58,7 +58,7 @@ def check(path, acknowledged):
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_flush_between_a_file_and_its_use_counts_what_was_put(store_path, monkeypatch, how):
     store = rmqcore.open_store(store_path, flush_disk_type=how, **SMALL)
-    writer = store._log_writer
+    writer = store.parts.files.writer
     monkeypatch.setattr(writer, "_next_file", InterruptedAfter(writer._next_file))
     acknowledged = put_until_interrupted(store)
     assert store.flush() == store.log.max_offset < 8192
@@ -75,7 +75,7 @@ def test_a_flush_between_a_file_and_its_use_counts_what_was_put(store_path, monk
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_close_between_a_file_and_its_use_is_clean(store_path, monkeypatch, how):
     store = rmqcore.open_store(store_path, flush_disk_type=how, **SMALL)
-    writer = store._log_writer
+    writer = store.parts.files.writer
     monkeypatch.setattr(writer, "_next_file", InterruptedAfter(writer._next_file))
     acknowledged = put_until_interrupted(store)
     store.close()
@@ -87,7 +87,7 @@ def test_a_roll_that_ends_when_the_tail_is_attached_loses_nothing(store_path, po
     store = rmqcore.open_store(
         store_path, transient_store_pool_enable=pool, transient_store_pool_size=3, **SMALL
     )
-    writer = store._log_writer
+    writer = store.parts.files.writer
     writer.tail = Tail(writer.tail)
     acknowledged = put_until_interrupted(store)
     assert writer.attached_offset == 8192
@@ -104,7 +104,7 @@ def test_an_interrupt_takes_no_buffer_from_the_transient_pool(store_path, monkey
     store = rmqcore.open_store(
         store_path, transient_store_pool_enable=True, transient_store_pool_size=2, **SMALL
     )
-    pool = store._log_writer._pool
+    pool = store.parts.files.writer._pool
     monkeypatch.setattr(pool, "free", InterruptedAfter(pool.free))
     acknowledged = put_until_interrupted(store)
     acknowledged.append(b"later" * 1000)

@@ -5,6 +5,7 @@ from asleep import when_asleep  # noqa: F401 - a fixture
 
 import rmqcore
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import World
 
 SMALL = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -43,7 +44,7 @@ def opened(store_path, clock):
 
     def once_more(**settings):
         config = rmqcore.StoreConfig(**SMALL, **settings)
-        stores.append(DefaultMessageStore(store_path, config, clock_ms=clock))
+        stores.append(DefaultMessageStore(store_path, config, world=World(clock)))
         return stores[-1]
 
     yield once_more

@@ -21,10 +21,11 @@ import rmqcore
 from rmqcore.doctor.selftest import _system_calls
 from rmqcore.doctor.selftest.block_log import BlockLog
 from rmqcore.doctor.selftest.workload import MODES, SIZES
-from rmqcore.store import key_values
 from rmqcore.store.consume import lease_table
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.parts import key_values
+from rmqcore.world import World
 
 GROUP, TABLE = "g", "t"
 TOPICS = {"T": "*", "D": "*"}
@@ -154,7 +155,7 @@ class Model:
 def opened(path, mode, ahead_ms=0):
     config = rmqcore.StoreConfig(**SIZES | MODES[mode])
     return DefaultMessageStore(
-        path, config, clock_ms=lambda: time.time_ns() // 1_000_000 + ahead_ms
+        path, config, world=World(lambda: time.time_ns() // 1_000_000 + ahead_ms)
     )
 
 

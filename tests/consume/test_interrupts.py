@@ -84,7 +84,7 @@ def test_a_message_that_has_come_as_often_as_is_counted_comes_again(store_path):
     with rmqcore.open_store(store_path) as store:
         store.put("T", b"0")
         (first,) = store.lease("g", TOPIC)
-        queue = store._leases._table.queues["g", "T", 0]
+        queue = store.parts.consuming._leases._table.queues["g", "T", 0]
         store.give_back("g", [first.place], delay_ms=0)
         queue.lease(0, 1, 0, 0, TIMES_MAX - 1)
         for _ in range(3):

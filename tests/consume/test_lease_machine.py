@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import rmqcore
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
@@ -58,7 +59,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def open(self):
         path = self.folder / str(self.generation)
-        return DefaultMessageStore(path, rmqcore.StoreConfig(**SMALL), clock_ms=self.clock)
+        return DefaultMessageStore(path, rmqcore.StoreConfig(**SMALL), world=World(self.clock))
 
     def teardown(self):
         self.store.close()
@@ -184,8 +185,8 @@ class LeaseMachine(RuleBasedStateMachine):
             self.release(holder)
         elif step == "purge":
             self.purge(group)
-        elif self.store._leases is not None:
-            self.store._leases._table._compact_at = 0
+        elif self.store.parts.consuming._leases is not None:
+            self.store.parts.consuming._leases._table._compact_at = 0
 
     def release(self, holder):
         held = [

@@ -402,11 +402,11 @@ def test_a_damaged_record_is_a_dead_letter_and_no_loop(store, store_path):
 def test_a_dead_letter_that_cannot_be_put_stays_where_it_is(store, clock, monkeypatch):
     put(store, 1)
     (message,) = store.lease("g", TOPIC)
-    monkeypatch.setattr(store, "why_not_writable", lambda: "no")
-    store._tail.writable = False
+    monkeypatch.setattr(store.parts.health, "why_not_writable", lambda: "no")
+    store.parts.files.tail.writable = False
     with pytest.raises(rmqcore.StoreError):
         store.give_back("g", [message.place], max_reconsume_times=0)
-    store._tail.writable = True
+    store.parts.files.tail.writable = True
     clock.pass_ms(60_000)
     assert bodies(store.lease("g", TOPIC)) == [b"0"]
 
@@ -422,8 +422,8 @@ def test_a_signal_handler_inside_a_call_is_refused(store, monkeypatch):
         refused.append(caught.value)
         return most(*args, **named)
 
-    most = store.get_message
-    monkeypatch.setattr(store, "get_message", interrupted)
+    most = store.parts.inner.get_message
+    monkeypatch.setattr(store.parts.inner, "get_message", interrupted)
     assert store.lease("g", TOPIC) == []
     assert refused
     assert store.acknowledge("g", [message.place]) == 1
@@ -444,7 +444,7 @@ def put_message_that_refuses(store, monkeypatch, refused):
             raise refused[len(asked)]
         return put_message(message, durability=durability)
 
-    monkeypatch.setattr(store, "put_message", noted)
+    monkeypatch.setattr(store.parts.inner, "put_message", noted)
     return asked
 
 
@@ -459,7 +459,7 @@ def test_dead_letters_wait_for_the_disk_once(store, monkeypatch, lease_again):
     else:
         assert store.give_back("g", places(found), max_reconsume_times=0) == 50
     assert asked == [Durability.PAGE_CACHE] * 49 + [Durability.DISK]
-    assert store._log_writer.flushed_offset == store.max_phy_offset
+    assert store.parts.files.writer.flushed_offset == store.max_phy_offset
     assert store.max_queue_offset("%DLQ%g", 0) == 50
     assert store.lag("g", ["T"])[0].ready == 0
 
@@ -497,7 +497,7 @@ def test_dead_letters_that_are_refused_stay_and_the_others_are_on_the_disk(
         with pytest.raises(type(refused[max(refused)])):
             store.give_back("g", places(found), max_reconsume_times=0)
     dead = [bytes(each.body) for each in store.messages("%DLQ%g")]
-    assert store._log_writer.flushed_offset == store.max_phy_offset
+    assert store.parts.files.writer.flushed_offset == store.max_phy_offset
     clock.pass_ms(60_000)
     assert sorted(dead + bodies(store.lease("g", TOPIC))) == [b"0", b"1", b"2", b"3", b"4"]
 

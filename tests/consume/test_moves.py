@@ -15,14 +15,14 @@ def meanwhile(monkeypatch):
     """`meanwhile(store, act)`: `act` is called once, inside of the store's next put."""
 
     def wait_for(store, act):
-        real = type(store).put_message
+        real = store.parts.inner.put_message
 
-        def put_message(self, message, **how):
+        def put_message(message, **how):
             monkeypatch.undo()
             act()
-            return real(self, message, **how)
+            return real(message, **how)
 
-        monkeypatch.setattr(type(store), "put_message", put_message)
+        monkeypatch.setattr(store.parts.inner, "put_message", put_message)
 
     return wait_for
 

@@ -51,15 +51,15 @@ def test_it_is_not_after_a_reopening_either(opened, store, clock, made_anew):
 def test_a_dead_letter_on_its_way_passes_over_no_successor(store, monkeypatch):
     put(store, 2)
     found = places(store.lease("g", TOPIC))
-    real = type(store).put_message
+    real = store.parts.inner.put_message
 
-    def meanwhile(self, message, **how):
+    def meanwhile(message, **how):
         monkeypatch.undo()
         store.delete_topic("T")
         put(store, 2)
-        return real(self, message, **how)
+        return real(message, **how)
 
-    monkeypatch.setattr(type(store), "put_message", meanwhile)
+    monkeypatch.setattr(store.parts.inner, "put_message", meanwhile)
     store.give_back("g", found[:1], max_reconsume_times=0)
     assert bodies(store.lease("g", TOPIC)) == [b"0", b"1"]
 

@@ -351,6 +351,6 @@ def test_a_dead_letter_is_on_the_disk_before_its_place_is_given_up(filled, monke
         waited.append(settings["durability"])
         return put_message(message, **settings)
 
-    monkeypatch.setattr(store, "put_message", told)
+    monkeypatch.setattr(store.parts.inner, "put_message", told)
     store.give_back("g", found, max_reconsume_times=0)
     assert waited == [rmqcore.Durability.DISK]

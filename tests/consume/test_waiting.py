@@ -53,7 +53,9 @@ def test_a_wait_ends_with_the_message_and_no_sooner(store, when_asleep):
 def test_a_wait_asks_nothing_while_nothing_comes(store, monkeypatch, when_asleep, slept):
     asked = []
     most = store.max_queue_offset
-    monkeypatch.setattr(store, "max_queue_offset", lambda *args: asked.append(1) or most(*args))
+    monkeypatch.setattr(
+        store.parts.inner, "max_queue_offset", lambda *args: asked.append(1) or most(*args)
+    )
     when_asleep(lambda: put(store, 1))
     assert store.wait("T", 0, 0)
     assert len(asked) <= 3
@@ -100,7 +102,9 @@ def test_a_lease_waits_for_what_is_given_back_and_ends_when_its_holder_goes(stor
 
 
 async def somebody_waits(store):
-    await until_async(lambda: store._arrivals._sleepers, "somebody who waits for a message")
+    await until_async(
+        lambda: store.parts.consuming._arrivals._sleepers, "somebody who waits for a message"
+    )
 
 
 def test_coroutines_wait_without_blocking_the_loop(store, when_asleep):

@@ -28,7 +28,7 @@ def build(path):
     with rmqcore.open_store(path, enabled_append_prop_crc=True, **SETTINGS) as store:
         for number in range(NUMBERS):
             # the same bytes whenever it is built, so that one seed flips the same of them
-            store._tail.fixed_time_ms = START_MS + number
+            store.parts.files.tail.fixed_time_ms = START_MS + number
             put(store, number, born_timestamp_ms=START_MS)
     return path
 

@@ -238,7 +238,7 @@ def test_a_deletion_killed_beside_a_put_has_not_taken_place(store_path):
         store = rmqcore.open_store(store_path, **SETTINGS)
         fill(store)
         fill(store, topic="Other")
-        note = store._deleted.delete
+        note = store.parts.files.deleted.delete
 
         def late(topic, phy_offset):
             note(topic, phy_offset)
@@ -246,7 +246,7 @@ def test_a_deletion_killed_beside_a_put_has_not_taken_place(store_path):
             store.get_message("T", 0, 0)
             die()
 
-        store._deleted.delete = late
+        store.parts.files.deleted.delete = late
         store.delete_topic("T")
 
     run_child(write)

@@ -146,7 +146,7 @@ def test_what_a_refused_flush_has_dropped_is_not_taken_as_stored(
     store_path, monkeypatch, owner, method, part
 ):
     store = rmqcore.open_store(store_path, **SETTINGS)
-    assert store._runner.stop(store._flush_queues)
+    assert store.parts.upkeep.runner.stop(store.parts.log_services.flush_queues)
     for number in range(30):
         put(store, number)
     store.max_queue_offset("T0", 0)
@@ -199,11 +199,11 @@ def test_every_waiter_hears_of_it(store_path, disk):
 
 def test_who_flushes_next_while_a_refusal_is_on_its_way_hears_of_it(store_path, disk, monkeypatch):
     store = rmqcore.open_store(store_path, **SETTINGS)
-    for service in store._timed:
-        assert store._runner.stop(service)
+    for service in store.parts.log_services.timed:
+        assert store.parts.upkeep.runner.stop(service)
     put(store, 0)
     disk.broken = True
-    flush, refused = type(store._log_writer).flush, threading.Event()
+    flush, refused = type(store.parts.files.writer).flush, threading.Event()
     second = []
 
     def flush_again():
@@ -225,7 +225,7 @@ def test_who_flushes_next_while_a_refusal_is_on_its_way_hears_of_it(store_path, 
             raise
 
     other = threading.Thread(target=flush_again)
-    monkeypatch.setattr(type(store._log_writer), "flush", flushing)
+    monkeypatch.setattr(type(store.parts.files.writer), "flush", flushing)
     other.start()
     with pytest.raises(OSError, match="Input/output error"):
         store.flush()
@@ -261,8 +261,8 @@ def test_a_slow_disk_times_out(store_path, monkeypatch):
 
     settings = SETTINGS | {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 20}
     with rmqcore.open_store(store_path, **settings) as store:
-        for service in store._timed:
-            assert store._runner.stop(service)
+        for service in store.parts.log_services.timed:
+            assert store.parts.upkeep.runner.stop(service)
         answers = []
         leader = threading.Thread(target=lambda: answers.append(store.put_message(message())))
         with monkeypatch.context() as patch:

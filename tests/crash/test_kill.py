@@ -52,7 +52,7 @@ def run_writer(path, how, failpoint, moment, visits, first, count=60, step_ms=0)
         store = rmqcore.open_store(path, flush_disk_type=how, **SETTINGS)
         for number in range(first, first + count):
             if step_ms:
-                store._tail.fixed_time_ms = 1_700_000_000_000 + step_ms * number
+                store.parts.files.tail.fixed_time_ms = 1_700_000_000_000 + step_ms * number
             put(store, number)
             acknowledge(number)
             if number % 9 == 0:

@@ -73,12 +73,12 @@ def test_of_a_masters_bytes_only_the_last_record_is_lacking(tmp_path, begin, siz
         while ends[-1] < FILE - 6000:
             receipt = put(master, len(ends), size)
             ends.append(receipt.phy_offset + receipt.store_size)
-        log = bytes(master.bytes_at(0, ends[-1]))
+        log = bytes(master.followed_log.bytes_at(0, ends[-1]))
 
     def copy(store, cut):
-        store.append_data(log[:begin], 0)
+        store.followed_log.append_data(log[:begin], 0)
         cut()
-        store.append_data(log[begin:], begin)
+        store.followed_log.append_data(log[begin:], begin)
 
     die_behind(tmp_path / "s", 5, copy, broker_role="SLAVE")
     check(tmp_path / "s", max(end for end in ends if end <= 5 * PAGE), broker_role="SLAVE")
@@ -90,11 +90,13 @@ def test_a_part_of_a_record_is_no_record_with_empty_properties(tmp_path, cut):
     with rmqcore.open_store(tmp_path / "m", **SETTINGS) as master:
         for number in range(3):
             receipt = master.put("T", b"body", properties={"TRACE": "t" * 400}, keys=f"k{number}")
-        log = bytes(master.bytes_at(0, FILE))[: receipt.phy_offset + receipt.store_size]
+        log = bytes(master.followed_log.bytes_at(0, FILE))[
+            : receipt.phy_offset + receipt.store_size
+        ]
 
     def append(_):
         store = rmqcore.open_store(tmp_path / "s", **SETTINGS, broker_role="SLAVE")
-        store.append_data(log[:-cut], 0)
+        store.followed_log.append_data(log[:-cut], 0)
         with rmqcore.open_store(tmp_path / "s", mode="r") as reader:
             assert len(list(reader.messages())) == 2
         die()
@@ -112,7 +114,7 @@ def test_of_what_the_pool_was_committing_nothing_is_left(tmp_path, written):
         store = rmqcore.open_store(tmp_path / "s", **SETTINGS | pool)
         put(store, 0, 10)
         acknowledge(store.flush())
-        with store._log_writer._roll_lock.within():
+        with store.parts.files.writer._roll_lock.within():
             for number in range(6):
                 store.put("T", b"body", properties={"TRACE": "t" * 3000}, keys=f"k{number}")
             write = MappedFile.write
@@ -144,7 +146,7 @@ def test_a_pool_that_was_committing_a_size_word_on_two_pages_has_committed_nothi
         store = rmqcore.open_store(tmp_path / "s", **settings | pool)
         put(store, 0, PAGE - first - head)
         acknowledge(store.flush())
-        with store._log_writer._roll_lock.within():
+        with store.parts.files.writer._roll_lock.within():
             for number in range(1, 4):
                 put(store, number, size)
             write = MappedFile.write
@@ -239,12 +241,12 @@ def test_a_put_that_is_killed_leaves_no_size_word(tmp_path, pages):
 def test_a_slave_that_is_killed_leaves_no_size_word(tmp_path, pages):
     with rmqcore.open_store(tmp_path / "m", **SETTINGS) as master:
         size = put(master, 0, 20_000).store_size
-        log = bytes(master.bytes_at(0, size))
+        log = bytes(master.followed_log.bytes_at(0, size))
 
     def copy(store, cut_off):
-        store.append_data(log[:1], 0)
+        store.followed_log.append_data(log[:1], 0)
         cut_off()
-        store.append_data(log[1:], 1)
+        store.followed_log.append_data(log[1:], 1)
 
     die_behind(tmp_path / "s", pages, copy, broker_role="SLAVE")
     with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("rb") as file:

@@ -165,7 +165,7 @@ def test_a_log_that_ends_with_a_file_ends_there_after_an_opening(tmp_path, clean
         store = rmqcore.open_store(path, **SETTINGS)
         for number in range(9):
             put(store, number)
-        store._log_writer.roll(store.log.queue.files[-1].file_from_offset)
+        store.parts.files.writer.roll(store.log.queue.files[-1].file_from_offset)
         tell(store.max_phy_offset)
         if not clean:
             die()

@@ -56,7 +56,7 @@ def cut_again_and_again(tmp_path, monkeypatch, rng, how, cuts):
                 store.flush()
                 durable = list(written)
             if rng.random() < 0.02:
-                rounds(rng.choice(store._timed))
+                rounds(rng.choice(store.parts.log_services.timed))
         target = tmp_path / str(generation)
         disk.cut(path, target, rng)
         store.close()

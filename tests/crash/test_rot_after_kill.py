@@ -124,7 +124,9 @@ def test_a_batch_that_was_killed_before_it_was_published_is_a_torn_tail(
     def put_batch(store):
         store.flush()
         if clock_ms is not None:
-            store._tail.fixed_time_ms = store._tail.last_store_timestamp_ms + clock_ms
+            store.parts.files.tail.fixed_time_ms = (
+                store.parts.files.tail.last_store_timestamp_ms + clock_ms
+            )
         store.put_messages([rmqcore.Message("T1", b"batch %d" % number) for number in range(4)])
 
     killed(store_path, last=put_batch)
@@ -159,12 +161,12 @@ def test_a_clock_set_back_lets_no_file_go_unchecked(store_path):
 
     def write(_):
         store = rmqcore.open_store(store_path, **SETTINGS)
-        store._tail.fixed_time_ms = start_ms
+        store.parts.files.tail.fixed_time_ms = start_ms
         for number in range(COUNT // 2):
             put(store, number)
         store.flush()
-        store._runner.stop(store._flush_queues)
-        store._tail.fixed_time_ms = start_ms - 3_600_000
+        store.parts.upkeep.runner.stop(store.parts.log_services.flush_queues)
+        store.parts.files.tail.fixed_time_ms = start_ms - 3_600_000
         for number in range(COUNT // 2, COUNT):
             put(store, number)
         store.get_message("T0", 0, 0)

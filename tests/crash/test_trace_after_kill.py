@@ -78,7 +78,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_trace(store_path):
         store.flush()
 
         def work(tell):
-            store._trace.note("flag", words="of the child")
+            store.parts.trace.note("flag", words="of the child")
             tell(store.trace()[-1].words == "of the child")
 
         assert run_child(work) == (0, [True])

@@ -93,7 +93,7 @@ def after_a_clock_step(path, *, made_again):
             store.put("T", b"%d" % number * 20, queue_id=number % 2)
         if made_again:
             store.delete_topic("T")
-        store._tail.fixed_time_ms = wall_clock_ms() - 3_600_000
+        store.parts.files.tail.fixed_time_ms = wall_clock_ms() - 3_600_000
         for number in range(40):
             store.put("T", b"%d" % number * 20, queue_id=number % 2)
         offsets = []

@@ -27,7 +27,7 @@ from rmqcore.native.format._message import message_from
 from rmqcore.remoting.errors import RequestRefusedError
 from rmqcore.scan.unit_files import UnitFiles
 from rmqcore.store.consume.sql92 import compile_condition
-from rmqcore.store.key_value_records import parts_of
+from rmqcore.store.parts.key_value_records import parts_of
 
 MEMORY = Path("/dev/shm")
 HOME = tempfile.TemporaryDirectory(prefix="rmqcore-fuzz-", dir=MEMORY if MEMORY.is_dir() else None)

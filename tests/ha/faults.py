@@ -449,11 +449,11 @@ class Scenario:
         await self.end(who, b"q")
         path, address = self.stores[who], self.ha_address(other)
         with open_store(path, broker_role="SLAVE", on_corruption="truncate") as store:
-            found, config = await find_divergence(store, address), store.config
+            found, config = await find_divergence(store.followed_log, address), store.config
         if not found.in_order:
             cut(StoreDir(path), found)
         with open_store(path, config=config) as store:
-            await fetch(store, address)
+            await fetch(store.followed_log, address)
         await self.start(who)
 
     # ---- in the end
@@ -482,7 +482,7 @@ class Scenario:
 
 def log_of(store):
     at, found = store.min_phy_offset, []
-    while (piece := store.bytes_at(at, 1 << 30)) is not None:
+    while (piece := store.followed_log.bytes_at(at, 1 << 30)) is not None:
         found.append(bytes(piece))
         at += len(piece)
     return b"".join(found)

@@ -63,7 +63,7 @@ def fill(store, count, seed=1, size=300):
 def log_bytes(store, start=None):
     """All bytes of a store's log, from an offset on."""
     at, found = store.min_phy_offset if start is None else start, b""
-    while (piece := store.bytes_at(at, 1 << 30)) is not None:
+    while (piece := store.followed_log.bytes_at(at, 1 << 30)) is not None:
         found += bytes(piece)
         at += len(piece)
     return found
@@ -96,7 +96,8 @@ def files(path):
 async def has_all(slave, master):
     """Wait until a slave has appended all of its master's log."""
     await until_async(
-        lambda: slave.appended_offset == master.max_phy_offset, "the slave has all of the log"
+        lambda: slave.followed_log.appended_offset == master.max_phy_offset,
+        "the slave has all of the log",
     )
 
 
@@ -158,7 +159,7 @@ class Clock:
 @asynccontextmanager
 async def serving(store, **settings):
     """A master's side on any free port."""
-    service = HAService(store, config(**settings), "127.0.0.1", 0)
+    service = HAService(store.followed_log, config(**settings), "127.0.0.1", 0)
     await service.start()
     try:
         yield service
@@ -173,7 +174,7 @@ async def following(store, port, master=None, **settings):
     async def known():
         return None if master is None else LogRange(master.min_phy_offset, master.max_phy_offset)
 
-    client = HAClient(store, config(**settings), lambda: f"127.0.0.1:{port}", known)
+    client = HAClient(store.followed_log, config(**settings), lambda: f"127.0.0.1:{port}", known)
     task = asyncio.get_running_loop().create_task(client.run())
     try:
         yield client

@@ -55,7 +55,10 @@ def test_a_transfer_that_is_torn_at_any_byte_leaves_whole_frames(tmp_path):
 
     def torn_at(cut, store, seen):
         async def play(reader, writer):
-            start, at = int.from_bytes(await reader.readexactly(8)), store.appended_offset
+            start, at = (
+                int.from_bytes(await reader.readexactly(8)),
+                store.followed_log.appended_offset,
+            )
             assert at % size == 0
             parts = [at, at + 25, at + size + 25, at + 2 * size]
             frames = [frame(begin, log[begin:end]) for begin, end in pairwise(parts)]
@@ -160,11 +163,11 @@ def test_a_slave_that_is_closed_in_the_middle_of_a_record_goes_on(tmp_path, part
         log = log_bytes(master)
         end = list(master.messages())[9].phy_offset
     with slave_store(tmp_path / "s") as store:
-        store.append_data(log[: end + part], 0)
+        store.followed_log.append_data(log[: end + part], 0)
     with slave_store(tmp_path / "s") as store:
         assert store.recovery_report.clean_shutdown
-        assert store.appended_offset == end
-        store.append_data(log[end:], end)
+        assert store.followed_log.appended_offset == end
+        store.followed_log.append_data(log[end:], end)
         assert log_bytes(store) == log
 
 
@@ -177,16 +180,16 @@ def test_a_slave_that_was_killed_in_the_middle_of_a_record_goes_on(tmp_path):
         if pid == 0:
             try:
                 with slave_store(tmp_path / "s") as store:
-                    store.append_data(log[: len(log) // 2 + 7], 0)
+                    store.followed_log.append_data(log[: len(log) // 2 + 7], 0)
                     os._exit(0)
             finally:
                 os._exit(1)
         assert os.waitpid(pid, 0)[1] == 0
         with slave_store(tmp_path / "s") as store:
             assert not store.recovery_report.clean_shutdown
-            start = store.appended_offset
+            start = store.followed_log.appended_offset
             assert first_record < start <= len(log) // 2 + 7
-            store.append_data(log[start:], start)
+            store.followed_log.append_data(log[start:], start)
             assert log_bytes(store) == log
             assert derived(store) == derived(master)
 
@@ -220,7 +223,7 @@ def test_what_is_no_frame_of_a_master_is_told_once_and_nothing_is_written(
 
     with slave_store(tmp_path / "s") as store, caplog.at_level(logging.WARNING):
         asyncio.run(scenario(store))
-        assert store.appended_offset == 0
+        assert store.followed_log.appended_offset == 0
     assert reported == [0] * 4
     assert [reason in record.getMessage() for record in caplog.records] == [True]
 
@@ -232,12 +235,12 @@ def test_a_wrong_byte_in_a_record_is_not_appended_nor_reported(tmp_path):
     wrong = bytearray(log)
     wrong[fourth + 90] ^= 1
     with slave_store(tmp_path / "s") as store:
-        store.append_data(wrong[:fourth], 0)
+        store.followed_log.append_data(wrong[:fourth], 0)
         with pytest.raises(CorruptRecordError) as caught:
-            store.append_data(wrong[fourth:], fourth)
+            store.followed_log.append_data(wrong[fourth:], fourth)
         assert caught.value.phy_offset == fourth
-        assert store.appended_offset == fourth
-        store.append_data(log[fourth:], fourth)
+        assert store.followed_log.appended_offset == fourth
+        store.followed_log.append_data(log[fourth:], fourth)
         assert log_bytes(store) == log
 
 
@@ -245,13 +248,13 @@ def test_only_what_follows_is_appended_and_only_to_a_slave(tmp_path):
     with master_store(tmp_path / "m", 3) as master:
         log = log_bytes(master)
         with pytest.raises(StoreNotWritableError, match="SLAVE"):
-            master.append_data(b"x", master.max_phy_offset)
+            master.followed_log.append_data(b"x", master.max_phy_offset)
     with slave_store(tmp_path / "s") as store:
         with pytest.raises(MessageIllegalError, match="multiples"):
-            store.append_data(log, 5)
-        store.append_data(log, 0)
+            store.followed_log.append_data(log, 5)
+        store.followed_log.append_data(log, 0)
         with pytest.raises(MessageIllegalError, match="does not follow"):
-            store.append_data(log, 0)
+            store.followed_log.append_data(log, 0)
         with pytest.raises(StoreNotWritableError):
             store.put("T", b"x")
 
@@ -262,8 +265,8 @@ def test_a_log_begins_where_the_masters_does(tmp_path):
         fill(master, 1)
     start = 2 * FILE
     with slave_store(tmp_path / "s") as store:
-        store.append_data(log[start : start + 100], start)
-        store.append_data(log[start + 100 :], start + 100)
+        store.followed_log.append_data(log[start : start + 100], start)
+        store.followed_log.append_data(log[start + 100 :], start + 100)
         assert (store.min_phy_offset, log_bytes(store)) == (start, log[start:])
     with slave_store(tmp_path / "s") as store:
         assert (store.min_phy_offset, store.max_phy_offset) == (start, len(log))

@@ -64,7 +64,7 @@ def followed(master, slave, known, least=0):
 def test_a_slave_that_has_little_is_not_taken_for_an_empty_one(tmp_path, known):
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
         part = list(master.messages())[20].phy_offset
-        slave.append_data(log_bytes(master)[:part], 0)
+        slave.followed_log.append_data(log_bytes(master)[:part], 0)
         assert followed(master, slave, known)[0] == 1
         assert log_bytes(slave) == log_bytes(master)
 
@@ -98,7 +98,7 @@ def test_an_empty_slave_gets_what_its_master_has_not_deleted(tmp_path):
             await has_all(slave, master)
 
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "later") as later:
-        later.append_data(log_bytes(master)[2 * FILE :], 2 * FILE)
+        later.followed_log.append_data(log_bytes(master)[2 * FILE :], 2 * FILE)
         with slave_store(tmp_path / "s") as slave:
             asyncio.run(scenario(later, slave))
             assert slave.min_phy_offset == 2 * FILE
@@ -117,7 +117,7 @@ def test_log_files_of_another_size_are_told(tmp_path, file_size):
         slave_store(tmp_path / "s", mapped_file_size_commit_log=file_size) as slave,
     ):
         asyncio.run(scenario(master, slave))
-        assert log_bytes(slave) == log_bytes(master)[: slave.appended_offset]
+        assert log_bytes(slave) == log_bytes(master)[: slave.followed_log.appended_offset]
 
 
 def test_no_log_begins_with_what_is_no_record(tmp_path):
@@ -125,8 +125,8 @@ def test_no_log_begins_with_what_is_no_record(tmp_path):
         log = log_bytes(master)
         for wrong in (b"x" * 200, bytes(200), log[:FILE]):
             with pytest.raises(CorruptRecordError):
-                slave.append_data(wrong, 2 * FILE)
-            assert (slave.appended_offset, slave.max_phy_offset) == (0, 0)
-        slave.append_data(log, 0)
+                slave.followed_log.append_data(wrong, 2 * FILE)
+            assert (slave.followed_log.appended_offset, slave.max_phy_offset) == (0, 0)
+        slave.followed_log.append_data(log, 0)
         fill(master, 1)
         assert log_bytes(slave) == log

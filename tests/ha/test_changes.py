@@ -65,7 +65,8 @@ def test_a_file_that_a_connected_slave_still_needs_is_deleted(tmp_path, monkeypa
             following(slave, service.port, master, **patient) as client,
         ):
             await until_async(
-                lambda: slave.appended_offset == 9001, "the slave has what it may in a second"
+                lambda: slave.followed_log.appended_offset == 9001,
+                "the slave has what it may in a second",
             )
             master.log.queue.remove_first(2)
             assert master.min_phy_offset == 2 * FILE
@@ -110,7 +111,10 @@ def test_frames_may_end_anywhere_around_the_end_of_a_file(tmp_path, left, batch)
         assert master.max_phy_offset == FILE - left
         catch_up(master, slave, ha_transfer_batch_size=batch)
         fill(master, 80)
-        assert bytes(master.bytes_at(FILE - left, 8)) == left.to_bytes(4) + b"\xcb\xd4\x31\x94"
+        assert (
+            bytes(master.followed_log.bytes_at(FILE - left, 8))
+            == left.to_bytes(4) + b"\xcb\xd4\x31\x94"
+        )
         catch_up(master, slave, ha_transfer_batch_size=batch)
         assert derived(slave) == derived(master)
 
@@ -129,7 +133,7 @@ def test_what_a_crash_may_have_damaged_is_compared_however_often_the_store_was_o
             for clean in (False, True, True):
                 with slave_store(tmp_path / name) as slave:
                     assert slave.recovery_report.clean_shutdown == clean
-                    assert slave.unsure_offset == 0
+                    assert slave.followed_log.unsure_offset == 0
         with (
             slave_store(tmp_path / "s") as slave,
             pytest.raises(AssertionError, match="not the master's"),
@@ -138,22 +142,22 @@ def test_what_a_crash_may_have_damaged_is_compared_however_often_the_store_was_o
         with slave_store(tmp_path / "same") as slave:
             fill(master, 1)
             catch_up(master, slave)
-            assert slave.unsure_offset == slave.max_phy_offset
+            assert slave.followed_log.unsure_offset == slave.max_phy_offset
         with slave_store(tmp_path / "same") as slave:
             # once is enough
-            assert slave.unsure_offset == slave.max_phy_offset
+            assert slave.followed_log.unsure_offset == slave.max_phy_offset
 
 
 def test_that_all_was_compared_is_noted_before_it_is_reported(tmp_path, monkeypatch):
     with master_store(tmp_path / "m", 300) as master:
         shutil.copytree(tmp_path / "m", tmp_path / "s")
         with slave_store(tmp_path / "s") as slave:
-            assert slave.unsure_offset == 0
+            assert slave.followed_log.unsure_offset == 0
             fill(master, 1)
             heard, report = [], HAClient._report
 
             async def watched(client, sock, offset):
-                heard.append((offset, slave.unsure_offset))
+                heard.append((offset, slave.followed_log.unsure_offset))
                 await report(client, sock, offset)
 
             monkeypatch.setattr(HAClient, "_report", watched)
@@ -168,7 +172,7 @@ def test_a_slave_without_memory_says_so_and_goes_on_when_there_is_some(tmp_path,
         def no_memory(*_):
             raise MemoryError
 
-        monkeypatch.setattr(slave, "append_data", no_memory)
+        monkeypatch.setattr(slave.followed_log, "append_data", no_memory)
         async with (
             serving(master) as service,
             following(slave, service.port, master) as client,
@@ -195,7 +199,11 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
         await reader.read()
 
     async def scenario(slave):
-        append, drop, keep_house = slave.append_data, slave.drop_partial, HAClient._keep_house
+        append, drop, keep_house = (
+            slave.followed_log.append_data,
+            slave.followed_log.drop_partial,
+            HAClient._keep_house,
+        )
 
         def slow_append(data, offset):
             at_work.append(offset)
@@ -212,9 +220,9 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
             given_up.append(reason)
             return reason
 
-        monkeypatch.setattr(slave, "append_data", slow_append)
-        monkeypatch.setattr(slave, "drop_partial", watched_drop)
-        monkeypatch.setattr(slave, "has_room", lambda _: False)
+        monkeypatch.setattr(slave.followed_log, "append_data", slow_append)
+        monkeypatch.setattr(slave.followed_log, "drop_partial", watched_drop)
+        monkeypatch.setattr(slave.followed_log, "has_room", lambda _: False)
         monkeypatch.setattr(HAClient, "_keep_house", watched)
         async with (
             peer_master(*2 * [master_that_falls_silent]) as port,
@@ -278,8 +286,8 @@ def test_a_slave_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(tmp_p
             problem = await until_async(lambda: client.problem, "the slave says what is wrong")
             assert "room" in problem or "space" in problem
             reported.extend(one.ack_offset for one in service.connections)
-            assert all(offset <= slave.appended_offset for offset in reported)
-            assert slave.appended_offset < master.max_phy_offset
+            assert all(offset <= slave.followed_log.appended_offset for offset in reported)
+            assert slave.followed_log.appended_offset < master.max_phy_offset
             ballast.unlink()
             await has_all(slave, master)
             await until_async(lambda: client.problem is None, "all is well")
@@ -301,8 +309,8 @@ def test_master_and_slave_change_their_roles(tmp_path):
             assert derived(slave) == derived(master)
             # a part of a record is no part of a log that is written to
             end = master.put("T0", bytes(500)).phy_offset
-            slave.append_data(bytes(master.bytes_at(end, 100)), end)
-            assert slave.appended_offset == end + 100
+            slave.followed_log.append_data(bytes(master.followed_log.bytes_at(end, 100)), end)
+            assert slave.followed_log.appended_offset == end + 100
         # the old master is ahead by what nobody has acknowledged
         paths.reverse()
         if turn < 3:

@@ -134,14 +134,15 @@ def test_a_full_disk_that_refuses_to_forget_what_was_consumed_is_asked_again(tmp
             master.delete_topic("T")
             master.put("T", b"new 0")
             await until_async(
-                lambda: "no room" in (slave.why_not_appended() or ""), "the slave says so"
+                lambda: "no room" in (slave.followed_log.why_not_appended() or ""),
+                "the slave says so",
             )
             assert end() == 4
             full = False
             await until_async(lambda: end() == 1, "the new queue is there")
             assert bodies(slave) == [b"new 0"]
             assert slave.consumer_offsets.get("T", "G", 0) is None
-            assert slave.why_not_appended() is None
+            assert slave.followed_log.why_not_appended() is None
 
     persist = ConsumerOffsetTable.persist
     monkeypatch.setattr(ConsumerOffsetTable, "persist", refuse)
@@ -159,22 +160,22 @@ def test_what_a_master_tells_counts_when_the_log_has_it(tmp_path):
             put(master, b"old", OLD)
             put(master, b"old", OLD, queue_id=1)
             master.delete_topic("T")
-            ((topic, at),) = master.deletions().items()
+            ((topic, at),) = master.followed_log.deletions().items()
             assert topic == "T"
-            assert not slave.follow_deletion("T", at)
-            assert slave.deletions() == {}
+            assert not slave.followed_log.follow_deletion("T", at)
+            assert slave.followed_log.deletions() == {}
             put(master, b"new", NEW)
             await stack.enter_async_context(following(slave, service.port, master))
             await has_all(slave, master)
             assert bodies(slave) == numbered(b"new", NEW)
             assert bodies(slave, 1) == numbered(b"old", OLD)
             for _ in range(2):
-                assert slave.follow_deletion("T", at)
+                assert slave.followed_log.follow_deletion("T", at)
                 assert bodies(slave) == numbered(b"new", NEW)
                 assert bodies(slave, 1) == []
-                assert slave.deletions() == {"T": at}
-                assert slave.has_messages("T", at)
-                assert not slave.has_messages("T", slave.max_phy_offset)
+                assert slave.followed_log.deletions() == {"T": at}
+                assert slave.followed_log.has_messages("T", at)
+                assert not slave.followed_log.has_messages("T", slave.max_phy_offset)
 
     with master_store(tmp_path / "m") as master:
         asyncio.run(scenario(master))
@@ -321,7 +322,7 @@ def test_what_a_slave_has_deleted_as_a_master_meanwhile_comes_back_with_the_mast
     async def scenario(master):
         async with serving(master, ha_send_heartbeat_interval=20) as service:
             with slave_store(tmp_path / "s") as slave:
-                found = await find_divergence(slave, f"127.0.0.1:{service.port}")
+                found = await find_divergence(slave.followed_log, f"127.0.0.1:{service.port}")
             assert found.common_end == end
             cut(StoreDir(tmp_path / "s"), found)
             with slave_store(tmp_path / "s", open_check_bytes=0, on_corruption="truncate") as slave:
@@ -331,8 +332,8 @@ def test_what_a_slave_has_deleted_as_a_master_meanwhile_comes_back_with_the_mast
                         for topic in ("T", "Other"):
                             assert bodies(slave, topic=topic) == bodies(master, topic=topic)
                         # and what its master has deleted it tells again
-                        ((topic, at),) = master.deletions().items()
-                        assert slave.follow_deletion(topic, at)
+                        ((topic, at),) = master.followed_log.deletions().items()
+                        assert slave.followed_log.follow_deletion(topic, at)
 
     with master_store(tmp_path / "m") as master:
         put(master, b"new", NEW)

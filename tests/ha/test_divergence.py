@@ -95,7 +95,7 @@ def resync(master, path):
 
     async def find(slave):
         async with serving(master, ha_send_heartbeat_interval=20) as service:
-            return await find_divergence(slave, f"127.0.0.1:{service.port}")
+            return await find_divergence(slave.followed_log, f"127.0.0.1:{service.port}")
 
     with slave_store(path) as slave:
         found = asyncio.run(find(slave))
@@ -180,7 +180,7 @@ def test_a_problem_is_over_when_the_master_has_been_led_back(tmp_path):
         async def unknown():
             return None
 
-        client = HAClient(slave, config(), lambda: f"127.0.0.1:{port}", unknown)
+        client = HAClient(slave.followed_log, config(), lambda: f"127.0.0.1:{port}", unknown)
         following = asyncio.create_task(client.run())
         with master_store(tmp_path / "m") as master:
             async with serving(master, ha_send_heartbeat_interval=20) as service:
@@ -188,7 +188,10 @@ def test_a_problem_is_over_when_the_master_has_been_led_back(tmp_path):
                 await problem_of(client)
         with slave_store(tmp_path / "m") as master:
             assert client.problem
-            master.append_data(log_bytes(slave)[master.appended_offset :], master.appended_offset)
+            master.followed_log.append_data(
+                log_bytes(slave)[master.followed_log.appended_offset :],
+                master.followed_log.appended_offset,
+            )
         with master_store(tmp_path / "m") as master:
             # nothing new is put
             async with serving(master, ha_send_heartbeat_interval=20) as service:
@@ -496,7 +499,9 @@ def test_what_comes_while_the_master_is_asked_puts_no_slave_ahead(tmp_path):
                 return log
 
             settings = config(ha_retry_interval=3_600_000)
-            client = HAClient(slave, settings, lambda: f"127.0.0.1:{service.port}", known)
+            client = HAClient(
+                slave.followed_log, settings, lambda: f"127.0.0.1:{service.port}", known
+            )
             following = asyncio.create_task(client.run())
             await until_async(
                 lambda: answers >= 2 or client.problem, "the slave has asked while it follows"

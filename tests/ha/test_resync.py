@@ -67,7 +67,7 @@ def parted(path, common, ours, theirs):
 def divergence(master, slave, **settings):
     async def scenario():
         async with serving(master, **{**QUICK, **settings}) as service:
-            return await find_divergence(slave, f"127.0.0.1:{service.port}")
+            return await find_divergence(slave.followed_log, f"127.0.0.1:{service.port}")
 
     return asyncio.run(scenario())
 
@@ -169,7 +169,7 @@ def test_a_master_that_says_nothing_is_not_taken_for_an_empty_one(tmp_path, monk
     async def scenario(slave):
         async with peer_master(lambda reader, _: reader.read()) as port:
             with pytest.raises(TimeoutError, match="not said a word"):
-                await find_divergence(slave, f"127.0.0.1:{port}")
+                await find_divergence(slave.followed_log, f"127.0.0.1:{port}")
 
     with master_store(tmp_path / "m", 30):
         pass
@@ -193,12 +193,12 @@ def test_heart_beats_of_a_master_that_may_send_no_more_in_this_second(tmp_path, 
         async def asks_it(slave, empty, service):
             address = f"127.0.0.1:{service.port}"
             if asks == "compare":
-                assert (await find_divergence(slave, address)).in_order
+                assert (await find_divergence(slave.followed_log, address)).in_order
             elif asks == "fetch":
                 assert await fetch(empty, address) == master.max_phy_offset
             else:
                 async with following(slave, service.port) as client:
-                    while slave.unsure_offset != slave.max_phy_offset:
+                    while slave.followed_log.unsure_offset != slave.max_phy_offset:
                         await asyncio.sleep(0)
                         assert client.problem is None
 
@@ -213,7 +213,7 @@ def test_heart_beats_of_a_master_that_may_send_no_more_in_this_second(tmp_path, 
 
         (tmp_path / "s" / "abort").write_text("1")
         with slave_store(tmp_path / "s") as slave, slave_store(tmp_path / "empty") as empty:
-            assert slave.unsure_offset == 0
+            assert slave.followed_log.unsure_offset == 0
             asyncio.run(scenario(slave, empty))
 
 
@@ -227,11 +227,11 @@ def test_what_a_master_of_rocketmq_still_has_is_compared(tmp_path, kept):
 
     async def scenario(slave, theirs):
         async with rocketmq_master(theirs, least) as address:
-            return await find_divergence(slave, address)
+            return await find_divergence(slave.followed_log, address)
 
     with slave_store(tmp_path / "s") as slave:
         assert asyncio.run(scenario(slave, log)).in_order
-        last = slave.record_begin(len(log) - 1)
+        last = slave.followed_log.record_begin(len(log) - 1)
         other = log[:last] + bytes(50)
         found = asyncio.run(scenario(slave, other))
         assert (found.common_end, found.master_goes_on) == (last, True)
@@ -259,7 +259,7 @@ def test_logs_that_begin_part_and_end_anywhere(tmp_path, rng, case):
             return await ask(slave, address)
 
     with slave_store(tmp_path / "s") as slave:
-        slave.append_data(ours[begin:], begin)
+        slave.followed_log.append_data(ours[begin:], begin)
         end, start = slave.max_phy_offset, max(begin, least)
         places = [*(one.phy_offset for one in slave.messages()), *range(begin, end, FILE)]
         same = start
@@ -290,7 +290,7 @@ def test_an_empty_log_fetches_all_that_a_master_of_rocketmq_has(tmp_path, least)
 
     async def scenario(slave):
         async with rocketmq_master(log, least) as address:
-            return await fetch(slave, address)
+            return await fetch(slave.followed_log, address)
 
     with slave_store(tmp_path / "s") as slave:
         assert asyncio.run(scenario(slave)) == len(log) - least
@@ -310,7 +310,7 @@ def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
         async with serving(master, **QUICK) as service:
             before, putting = master.max_phy_offset, asyncio.create_task(put())
             async with asyncio.timeout(TIMEOUT_S):
-                assert await fetch(slave, f"127.0.0.1:{service.port}") > before
+                assert await fetch(slave.followed_log, f"127.0.0.1:{service.port}") > before
             putting.cancel()
             await asyncio.wait([putting])
 
@@ -371,11 +371,11 @@ def test_a_log_of_other_records_from_where_the_master_begins_is_not_the_masters(
         log = log_bytes(master)
     with slave_store(tmp_path / "s") as slave, open_store(tmp_path / "o", **SMALL) as other:
         fill(other, 400, seed=9)
-        slave.append_data(log_bytes(other), 0)
+        slave.followed_log.append_data(log_bytes(other), 0)
 
         async def scenario():
             async with rocketmq_master(log, 2 * FILE) as address:
-                return await find_divergence(slave, address)
+                return await find_divergence(slave.followed_log, address)
 
         end = slave.max_phy_offset
         assert asyncio.run(scenario()) == Divergence(0, 0, end, True)
@@ -519,7 +519,9 @@ def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatc
         parted(tmp_path, 100, 250, 5)
     with slave_store(tmp_path / "s") as slave:
         sizes_of = {one.phy_offset: one.store_size for one in slave.messages()}
-        records = {at: bytes(slave.bytes_at(at, size)) for at, size in sizes_of.items()}
+        records = {
+            at: bytes(slave.followed_log.bytes_at(at, size)) for at, size in sizes_of.items()
+        }
     with master_store(tmp_path / "m") as master:
         with slave_store(tmp_path / "s") as slave:
             found = divergence(master, slave)

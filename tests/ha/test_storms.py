@@ -227,7 +227,9 @@ def test_a_slave_that_catches_up_leaves_others_their_turn(tmp_path, monkeypatch)
             thread = threading.Thread(target=play)
             thread.start()
             async with following(store, listening.getsockname()[1]):
-                await until_async(lambda: store.appended_offset == len(log), "it has all of it")
+                await until_async(
+                    lambda: store.followed_log.appended_offset == len(log), "it has all of it"
+                )
             thread.join()
 
     # takes five times at least, and none of the first four is the last

@@ -208,7 +208,7 @@ def test_sending_to_slaves_leaves_dispatch_to_its_thread(tmp_path, monkeypatch):
 
     async def scenario(store, service):
         threads = set()
-        see_new = store._see_new
+        see_new = store.parts.level.see_new
         monkeypatch.setattr(
             store, "_see_new", lambda: (threads.add(threading.get_ident()), see_new())
         )
@@ -270,12 +270,12 @@ def test_flow_control_bounds_what_is_sent_a_second(tmp_path, monkeypatch):
         async with serving(master, **settings) as service, following(slave, service.port):
             for count in (1, 2, 3):
                 await until_async(
-                    lambda count=count: slave.appended_offset >= 10_000 * count,
+                    lambda count=count: slave.followed_log.appended_offset >= 10_000 * count,
                     f"second {count} has brought what it may",
                 )
                 # and nothing else, as long as it is not over
                 await clock.go_on(0.99, service)
-                assert slave.appended_offset == 10_000 * count
+                assert slave.followed_log.appended_offset == 10_000 * count
                 await clock.go_on(0.01, service)
 
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:

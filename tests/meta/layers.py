@@ -31,6 +31,7 @@ ROWS = (
     ("F4", "services/"),
     ("F5", "recovery/"),
     ("F5", "store.consume/"),
+    ("F6", "store.parts/"),
     ("F6", "store/"),
     ("F6", "scan/"),
     ("F7", "store.sharing/"),

@@ -110,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.flush()
         log = self.store.log.queue
         begin = min(log.files[0].file_from_offset + count * LOG_FILE, self.last_file())
-        self.store._retention.delete_before(begin)
+        self.store.parts.upkeep.retention.delete_before(begin)
         assert self.store.min_phy_offset == begin
         self.put_at = [(at, body) for at, body in self.put_at if at >= begin]
         self.check()
@@ -192,8 +192,8 @@ class StoreMachine(RuleBasedStateMachine):
         if flushed:
             self.store.flush()
         # no service renames a file, or goes on, between the copies of two files
-        for service in self.store._services:
-            assert self.store._runner.stop(service)
+        for service in self.store.parts.upkeep.services:
+            assert self.store.parts.upkeep.runner.stop(service)
         self.generation += 1
         after = self.folder / str(self.generation)
         shutil.copytree(self.path, after)

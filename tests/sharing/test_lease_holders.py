@@ -17,7 +17,7 @@ import rmqcore
 from rmqcore import Consumer, DiskFullError
 from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
-from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.parts.consuming import Consuming
 from rmqcore.store.sharing import owner as owner_module
 from rmqcore.store.sharing import shared_store
 from rmqcore.store.sharing.channel import Channel
@@ -52,7 +52,7 @@ def handle(path, role, **settings):
 def looks(monkeypatch):
     """`looks(count)`: let the owner, this process, look so often for the end of others."""
     monkeypatch.setattr(owner_module, "_LOOK_S", 0.001)
-    release_ended, looked = DefaultMessageStore.release_ended, []
+    release_ended, looked = Consuming.release_ended, []
 
     def counted(store, known, has_ended):
         looked.append(release_ended(store, known, has_ended))
@@ -62,7 +62,7 @@ def looks(monkeypatch):
         wanted = len(looked) + count
         until(lambda: len(looked) >= wanted, f"{count} looks for the end of other processes")
 
-    monkeypatch.setattr(DefaultMessageStore, "release_ended", counted)
+    monkeypatch.setattr(Consuming, "release_ended", counted)
     return look
 
 

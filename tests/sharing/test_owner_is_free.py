@@ -10,7 +10,7 @@ from patience import TIMEOUT_S, until
 import rmqcore
 from rmqcore import Consumer
 from rmqcore.files.mapped_file import MappedFile
-from rmqcore.store.key_values import KeyValues
+from rmqcore.store.parts.key_values import KeyValues
 
 pytestmark = pytest.mark.engine
 
@@ -75,7 +75,7 @@ def test_dead_letters_wait_for_the_disk_and_nobody_else(client, other, monkeypat
 def test_a_table_that_is_read_or_changed_keeps_nobody_else_waiting(owner, client, other):
     client.kv_put("t", b"k", b"v")
     with ThreadPoolExecutor(1) as thread:
-        with owner._store._tables_held():
+        with owner._store.parts.key_values._tables_held():
             got = thread.submit(client.kv_get, "t", [b"k"])
             until(lambda: client.settled()._waiting, "the call")
             assert other.put("T", b"x").ok
@@ -85,7 +85,7 @@ def test_a_table_that_is_read_or_changed_keeps_nobody_else_waiting(owner, client
 
 def test_a_table_is_read_in_a_thread_of_its_own(owner, client, monkeypatch):
     client.kv_put("t", b"k", b"v")
-    owner._store._tables.clear()
+    owner._store.parts.key_values._tables.clear()
     read, threads = KeyValues._read, []
 
     def noted(store, name):

@@ -202,7 +202,7 @@ def test_a_call_that_is_made_again_while_the_owner_works_on_it_is_one(store_path
                 found.append(result_of(channel.call(request_of("kv_take", ("table",), settings))))
 
             threads = [Thread(target=ask, args=(each,)) for each in (first, second)]
-            with owner._store._tables_held():
+            with owner._store.parts.key_values._tables_held():
                 for thread in threads:
                     thread.start()
                 until(lambda: len(owner._server._named) == 1, "a call that is worked on")
@@ -217,28 +217,28 @@ def test_a_call_that_is_made_again_while_the_owner_works_on_it_is_one(store_path
 def test_a_long_call_is_known_whole_though_its_table_was_written_anew(store_path):
     taken = [(b"%04d" % number, b"") for number in range(3000)]
     with rmqcore.open_store(store_path) as store:
-        store.kv_swap_once("table", b"x", None, b"", call="before")
+        store.parts.key_values.kv_swap_once("table", b"x", None, b"", call="before")
         for key, value in taken:
             store.kv_put("table", key, value)
-        assert store.kv_take_once("table", last=b"x", call="one") == taken
+        assert store.parts.key_values.kv_take_once("table", last=b"x", call="one") == taken
         # another client, while the first one still reads the answer
         store.kv_put("table", b"y", b"")
-        assert store._start_of("%KV%table") > 2 * len(taken)
+        assert store.parts.key_values._start_of("%KV%table") > 2 * len(taken)
     with rmqcore.open_store(store_path) as store:
-        assert store.kv_take_once("table", last=b"x", call="one") == taken
+        assert store.parts.key_values.kv_take_once("table", last=b"x", call="one") == taken
         assert store.kv_list("table") == [(b"x", b""), (b"y", b"")]
 
 
 def test_a_call_is_known_though_its_table_was_written_anew(store_path):
     with rmqcore.open_store(store_path) as store:
         store.kv_put("table", b"a", b"1")
-        assert store.kv_take_once("table", call="one") == [(b"a", b"1")]
-        assert store.kv_swap_once("table", b"b", None, b"2", call="two")
-        store._compact("%KV%table", store._table("table"))
+        assert store.parts.key_values.kv_take_once("table", call="one") == [(b"a", b"1")]
+        assert store.parts.key_values.kv_swap_once("table", b"b", None, b"2", call="two")
+        store.parts.key_values._compact("%KV%table", store.parts.key_values._table("table"))
     with rmqcore.open_store(store_path) as store:
-        assert store.kv_take_once("table", call="one") == [(b"a", b"1")]
-        assert store.kv_swap_once("table", b"b", None, b"2", call="two")
-        assert not store.kv_swap_once("table", b"b", None, b"2", call="three")
+        assert store.parts.key_values.kv_take_once("table", call="one") == [(b"a", b"1")]
+        assert store.parts.key_values.kv_swap_once("table", b"b", None, b"2", call="two")
+        assert not store.parts.key_values.kv_swap_once("table", b"b", None, b"2", call="three")
         assert store.kv_list("table") == [(b"b", b"2")]
 
 

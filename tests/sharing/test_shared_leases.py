@@ -122,9 +122,9 @@ def test_what_a_call_was_handed_out_is_known_from_a_journal_written_anew(store_p
         for number in range(3):
             store.put("T", b"%d" % number)
         settings = {"holder": "somebody", "max_messages": 2}
-        store.lease_once("g", {"T": "*"}, call="one", **settings)
-        store.lease_once("g", {"T": "*"}, call="two", **settings)
+        store.parts.consuming.lease_once("g", {"T": "*"}, call="one", **settings)
+        store.parts.consuming.lease_once("g", {"T": "*"}, call="two", **settings)
     with rmqcore.open_store(store_path) as store:
-        again = store.lease_once("g", {"T": "*"}, call="one", **settings)
+        again = store.parts.consuming.lease_once("g", {"T": "*"}, call="one", **settings)
         assert [(each.body, each.reconsume_times) for each in again] == [(b"0", 0), (b"1", 0)]
-        assert store.lease_once("g", {"T": "*"}, call="three", **settings) == []
+        assert store.parts.consuming.lease_once("g", {"T": "*"}, call="three", **settings) == []

@@ -42,10 +42,10 @@ class HeldFlush:
     """Stands in the place of a store's flush, which ends only when the test lets it."""
 
     def __init__(self, store):
-        self.flush = store._flusher.flush
+        self.flush = store.parts.log_services.flusher.flush
         self.begun = 0
         self.let_go = threading.Event()
-        store._flusher.flush = self
+        store.parts.log_services.flusher.flush = self
 
     def __call__(self):
         self.begun += 1
@@ -55,13 +55,13 @@ class HeldFlush:
 
 def waiting(store):
     """A list that grows by each coroutine that begins to wait for the disk."""
-    begun, wait_async = [], store._group_commit.wait_async
+    begun, wait_async = [], store.parts.log_services.group_commit.wait_async
 
     def noted(offset, timeout_ms):
         begun.append(offset)
         return wait_async(offset, timeout_ms)
 
-    store._group_commit.wait_async = noted
+    store.parts.log_services.group_commit.wait_async = noted
     return begun
 
 

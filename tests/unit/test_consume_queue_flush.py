@@ -42,7 +42,7 @@ def synced(monkeypatch):
 def store(tmp_path, synced):
     with open_store(tmp_path / "store", **SETTINGS) as store:
         # its first round is over, and the next is far away
-        rounds(store._flush_queues)
+        rounds(store.parts.log_services.flush_queues)
         yield store
 
 
@@ -88,7 +88,7 @@ def test_a_queue_with_so_many_pages_does_not_wait(store, synced, pages):
         for _ in range(size // 20):
             store.put("T", b"x", queue_id=number)
         store.max_queue_offset("T", number)
-    store._flush_queues.flush(thorough=False)
+    store.parts.log_services.flush_queues.flush(thorough=False)
     assert QUEUES - 1 in synced
     assert QUEUES - 2 not in synced
 
@@ -117,7 +117,11 @@ def test_a_second_flush_waits_for_the_first(store, monkeypatch):
     store.put("T", b"x")
     assert store.max_queue_offset("T", 0) == 1
     begun, go_on, sync = threading.Event(), threading.Event(), MappedFile.sync
-    service, checkpoint, told = store._flush_queues, store._checkpoint, []
+    service, checkpoint, told = (
+        store.parts.log_services.flush_queues,
+        store.parts.files.checkpoint,
+        [],
+    )
     service._flushing = lock = Noted(service._flushing)
 
     def slow(file):
@@ -193,7 +197,7 @@ def test_every_file_of_a_queue_that_was_written_to_is_written_through(store_path
         original(file)
 
     with open_store(store_path, **SETTINGS | {"mapped_file_size_consume_queue": 400}) as store:
-        rounds(store._flush_queues)
+        rounds(store.parts.log_services.flush_queues)
         for _ in range(50):
             store.put("T", b"x")
         assert store.max_queue_offset("T", 0) == 50

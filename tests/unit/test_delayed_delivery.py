@@ -14,7 +14,7 @@ import rmqcore
 from rmqcore.errors import MessageIllegalError
 from rmqcore.services.delay_schedule import SCHEDULE_TOPIC
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import World, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +40,7 @@ def clock(monkeypatch):
             return wall_clock_ms() if self.now_ms is None else self.now_ms
 
     clock = Clock()
-    monkeypatch.setitem(DefaultMessageStore.__init__.__kwdefaults__, "clock_ms", clock)
+    monkeypatch.setitem(DefaultMessageStore.__init__.__kwdefaults__, "world", World(clock))
     return clock
 
 
@@ -68,7 +68,7 @@ def test_messages_arrive_in_order_and_on_time_with_all_that_they_had(tmp_path, c
         late = store.put("TopicA", b"late", delay_level=2, queue_id=1)
         assert store.max_queue_offset(SCHEDULE_TOPIC, 0) == 50
         clock.now_ms = receipts[0].store_timestamp_ms + HOUR_MS - 1
-        rounds(store._delayed)
+        rounds(store.parts.upkeep.delayed)
         assert delivered(store) == []
         clock.now_ms = receipts[-1].store_timestamp_ms + HOUR_MS
         until(lambda: len(delivered(store)) == 50, "all that is due is delivered")
@@ -78,7 +78,7 @@ def test_messages_arrive_in_order_and_on_time_with_all_that_they_had(tmp_path, c
         assert "DELAY" not in message.properties
         assert any(hit.topic == "TopicA" for hit in store.query_message("TopicA", "k3").messages)
         clock.now_ms = late.store_timestamp_ms + 2 * HOUR_MS - 1
-        rounds(store._delayed)
+        rounds(store.parts.upkeep.delayed)
         assert delivered(store, queue_id=1) == []
         clock.now_ms += 1
         until(lambda: delivered(store, queue_id=1) == [b"late"], "the last one is delivered")
@@ -101,12 +101,12 @@ def test_what_was_parked_is_delivered_after_the_store_was_closed(tmp_path, clock
     assert '"offsetTable":{\n\t\t1:1\n\t}' in (tmp_path / "config/delayOffset.json").read_text()
     clock.now_ms = second.store_timestamp_ms + HOUR_MS
     with rmqcore.open_store(tmp_path, **SMALL) as store:
-        for service in store._services:
+        for service in store.parts.upkeep.services:
             rounds(service)
         assert delivered(store) == [b"first"]
     with rmqcore.open_store(tmp_path, **SMALL, deliver_delayed=True) as store:
         until(lambda: delivered(store) == [b"first", b"second"], "the second one is delivered")
-        rounds(store._delayed, 3)
+        rounds(store.parts.upkeep.delayed, 3)
         assert delivered(store) == [b"first", b"second"]
 
 
@@ -117,13 +117,13 @@ def test_a_killed_process_repeats_and_loses_nothing(tmp_path: Path, clock):
         import os, signal, time
         import rmqcore
         store = rmqcore.open_store({str(tmp_path)!r}, deliver_delayed=True, **{SMALL!r})
-        now = store._delayed._clock
+        now = store.parts.upkeep.delayed._clock
         for number in range(200):
             store.put("TopicA", b"%d" % number, delay_level=1)
-        store._delayed._clock = lambda: now() + {HOUR_MS}
+        store.parts.upkeep.delayed._clock = lambda: now() + {HOUR_MS}
         while store.max_queue_offset("TopicA", 0) < 200:
             time.sleep(0.002)
-        store._delayed._clock = now
+        store.parts.upkeep.delayed._clock = now
         for number in range(200, 300):
             store.put("TopicA", b"%d" % number, delay_level=1)
         os.kill(os.getpid(), signal.SIGKILL)

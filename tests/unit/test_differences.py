@@ -93,19 +93,24 @@ def message_of(body):
 
 def test_sync_flush_does_not_spin(tmp_path):
     with open_store(tmp_path / "s", flush_disk_type="SYNC_FLUSH", **SIZES) as store:
-        dispatcher, group_commit = store._reput, store._group_commit
+        dispatcher, group_commit = (
+            store.parts.log_services.reput,
+            store.parts.log_services.group_commit,
+        )
         for service in (dispatcher, group_commit):
-            assert store._runner.stop(service)
+            assert store.parts.upkeep.runner.stop(service)
         store.put("T", b"x", durability="page_cache")
         dispatcher.awake()
         # what is not flushed may not be dispatched, and a flush would wake the dispatcher
         assert dispatcher.run(0.0) == 0.05
-        assert (dispatcher.behind, store._flusher.pending) == (dispatcher._log.max_offset,) * 2
+        assert (dispatcher.behind, store.parts.log_services.flusher.pending) == (
+            dispatcher._log.max_offset,
+        ) * 2
         assert not dispatcher.woken
         group_commit.awake()
         # a round that flushes, and nothing that would begin another
         assert group_commit.run(0.0) == 3600.0
-        assert store._flusher.pending == 0
+        assert store.parts.log_services.flusher.pending == 0
         assert not group_commit.woken
         assert dispatcher.woken
         assert store.get_message("T", 0, 0).status is GetMessageStatus.FOUND
@@ -135,7 +140,7 @@ def test_an_unknown_queue_is_a_status_and_makes_nothing(tmp_path):
 
 def test_dispatch_stops_at_a_damaged_record(tmp_path):
     with open_store(tmp_path / "s", **SIZES) as store:
-        store._runner.stop(store._reput)
+        store.parts.upkeep.runner.stop(store.parts.log_services.reput)
         store.put("T", b"good")
         bad = store.put("T", b"bad")
         store.put("T", b"behind")
@@ -148,7 +153,9 @@ def test_dispatch_stops_at_a_damaged_record(tmp_path):
         view.release()
         with pytest.raises(CorruptRecordError):
             store.max_queue_offset("T", 0)
-        store._abandon()
+        store.parts.upkeep.stop()
+        store.parts.handle.closed = True
+        store.parts.let_go(clean=False)
     assert bodies(tmp_path / "s") == [b"good", b"bad", b"behind"]
 
 
@@ -195,7 +202,7 @@ def test_as_many_messages_as_asked_for(tmp_path):
 def test_times_come_from_records_not_files(tmp_path):
     with open_store(tmp_path / "s", **SIZES) as store:
         for number in range(30):
-            store._tail.fixed_time_ms = 1_700_000_000_000 + 1000 * number
+            store.parts.files.tail.fixed_time_ms = 1_700_000_000_000 + 1000 * number
             store.put("T", b"x" * 200)
     shutil.copytree(tmp_path / "s", tmp_path / "copy", copy_function=shutil.copyfile)
     with open_store(tmp_path / "copy", mode="r") as store:
@@ -256,21 +263,25 @@ def test_a_log_that_lost_its_end_is_told_by_the_queues(tmp_path):
 
 def test_checkpoint_times_follow_the_flush(tmp_path, monkeypatch):
     with open_store(tmp_path / "s", **SIZES) as store:
-        store._runner.stop(store._flush_queues)
+        store.parts.upkeep.runner.stop(store.parts.log_services.flush_queues)
         store.put("T", b"x")
         store.max_queue_offset("T", 0)
         seen = []
         flush = store.consume_queues.flush
 
         def watch():
-            seen.append(store._checkpoint.logics_msg_timestamp_ms)
+            seen.append(store.parts.files.checkpoint.logics_msg_timestamp_ms)
             return flush()
 
         monkeypatch.setattr(store.consume_queues, "flush", watch)
-        store._flush_queues.flush()
+        store.parts.log_services.flush_queues.flush()
         after = StoreCheckpoint(tmp_path / "s" / "checkpoint")
         after.load()
-        assert seen[0] < after.logics_msg_timestamp_ms == store._tail.last_store_timestamp_ms
+        assert (
+            seen[0]
+            < after.logics_msg_timestamp_ms
+            == store.parts.files.tail.last_store_timestamp_ms
+        )
 
 
 def test_a_file_of_another_length_is_named(tmp_path):
@@ -327,19 +338,19 @@ def test_threads_share_a_flush(tmp_path):
     """Every sync put waits for the disk, and one flush serves many."""
     with open_store(tmp_path / "s", flush_disk_type="SYNC_FLUSH") as store:
         flushes = []
-        flush = store._flusher.flush
+        flush = store.parts.log_services.flusher.flush
         receipts = []
 
         def first_waits_for_all():
             flushes.append(1)
             if len(flushes) == 1:
-                until(lambda: store._tail.counts[0] == 16, "each thread has put")
+                until(lambda: store.parts.files.tail.counts[0] == 16, "each thread has put")
             return flush()
 
         def work():
             receipts.extend(store.put("T", b"x") for _ in range(20))
 
-        store._flusher.flush = first_waits_for_all
+        store.parts.log_services.flusher.flush = first_waits_for_all
         threads = [threading.Thread(target=work) for _ in range(16)]
         for thread in threads:
             thread.start()

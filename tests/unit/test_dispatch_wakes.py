@@ -35,7 +35,7 @@ def test_a_put_into_an_idle_store_wakes_the_dispatcher(tmp_path, monkeypatch, ho
 
     monkeypatch.setattr(reput.ReputMessageService, "run", noted)
     with open_store(tmp_path / "s", **SETTINGS[how], **SIZES) as store:
-        arrived, dispatcher = threading.Event(), store._reput
+        arrived, dispatcher = threading.Event(), store.parts.log_services.reput
         store.on_arrival(lambda *_: arrived.set())
         for _ in range(15):
             until(lambda: rests[-1:] == [600], "the dispatcher has nothing to do")
@@ -43,7 +43,7 @@ def test_a_put_into_an_idle_store_wakes_the_dispatcher(tmp_path, monkeypatch, ho
             store.put("T", b"x")
             assert arrived.wait(TIMEOUT_S)
         # a stop just before the thread sleeps does not wake it
-        until(lambda: store._runner.stop(dispatcher, 0), "the dispatcher ends")
+        until(lambda: store.parts.upkeep.runner.stop(dispatcher, 0), "the dispatcher ends")
 
 
 @pytest.mark.measure
@@ -70,8 +70,8 @@ def test_a_put_into_an_idle_store_arrives_at_once(tmp_path, figure, how):
 def test_an_idle_store_rests_between_its_rounds(tmp_path):
     with open_store(tmp_path / "s") as store:
         store.put("T", b"x")
-        until(lambda: store._reput.behind == 0, "the put is dispatched")
-        for service in store._services:
+        until(lambda: store.parts.log_services.reput.behind == 0, "the put is dispatched")
+        for service in store.parts.upkeep.services:
             rounds(service, 2)
             assert service.run(time.monotonic()) >= 0.05, service.name
 
@@ -131,8 +131,8 @@ def test_a_round_that_took_long_is_followed_by_a_longer_pause(
 ):
     now = [1.0]
     with open_store(tmp_path / "s") as store:
-        dispatcher = store._reput
-        store._runner.stop(dispatcher)
+        dispatcher = store.parts.log_services.reput
+        store.parts.upkeep.runner.stop(dispatcher)
         monkeypatch.setattr(dispatcher, "_on_progress", lambda _: now.append(now[-1] + takes_s))
         monkeypatch.setattr(dispatcher, "_monotonic_s", lambda: now[-1])
         store.put("T", b"x")

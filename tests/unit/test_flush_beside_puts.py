@@ -27,9 +27,9 @@ def store(store_path):
 
 def put(store, time_ms):
     """Put a message of a store time, and dispatch it; returns the receipt."""
-    store._tail.fixed_time_ms = time_ms
+    store.parts.files.tail.fixed_time_ms = time_ms
     receipt = store.put("T", b"x", keys="k")
-    store._reput.catch_up()
+    store.parts.log_services.reput.catch_up()
     return receipt
 
 
@@ -49,9 +49,9 @@ def beside(monkeypatch, owner, name, work):
 def test_a_flush_of_the_log_tells_of_what_was_put_before(store, monkeypatch):
     first = put(store, 1_700_000_000_000)
     beside(monkeypatch, MappedFile, "flush", lambda: put(store, 1_700_000_001_000))
-    assert store._flusher.flush() == first.phy_offset + first.store_size
-    assert store._flusher.pending > 0
-    assert store._checkpoint.physic_msg_timestamp_ms == first.store_timestamp_ms
+    assert store.parts.log_services.flusher.flush() == first.phy_offset + first.store_size
+    assert store.parts.log_services.flusher.pending > 0
+    assert store.parts.files.checkpoint.physic_msg_timestamp_ms == first.store_timestamp_ms
 
 
 def test_a_flush_of_the_queues_tells_of_what_was_dispatched_before(store, monkeypatch):
@@ -75,7 +75,7 @@ def test_the_checkpoint_follows_the_queues_and_the_index(store, monkeypatch):
     for owner, name in (
         (MappedFile, "sync"),
         (IndexFile, "flush"),
-        (type(store._checkpoint), "flush"),
+        (type(store.parts.files.checkpoint), "flush"),
     ):
         original = getattr(owner, name)
 
@@ -84,7 +84,7 @@ def test_the_checkpoint_follows_the_queues_and_the_index(store, monkeypatch):
             return original(self)
 
         monkeypatch.setattr(owner, name, flush)
-    store._flush_queues.flush()
+    store.parts.log_services.flush_queues.flush()
     assert flushed == ["MappedFile", "IndexFile", "StoreCheckpoint"]
 
 
@@ -113,13 +113,13 @@ def test_times_go_back_with_a_clock_that_was_set_back_far():
 def test_the_mark_waits_for_the_log(store, store_path):
     """It tells ends of queues only when the records are on the disk, too."""
     put(store, 1_700_000_000_000)
-    marker, mark = store._marker, store._mark
+    marker, mark = store.parts.log_services.marker, store.parts.files.mark
     marker._seen, marker._due_at = None, 0
     marker.queues_flushed()
     end = store.max_phy_offset
     marker.queues_flushed()
     assert mark.log_end < end
-    store._flusher.flush()
+    store.parts.log_services.flusher.flush()
     put(store, 1_700_000_001_000)
     marker.queues_flushed()
     assert mark.log_end == end

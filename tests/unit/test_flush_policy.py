@@ -87,11 +87,14 @@ def waiting(tmp_path):
 @pytest.mark.parametrize("call", PUTS)
 def test_a_put_that_does_not_wait_is_flushed_soon_all_the_same(waiting, call):
     assert PUTS[call](waiting, "page_cache").durability is Durability.PAGE_CACHE
-    until(lambda: waiting._log_writer.flushed_offset == waiting._tail.max_offset, "a flush")
+    until(
+        lambda: waiting.parts.files.writer.flushed_offset == waiting.parts.files.tail.max_offset,
+        "a flush",
+    )
 
 
 def test_a_read_waits_for_what_did_not_wait_and_for_nothing_else(waiting, monkeypatch):
-    assert waiting._runner.stop(waiting._group_commit)
+    assert waiting.parts.upkeep.runner.stop(waiting.parts.log_services.group_commit)
     unwaited = Message("T", b"a", wait_store_msg_ok=False)
     waiting.put_message(unwaited)
     assert [message.body for message in waiting.messages("T", 0)] == [b"a"]
@@ -99,9 +102,9 @@ def test_a_read_waits_for_what_did_not_wait_and_for_nothing_else(waiting, monkey
     def refuse(*_):
         raise AssertionError("a read waits for the disk")
 
-    monkeypatch.setattr(waiting._group_commit, "wait", refuse)
+    monkeypatch.setattr(waiting.parts.log_services.group_commit, "wait", refuse)
     # as a put of another thread that is waiting for its flush
-    waiting._tail.put_message(Message("T", b"b"))
+    waiting.parts.files.tail.put_message(Message("T", b"b"))
     assert [message.body for message in waiting.messages("T", 0)] == [b"a"]
 
 
@@ -135,8 +138,8 @@ class Open(ClosedMeanwhile):
 
 def test_a_loop_that_is_closed_meanwhile_ends_nothing(waiting):
     waiting.put("T", b"x")
-    service, others = waiting._group_commit, Together(1)
-    assert waiting._runner.stop(service)
+    service, others = waiting.parts.log_services.group_commit, Together(1)
+    assert waiting.parts.upkeep.runner.stop(service)
     service._coroutines = {ClosedMeanwhile(): Together(1), Open(): others}
     service.run(0.0)
     assert others.told == [None]

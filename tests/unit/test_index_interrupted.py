@@ -49,7 +49,7 @@ def test_keys_are_filed_once(store_path, monkeypatch, count, after, owner, name)
         store.put("T", b"%d" % number, keys=f"k{number}")
     store.max_queue_offset("T", 0)
     # nobody but this thread dispatches
-    store._runner.stop(store._reput)
+    store.parts.upkeep.runner.stop(store.parts.log_services.reput)
     done = interrupt_once(monkeypatch, owner, name, after=after)
     store.put("T", b"last", keys=("k1", "k2"))
     with pytest.raises(KeyboardInterrupt):

@@ -142,7 +142,7 @@ def expired(store):
 def test_a_queue_whose_first_batches_expired_keeps_its_offsets(path, open_check_bytes):
     settings = SIZES | EXPIRING
     with open_store(path, **settings) as store:
-        rounds(store._retention)
+        rounds(store.parts.upkeep.retention)
         for number in range(100):
             put_batch(store, 10, 10 * number)
         low = expired(store)
@@ -168,7 +168,7 @@ def test_a_queue_whose_first_batches_expired_keeps_its_offsets(path, open_check_
 def test_a_queue_all_of_whose_batches_expired_goes_on_at_its_end(path):
     settings = SIZES | EXPIRING
     with open_store(path, **settings) as store:
-        rounds(store._retention)
+        rounds(store.parts.upkeep.retention)
         for number in range(100):
             put_batch(store, 10, 10 * number)
         for _ in range(20):

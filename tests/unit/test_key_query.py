@@ -23,9 +23,9 @@ KEYS = ["Aa", "BB", "K1", "K2", "ключ"]
 @pytest.fixture
 def store(tmp_path):
     with open_store(tmp_path / "store", **SIZES) as store:
-        store._tail.fixed_time_ms = 1_700_000_000_000
+        store.parts.files.tail.fixed_time_ms = 1_700_000_000_000
         for number in range(600):
-            store._tail.fixed_time_ms += number % 7 * 300
+            store.parts.files.tail.fixed_time_ms += number % 7 * 300
             store.put(
                 "T" if number % 3 else "U",
                 b"%d" % number * (number % 40),

@@ -23,7 +23,7 @@ from rmqcore import (
     StoreNotWritableError,
     open_store,
 )
-from rmqcore.store import key_value_table, key_values
+from rmqcore.store.parts import key_value_table, key_values
 
 pytestmark = pytest.mark.engine
 
@@ -68,9 +68,8 @@ def test_ranges_are_listed_and_taken_by_key(store):
 
 def test_what_has_expired_is_gone_also_after_a_close(tmp_path, monkeypatch):
     now = [1_000_000]
-    monkeypatch.setattr("rmqcore.store.message_store.wall_clock_ms", lambda: now[0])
     store = open_store(tmp_path / "s")
-    store._clock_ms = lambda: now[0]
+    store.parts.key_values._clock_ms = lambda: now[0]
     store.kv_put("t", b"a", b"1", ttl_ms=100)
     store.kv_put("t", b"b", b"1", ttl_ms=100)
     store.kv_put("t", b"b", b"2", ttl_ms=300)
@@ -82,7 +81,7 @@ def test_what_has_expired_is_gone_also_after_a_close(tmp_path, monkeypatch):
     now[0] += 200
     store.close()
     with open_store(tmp_path / "s") as store:
-        store._clock_ms = lambda: now[0]
+        store.parts.key_values._clock_ms = lambda: now[0]
         assert store.kv_list("t") == [(b"a", b"again"), (b"c", b"2")]
 
 
@@ -104,7 +103,7 @@ def test_a_table_is_written_anew_before_it_is_long(tmp_path):
         assert 5000 - start < 2 * key_values._COMPACTED_FROM
     with open_store(tmp_path / "s") as store:
         assert store.kv_list("t") == [(b"0", b"4998"), (b"1", b"4999"), (b"2", b"4997")]
-        assert store._tables["t"].records < 2 * key_values._COMPACTED_FROM
+        assert store.parts.key_values._tables["t"].records < 2 * key_values._COMPACTED_FROM
 
 
 def test_long_values_are_written_anew_beside_short_ones(store, monkeypatch):
@@ -160,7 +159,7 @@ def refused(*_):
 @pytest.mark.parametrize("freed", [True, False])
 def test_tables_leave_a_full_disk_before_they_are_put_anew(tmp_path, monkeypatch, freed):
     with open_store(tmp_path / "s", **SMALL) as store:
-        compact = store._compact
+        compact = store.parts.key_values._compact
         store.kv_put("t", b"old", b"1")
         store.kv_put("t", b"gone", b"1")
         store.kv_put("t", b"gone", None)
@@ -173,7 +172,7 @@ def test_tables_leave_a_full_disk_before_they_are_put_anew(tmp_path, monkeypatch
                 refused()
             compact(*args)
 
-        monkeypatch.setattr(store, "_compact", compact_with_room)
+        monkeypatch.setattr(store.parts.key_values, "_compact", compact_with_room)
         assert store.delete_consumed_files() == 3
         assert aside.exists() is not freed
         assert (store.max_phy_offset > before) is freed
@@ -199,7 +198,7 @@ def test_room_is_kept_for_the_tables_of_a_disk_without_a_free_block(tmp_path, mo
     with open_store(tmp_path / "s", **SMALL) as store:
         store.kv_put("t", b"old", b"1")
         consumed(store)
-        compact = store._compact
+        compact = store.parts.key_values._compact
         monkeypatch.setattr(
             store, "_compact", lambda *args: compact(*args) if written else refused()
         )
@@ -213,7 +212,7 @@ def test_a_table_whose_file_has_no_room_either_keeps_its_log_files(tmp_path, mon
     with open_store(tmp_path / "s", **SMALL) as store:
         store.kv_put("t", b"old", b"1")
         consumed(store)
-        monkeypatch.setattr(store, "_compact", refused)
+        monkeypatch.setattr(store.parts.key_values, "_compact", refused)
         monkeypatch.setattr(key_values.TablesAside, "store", refused)
         assert store.delete_consumed_files() == 0
     with open_store(tmp_path / "s", **SMALL) as store:
@@ -224,8 +223,8 @@ def test_what_a_killed_process_had_put_aside_is_read(tmp_path):
     with open_store(tmp_path / "s", **SMALL) as store:
         store.kv_put("t", b"a", b"1")
         store.kv_put("t", b"b", b"1")
-        with store._tables_held():
-            store._put_aside({"%KV%t": store._table("t")})
+        with store.parts.key_values._tables_held():
+            store.parts.key_values._put_aside({"%KV%t": store.parts.key_values._table("t")})
         store.kv_put("t", b"b", None)
     with open_store(tmp_path / "s", **SMALL) as store:
         assert store.kv_list("t") == [(b"a", b"1")]
@@ -254,8 +253,10 @@ def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, m
         for table in "tu":
             for number in range(20):
                 store.kv_put(table, b"%d" % number, b"old")
-        with store._tables_held():
-            store._put_aside({f"%KV%{each}": store._table(each) for each in "tu"})
+        with store.parts.key_values._tables_held():
+            store.parts.key_values._put_aside(
+                {f"%KV%{each}": store.parts.key_values._table(each) for each in "tu"}
+            )
         assert store.delete_topic("%KV%t")
         for _ in range(9):
             store.kv_put("t", b"a", b"new")
@@ -263,7 +264,7 @@ def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, m
         assert store.kv_list("t") == [(b"a", b"new")]
         assert store.kv_count("u") == 20
         assert store.delete_topic("%KV%u")
-        assert not store._aside.load()
+        assert not store.parts.key_values._aside.load()
 
 
 def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(tmp_path, monkeypatch):
@@ -273,12 +274,12 @@ def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(tmp_
         commit, flushed = store.consumer_offsets.commit, []
 
         def committed(topic, group, queue_id, offset):
-            flushed.append(store._log_writer.flushed_offset == store.max_phy_offset)
+            flushed.append(store.parts.files.writer.flushed_offset == store.max_phy_offset)
             commit(topic, group, queue_id, offset)
 
         monkeypatch.setattr(store.consumer_offsets, "commit", committed)
-        with store._tables_held():
-            store._put_aside({"%KV%t": store._table("t")})
+        with store.parts.key_values._tables_held():
+            store.parts.key_values._put_aside({"%KV%t": store.parts.key_values._table("t")})
         assert flushed == [True]
 
 
@@ -316,17 +317,17 @@ def test_reading_a_table_sorts_its_keys_once(tmp_path, monkeypatch):
 def test_keys_whose_time_is_over_take_no_memory_though_nobody_asks_for_them(store, monkeypatch):
     for number in range(100):
         store.kv_put("t", b"%d" % number, bytes(1000), ttl_ms=1000)
-    now_ms = store._clock_ms()
-    monkeypatch.setattr(store, "_clock_ms", lambda: now_ms + 2000)
+    now_ms = store.parts.key_values._clock_ms()
+    monkeypatch.setattr(store.parts.key_values, "_clock_ms", lambda: now_ms + 2000)
     assert store.delete_consumed_files() == 0
-    table = store._tables["t"]
+    table = store.parts.key_values._tables["t"]
     assert (table.entries, table.keys, table.due, table.size) == ({}, [], [], 0)
 
 
 def test_a_key_that_is_set_again_and_again_takes_the_memory_of_one(store):
     for number in range(1000):
         store.kv_put("t", b"k", b"%d" % number, ttl_ms=1 << 40)
-    table = store._tables["t"]
+    table = store.parts.key_values._tables["t"]
     assert len(table.due) <= key_value_table._DUE_AT_LEAST
     assert table.size == len(b"k") + len(b"999") + key_value_table.RECORD_HEAD_SIZE
 
@@ -354,8 +355,8 @@ def test_a_change_that_could_not_be_put_has_not_happened(store, monkeypatch):
         raise DiskFullError("commit log")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store), "put_messages", full)
-        patch.setattr(type(store), "put_message", full)
+        patch.setattr(store.parts.writing, "put_messages", full)
+        patch.setattr(store.parts.writing, "put_message", full)
         with pytest.raises(DiskFullError):
             store.kv_put("t", b"a", b"2")
         with pytest.raises(DiskFullError):
@@ -455,7 +456,7 @@ def test_what_a_table_no_longer_reads_is_on_the_disk_anew(store, monkeypatch):
     flushed = []
 
     def commit(topic, group, queue_id, offset):
-        flushed.append(store._log_writer.flushed_offset == store.max_phy_offset)
+        flushed.append(store.parts.files.writer.flushed_offset == store.max_phy_offset)
 
     monkeypatch.setattr(store.consumer_offsets, "commit", commit)
     for number in range(12):

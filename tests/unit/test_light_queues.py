@@ -5,7 +5,7 @@ import pytest
 from rmqcore import Message, MessageIllegalError, open_store
 from rmqcore._codec import encode_batch, encode_record
 from rmqcore.doctor import verify
-from rmqcore.store.wire_puts import WireMessage
+from rmqcore.store.parts.writing import WireMessage
 
 pytestmark = pytest.mark.engine
 
@@ -84,7 +84,7 @@ LOGS = {
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
 def test_made_up_numbers_in_a_log_stop_nothing(store_path, log):
     with open_store(store_path, broker_role="SLAVE", **LIGHT) as store:
-        store.append_data(log_of(*log), 0)
+        store.followed_log.append_data(log_of(*log), 0)
         assert bodies(store, "Mine") == [b"made up"] * len(log)
     for lost in (False, True):
         if lost:

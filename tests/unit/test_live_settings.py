@@ -40,9 +40,9 @@ def test_the_largest_body_is_the_new_one(store):
 
 def test_services_and_waiting_puts_have_the_new_times(store):
     store.change_settings(flush_interval_commit_log_ms=7, sync_flush_timeout_ms=9)
-    log_flush = next(s for s in store._services if s.name == "FlushRealTimeService")
+    log_flush = next(s for s in store.parts.upkeep.services if s.name == "FlushRealTimeService")
     assert log_flush.run(0.0) == 0.007
-    assert store._flush_policy.timeout_ms == 9
+    assert store.parts.settings.policy.timeout_ms == 9
 
 
 def test_any_other_setting_is_refused_and_nothing_changes(store):

@@ -67,7 +67,7 @@ def check_stops(store, end):
 def test_iteration_goes_on_behind_what_retention_has_deleted(store_path, mode, topic):
     with open_store(store_path, retention_bytes=200_000, **SMALL) as store:
         # the next round of its own is an hour away
-        rounds(store._retention)
+        rounds(store.parts.upkeep.retention)
         for _ in range(600):
             store.put("T", b"x" * 1000)
         assert store.max_queue_offset("T", 0) == 600

@@ -28,7 +28,7 @@ def filled(tmp_path_factory):
     store = rmqcore.open_store(path, **SMALL)
     rows = []
     for number in range(237):
-        store._tail.fixed_time_ms = BASE_MS + number // 5 * 7
+        store.parts.files.tail.fixed_time_ms = BASE_MS + number // 5 * 7
         body = b"%d " % number * (1 + number % 13)
         receipt = store.put("T", body, tags="abc"[number % 3], keys=("Aa", "BB")[number % 2])
         rows.append((body, "abc"[number % 3], receipt.store_size, BASE_MS + number // 5 * 7))
@@ -255,7 +255,7 @@ def test_transactions_are_dispatched_when_committed(store_path):
 
 def test_a_service_that_fails_makes_the_store_read_only(store_path, monkeypatch):
     with rmqcore.open_store(store_path) as store:
-        store._service_failed(RuntimeError("the reason"))
+        store.parts.health.service_failed(RuntimeError("the reason"))
         assert "the reason" in store.why_not_writable()
         result = store.put_message(Message("T", b"x"))
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE

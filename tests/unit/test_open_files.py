@@ -157,6 +157,6 @@ def test_the_bound_holds_for_all_that_maps(tmp_path):
         assert len(list((path / "commitlog").iterdir())) > 8
         # the end of the log and the index file that is filled are mapped besides
         del found, message
-        for service in store._services:
-            store._runner.stop(service)
+        for service in store.parts.upkeep.services:
+            store.parts.upkeep.runner.stop(service)
         assert len([name for name in mappings(path) if name.isdigit()]) <= 8 + 2

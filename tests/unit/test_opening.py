@@ -67,7 +67,7 @@ def test_a_store_that_was_removed_takes_no_more_puts_and_is_not_begun_anew(tmp_p
     with contextlib.suppress(StoreNotWritableError):
         store.put("Another", b"two")
     until(lambda: store.why_not_writable() is not None, "a service has noticed")
-    rounds(next(each for each in store._services if each.name == "SaveTablesService"))
+    rounds(next(each for each in store.parts.upkeep.services if each.name == "SaveTablesService"))
     with pytest.raises(StoreNotFoundError, match="removed while it was open"):
         store.close()
     assert not path.exists()
@@ -102,7 +102,9 @@ def put_and_forget(path, how):
     gc.freeze()
     try:
         store = open_store(path, flush_disk_type=how, deliver_delayed=True)
-        threads = [store._runner.thread_of(service) for service in store._services]
+        threads = [
+            store.parts.upkeep.runner.thread_of(service) for service in store.parts.upkeep.services
+        ]
         for number in range(20):
             assert store.put("T", b"x", queue_id=number, keys="k").ok
         del store
@@ -124,6 +126,17 @@ def test_a_store_that_nobody_has_any_more_is_closed(tmp_path, how):
         assert again.recovery_report.clean_shutdown
         assert again.recovery_report.findings == []
         assert len(again.queues()) == 20
+
+
+def test_an_iteration_keeps_its_store(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        for number in range(600):
+            store.put("T", b"%d" % number)
+    messages = open_store(tmp_path / "s").messages("T", 0)
+    gc.collect()
+    assert [bytes(message.body) for message in messages] == [b"%d" % n for n in range(600)]
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del messages
 
 
 def test_a_store_that_was_refused_has_nothing_to_close(tmp_path):

@@ -51,7 +51,7 @@ def test_a_slave_takes_its_masters_bytes_and_no_puts(tmp_path):
         ]
         assert {one.status for one in refused} == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
         assert store.max_phy_offset == 0
-        store.append_data(record, 0)
+        store.followed_log.append_data(record, 0)
         assert [message.body for message in store.messages("T", 0)] == [b"x"]
         assert store.query_message("T", "K").messages[0].body == b"x"
     with open_store(tmp_path / "slave") as store:

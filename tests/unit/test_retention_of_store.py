@@ -16,7 +16,7 @@ from rmqcore.files.mapped_file import MappedFile
 from rmqcore.services.retention import DiskUsage
 from rmqcore.services.running_flags import RunningFlag
 from rmqcore.status import GetMessageStatus, PutMessageStatus
-from rmqcore.store import retention_of_store
+from rmqcore.store.parts import upkeep
 
 pytestmark = pytest.mark.engine
 
@@ -45,7 +45,7 @@ def by_hand(path, **settings):
     with rmqcore.open_store(
         path, **SMALL, **settings, clean_resource_interval_ms=NEVER_MS
     ) as store:
-        rounds(store._retention)
+        rounds(store.parts.upkeep.retention)
         yield store
 
 
@@ -56,7 +56,7 @@ def log_files(path: Path) -> list[Path]:
 @pytest.fixture
 def disk(monkeypatch):
     usage = {"now": DiskUsage(1, 99)}
-    monkeypatch.setattr(retention_of_store, "disk_usage", lambda path: usage["now"])
+    monkeypatch.setattr(upkeep, "disk_usage", lambda path: usage["now"])
     return usage
 
 
@@ -67,7 +67,7 @@ def test_without_a_configuration_nothing_goes(tmp_path, disk):
         files = log_files(tmp_path)
         for file in files:
             os.utime(file, (0, 0))
-        for service in store._services:
+        for service in store.parts.upkeep.services:
             rounds(service, 2)
         assert log_files(tmp_path) == files
         assert store.why_will_be_deleted(files[0]) is None

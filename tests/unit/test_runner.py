@@ -155,7 +155,9 @@ def test_a_stop_waits_for_the_round_that_runs():
 def test_a_store_runs_by_hand_without_a_thread(tmp_path, held):
     before = threading.active_count()
     config = rmqcore.StoreConfig(mapped_file_size_commit_log=1 << 20)
-    store = rmqcore.DefaultMessageStore(tmp_path / "s", config, runner=held.services)
+    store = rmqcore.DefaultMessageStore(
+        tmp_path / "s", config, runner=held.services, world=held.world
+    )
     try:
         assert threading.active_count() == before
         arrived = []

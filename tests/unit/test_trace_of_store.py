@@ -103,8 +103,8 @@ def test_a_pool_that_is_committed_is_a_row(store_path):
     settings = {"transient_store_pool_enable": True, "commit_interval_commit_log_ms": HOUR_MS}
     with opened(store_path, flush_disk_type="ASYNC_FLUSH", **settings) as store:
         store.put("T", b"x")
-        end = store._log_writer.commit()
-        store._log_writer.commit()
+        end = store.parts.files.writer.commit()
+        store.parts.files.writer.commit()
         assert count_of(store.trace(), "commit") == end
         assert len(of(store.trace(), "commit")) == 1
 
@@ -131,9 +131,9 @@ def test_what_a_slave_appends_counts_as_put(tmp_path):
     with opened(tmp_path / "master") as master:
         for number in range(5):
             master.put("T", b"%d" % number)
-        data = bytes(master.bytes_at(0, master.max_phy_offset))
+        data = bytes(master.followed_log.bytes_at(0, master.max_phy_offset))
     with opened(tmp_path / "slave", broker_role="SLAVE") as slave:
-        slave.append_data(data, 0)
+        slave.followed_log.append_data(data, 0)
         rows = slave.trace()
     assert count_of(rows, "put") == 5
     assert of(rows, "put")[-1].log_end == len(data)
@@ -230,9 +230,9 @@ def test_a_log_file_that_finds_no_room_is_one_row_however_often_it_is_tried(
 
 def test_a_flag_that_goes_down_is_told_too(store_path):
     with opened(store_path) as store:
-        store._dispatch_refused(DiskFullError("/a/b"))
-        store._dispatch_refused(DiskFullError("/a/b"))
-        store._dispatch_refused(None)
+        store.parts.health.dispatch_refused(DiskFullError("/a/b"))
+        store.parts.health.dispatch_refused(DiskFullError("/a/b"))
+        store.parts.health.dispatch_refused(None)
         flags = of(store.trace(), "flag")
     assert [row.count for row in flags] == [0x40, 0]
     assert flags[0].words.startswith("no room for consume queues or index")
@@ -256,21 +256,21 @@ def test_a_put_calls_nothing_of_the_trace(store_path, monkeypatch):
     for name in ("note", "dispatched", "_sum_up", "_add"):
         monkeypatch.setattr(StoreTrace, name, counted(getattr(StoreTrace, name)))
     with opened(store_path, mapped_file_size_commit_log=1 << 22) as store:
-        assert store._trace.path in calls
+        assert store.parts.trace.path in calls
         calls.clear()
         for _ in range(1000):
             store.put("T", b"x")
             store.put_message(rmqcore.Message("T", b"x"))
             store.put_messages([rmqcore.Message("T", b"x"), rmqcore.Message("T", b"y")])
         # a store of another test may be closed by the garbage collector
-        assert store._trace.path not in calls
+        assert store.parts.trace.path not in calls
         assert count_of(store.trace(), "put") == 4000
 
 
 @pytest.mark.measure
 def test_what_a_row_costs(store_path, figure):
     with opened(store_path) as store:
-        note, count = store._trace.note, 20_000
+        note, count = store.parts.trace.note, 20_000
         for _ in range(1000):
             note("flush", 5, "words")
         began = time.thread_time()
@@ -348,12 +348,12 @@ def test_an_opening_that_the_settings_refuse_leaves_the_trace_as_it_is(store_pat
 def test_a_checkpoint_that_says_the_same_is_no_row(store_path):
     with opened(store_path) as store:
         # its first round would write the mark at any time
-        store._runner.stop(store._flush_queues)
+        store.parts.upkeep.runner.stop(store.parts.log_services.flush_queues)
         store.put("T", b"x")
         store.flush()
         before = store.trace()
-        store._checkpoint.flush()
+        store.parts.files.checkpoint.flush()
         assert store.trace() == before
-        store._checkpoint.master_flushed_offset = 1
-        store._checkpoint.flush()
+        store.parts.files.checkpoint.master_flushed_offset = 1
+        store.parts.files.checkpoint.flush()
         assert [row.event for row in store.trace()[len(before) :]] == ["checkpoint"]

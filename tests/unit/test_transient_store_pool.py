@@ -71,9 +71,9 @@ def test_a_slave_has_no_pool(tmp_path, role):
         store.put("T", b"x")
         record = store.message_at(0).record
     with open_store(tmp_path / "t", broker_role=role, **SETTINGS) as store:
-        store.append_data(record, 0)
+        store.followed_log.append_data(record, 0)
         assert store.log.queue.last.write_buffer is None
-        assert store._tail.durability is Durability.PAGE_CACHE
+        assert store.parts.files.tail.durability is Durability.PAGE_CACHE
         assert store.message_at(0).body == b"x"
 
 
@@ -107,16 +107,16 @@ def exhausted(tmp_path):
     with open_store(tmp_path / "s", **SETTINGS | {"transient_store_pool_size": 1}) as store:
         store.put("T", b"a")
         store.flush()
-        for service in store._services:
+        for service in store.parts.upkeep.services:
             # they commit and flush, too
-            store._runner.stop(service)
+            store.parts.upkeep.runner.stop(service)
 
         def fill_and_roll():
             for letter in (b"b", b"c", b"d"):
                 store.put("T", letter * 40_000)
 
-        lock = store._log_writer._roll_lock = PutsBetween(
-            store._log_writer._roll_lock, fill_and_roll
+        lock = store.parts.files.writer._roll_lock = PutsBetween(
+            store.parts.files.writer._roll_lock, fill_and_roll
         )
         yield store, lock
 
@@ -137,19 +137,19 @@ def in_store_thread(lock, work):
 def test_what_counts_as_flushed_was_synced_when_a_put_rolls_inside_a_flush(exhausted):
     store, lock = exhausted
     store.put("T", b"before")
-    flushed = in_store_thread(lock, store._log_writer.flush)
+    flushed = in_store_thread(lock, store.parts.files.writer.flush)
     for _ in range(2):
         for file in store.log.queue.files:
             end = min(file.size, max(0, flushed - file.file_from_offset))
             assert file.flushed_position >= end, file
-        flushed = store._log_writer.flush()
+        flushed = store.parts.files.writer.flush()
     assert flushed == store.max_phy_offset
 
 
 def test_a_commit_answers_with_what_is_committed_when_a_put_rolls_beside_it(exhausted):
     store, lock = exhausted
     store.put("T", b"before")
-    end = in_store_thread(lock, store._log_writer.commit)
+    end = in_store_thread(lock, store.parts.files.writer.commit)
     for file in store.log.queue.files[:-1]:
         assert file.read_position >= min(file.size, end - file.file_from_offset), file
     bodies = [b"a", b"before", b"b" * 40_000, b"c" * 40_000, b"d" * 40_000]
@@ -173,7 +173,7 @@ def test_a_disk_without_room_for_what_is_committed_ends_nothing(tmp_path, monkey
         full = True
         store.put("T", b"while")
         if how == "services":
-            running = {service.name: service for service in store._services}
+            running = {service.name: service for service in store.parts.upkeep.services}
             running["FlushRealTimeService"]._thorough_s = 0
             for name in ("CommitRealTimeService", "FlushRealTimeService"):
                 rounds(running[name], 3)
@@ -188,6 +188,6 @@ def test_a_disk_without_room_for_what_is_committed_ends_nothing(tmp_path, monkey
         bodies = [b"before", b"while", *([b"to the disk"] if how == "put" else []), b"behind"]
         assert store.put("T", b"behind", durability="disk").durability is Durability.DISK
         assert [message.body for message in store.messages("T", 0)] == bodies
-        assert all(service.active for service in store._services)
+        assert all(service.active for service in store.parts.upkeep.services)
     with open_store(tmp_path / "s", mapped_file_size_commit_log=65536) as store:
         assert [message.body for message in store.messages("T", 0)] == bodies

@@ -136,7 +136,7 @@ class _Process:
             self.durable = [one for one in self.durable if one[0] <= moment]
 
     def _begin(self, store: MessageStore, must: Collection[int], *, dies: bool) -> None:
-        tail: LogTail = store._tail  # type: ignore[attr-defined]
+        tail: LogTail = store.parts.files.tail  # type: ignore[attr-defined]
         self.offsets = found = check_store(store, must)
         self.written += found
         if self.begun <= 1:

@@ -1,5 +1,5 @@
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -9,30 +9,69 @@ from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.native.log._tail import LogTail
 from rmqcore.status import Durability, DurabilityName
 
+class _GeneralPath(Protocol):
+    """What `MessagePutter` leaves to Python."""
+
+    def put_generally(
+        self, message: Message | MessageExt, durability: Durability | DurabilityName | None
+    ) -> PutMessageResult: ...
+    def confirmed_now(self, receipt: PutMessageResult) -> PutMessageResult: ...
+    def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult: ...
+    def raised(self, receipt: PutMessageResult) -> PutMessageResult: ...
+
+@disjoint_base
+class DiskWait:
+    """What the receipt of a put waits for that asks for nothing itself, and the wait for the disk.
+
+    Args:
+        group: where callers wait for a flush.
+        took: called with how long each good wait took, milliseconds.
+        disk: whether the settings let puts wait for the disk.
+        timeout_ms: how long a put waits for the disk.
+
+    Attributes:
+        timeout_ms: as given; may be set.
+        slaves: who tells how far the slaves are that are waited for; None where none are.
+        waits: whether anything is waited for.
+    """
+
+    timeout_ms: float
+    def __init__(
+        self,
+        group: CommitGroup,
+        took: Callable[[float], object],
+        *,
+        disk: bool,
+        timeout_ms: float,
+    ) -> None: ...
+    @property
+    def disk(self) -> bool: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def slaves(self) -> Any: ...
+    def wait_for(self, slaves: Any) -> None:
+        """Let puts wait for slaves from now on; None for none."""
+    def on_disk(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait for the disk; the receipt, which says how that ended."""
+    def not_on_disk(self, receipt: PutMessageResult, failure: str) -> PutMessageResult:
+        """The receipt after the disk has refused; with ``failure`` "" it did not answer in time."""
+
 @disjoint_base
 class MessagePutter:
     """Puts one message through a log tail.
 
-    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk, or for slaves),
-    ``_commits``, ``_disk_timeout_s``, ``_stats`` (which has ``put_took``, milliseconds) and
-    ``_slaves`` (None where none are waited for). It has the methods
-
-    - ``_put_generally``, which takes a message and its durability, whatever they are, and gives the
-      receipt;
-    - ``_settled``, which waits for all that the settings ask for and gives the receipt;
-    - ``_not_waited_for``, which gives back the receipt of a put that does not wait;
-    - ``_not_on_disk``, which takes a receipt and the error's text ("": out of time) and gives the
-      receipt that says so;
-    - ``_raised``, which gives back the receipt of a good put and raises what any other says.
+    Args:
+        tail: the end of the log.
+        confirmation: what receipts wait for.
+        general: the general path. It has ``put_generally``, which takes a message and its
+            durability, whatever they are, and gives the receipt; ``confirmed_now``, which waits for
+            all that the settings ask for, ``not_waited_for``, for a put that does not wait, and
+            ``raised``, which raises what a receipt that is not good says: each takes a receipt and
+            gives one.
     """
 
-    _tail: LogTail
-    _waits: bool
-    _commits: CommitGroup
-    _disk_timeout_s: float
-    _stats: Any
-    _slaves: Any
-    def _on_disk(self, receipt: PutMessageResult) -> PutMessageResult: ...
+    def __init__(self, tail: LogTail, confirmation: DiskWait, general: _GeneralPath) -> None: ...
     def put(
         self,
         topic: str,

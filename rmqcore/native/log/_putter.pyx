@@ -1,8 +1,8 @@
 """`put` and `put_message`: the fast path of putting, one native call from arguments to receipt.
 
 `MessagePutter` is the base class of the store that is open for writing. Its fast path checks the
-arguments, writes the record, and waits for the disk (`_on_disk`). A delayed message, a full file or
-a durability of its own takes the general path instead: Python's `_put_generally`.
+arguments, writes the record, and waits for the disk (`DiskWait`). A delayed message, a full file or
+a durability of its own takes the general path instead, which is Python's.
 """
 
 from rmqcore.native.log._commit_group cimport CommitGroup
@@ -15,55 +15,98 @@ from rmqcore.native.base._world cimport read_monotonic_s
 
 from rmqcore.arguments import keys_of
 from rmqcore.errors import is_refusal
-from rmqcore.status import Durability
+from rmqcore.status import Durability, PutMessageStatus
 
 cdef object DISK = Durability.DISK
 cdef object ZERO = 0
 
 
-cdef class MessagePutter:
-    """Puts one message through a log tail.
+cdef class DiskWait:
+    """What the receipt of a put waits for that asks for nothing itself, and the wait for the disk.
 
-    A subclass sets ``_tail``, ``_waits`` (True: receipts wait for the disk, or for slaves),
-    ``_commits``, ``_disk_timeout_s``, ``_stats`` (which has ``put_took``, milliseconds) and
-    ``_slaves`` (None where none are waited for). It has the methods
+    Args:
+        group: where callers wait for a flush.
+        took: called with how long each good wait took, milliseconds.
+        disk: whether the settings let puts wait for the disk.
+        timeout_ms: how long a put waits for the disk.
 
-    - ``_put_generally``, which takes a message and its durability, whatever they are, and gives the
-      receipt;
-    - ``_settled``, which waits for all that the settings ask for and gives the receipt;
-    - ``_not_waited_for``, which gives back the receipt of a put that does not wait;
-    - ``_not_on_disk``, which takes a receipt and the error's text ("": out of time) and gives the
-      receipt that says so;
-    - ``_raised``, which gives back the receipt of a good put and raises what any other says.
+    Attributes:
+        timeout_ms: as given; may be set.
+        slaves: who tells how far the slaves are that are waited for; None where none are.
+        waits: whether anything is waited for.
     """
 
-    cdef public LogTail _tail
-    cdef public bint _waits
-    cdef public CommitGroup _commits
-    cdef public double _disk_timeout_s
-    cdef public object _stats
-    cdef public object _slaves
+    cdef CommitGroup _group
+    cdef object _took
+    cdef readonly bint disk
+    cdef readonly bint waits
+    cdef readonly object slaves
+    cdef public double timeout_ms
 
-    cdef object _settle(self, PutMessageResult receipt):
-        return self._on_disk(receipt) if self._slaves is None else self._settled(receipt)
+    def __init__(self, CommitGroup group, took, *, bint disk, double timeout_ms):
+        self._group = group
+        self._took = took
+        self.disk = disk
+        self.timeout_ms = timeout_ms
+        self.wait_for(None)
 
-    cpdef object _on_disk(self, PutMessageResult receipt):
+    cpdef object wait_for(self, slaves):
+        """Let puts wait for slaves from now on; None for none."""
+        self.slaves = slaves
+        self.waits = self.disk or slaves is not None
+
+    cpdef object on_disk(self, PutMessageResult receipt):
         """Wait for the disk; the receipt, which says how that ended."""
         cdef double began = read_monotonic_s()
         cdef bint done
         try:
-            done = self._commits.wait(
-                receipt.phy_offset + receipt.store_size, self._disk_timeout_s
+            done = self._group.wait(
+                receipt.phy_offset + receipt.store_size, self.timeout_ms / 1000
             )
         except OSError as error:
             if not is_refusal(error):
                 raise
-            return self._not_on_disk(receipt, str(error))
+            return self.not_on_disk(receipt, str(error))
         if not done:
-            return self._not_on_disk(receipt, "")
-        self._stats.put_took(1000 * (read_monotonic_s() - began))
+            return self.not_on_disk(receipt, "")
+        self._took(1000 * (read_monotonic_s() - began))
         receipt.durability = DISK
         return receipt
+
+    def not_on_disk(self, PutMessageResult receipt, str failure):
+        """The receipt after the disk has refused; with ``failure`` "" it did not answer in time."""
+        if failure:
+            return receipt.with_flush(PutMessageStatus.UNKNOWN_ERROR, receipt.durability, failure)
+        reason = f"the disk did not confirm within {int(self.timeout_ms)} ms"
+        return receipt.with_flush(PutMessageStatus.FLUSH_DISK_TIMEOUT, receipt.durability, reason)
+
+
+cdef class MessagePutter:
+    """Puts one message through a log tail.
+
+    Args:
+        tail: the end of the log.
+        confirmation: what receipts wait for.
+        general: the general path. It has ``put_generally``, which takes a message and its
+            durability, whatever they are, and gives the receipt; ``confirmed_now``, which waits for
+            all that the settings ask for, ``not_waited_for``, for a put that does not wait, and
+            ``raised``, which raises what a receipt that is not good says: each takes a receipt and
+            gives one.
+    """
+
+    cdef LogTail _tail
+    cdef DiskWait _confirmation
+    cdef object _general
+
+    def __init__(self, LogTail tail not None, DiskWait confirmation not None, general):
+        self._tail = tail
+        self._confirmation = confirmation
+        self._general = general
+
+    cdef object _settle(self, PutMessageResult receipt):
+        if self._confirmation.slaves is None:
+            return self._confirmation.on_disk(receipt)
+        return self._general.confirmed_now(receipt)
 
     def put(
         self, topic, body, *, queue_id=0, tags=None, keys=(), properties=None, delay_level=0,
@@ -124,7 +167,9 @@ cdef class MessagePutter:
                 &fields, body, topic, tags, keys, properties, born_host, store_host
             )
             if type(answer) is PutMessageResult:
-                return answer if not self._waits else self._raised(self._settle(answer))
+                if not self._confirmation.waits:
+                    return answer
+                return self._general.raised(self._settle(answer))
         message = Message(
             topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
             delay_level=delay_level, flag=flag, sys_flag=sys_flag,
@@ -132,7 +177,7 @@ cdef class MessagePutter:
             reconsume_times=reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,
         )
-        return self._raised(self._put_generally(message, durability))
+        return self._general.raised(self._general.put_generally(message, durability))
 
     def put_message(self, message, *, durability=None):
         """Store one `Message`, or a copy of a `MessageExt`.
@@ -158,12 +203,12 @@ cdef class MessagePutter:
         ):
             answer = self._tail.put_one(<Message>message)
             if type(answer) is PutMessageResult:
-                if not self._waits:
+                if not self._confirmation.waits:
                     return answer
                 if (<Message>message).wait_store_msg_ok:
                     return self._settle(answer)
-                return self._not_waited_for(answer)
-        return self._put_generally(message, durability)
+                return self._general.not_waited_for(answer)
+        return self._general.put_generally(message, durability)
 
 
 cdef inline bint plain(object properties) except -1:

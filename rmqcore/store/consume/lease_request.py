@@ -86,7 +86,7 @@ ALL: Final = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What a consumer asks for; see `MessageStore.lease`, and `Leasing.lease_once` for the call."""
+    """What a consumer asks for; see `MessageStore.lease`, of the call `Consuming.lease_once`."""
 
     group: str
     wanted: Mapping[str, Wanted]

@@ -43,9 +43,12 @@ _SET: Final = -1
 class LeasedStore(Protocol):
     """The store as leases see it."""
 
-    config: StoreConfig
     topics: TopicConfigTable
     consumer_offsets: ConsumerOffsetTable
+
+    @property
+    def config(self) -> StoreConfig:
+        """Its settings, as they are now."""
 
     def get_message(
         self,

@@ -522,7 +522,7 @@ class Leases:
         self._kept = frozenset(holders)
 
     def release_ended(self, known: Iterable[str], has_ended: Callable[[str], bool]) -> int:
-        """Free what processes hold that have ended; see `Leasing.release_ended`."""
+        """Free what processes hold that have ended; see `Consuming.release_ended`."""
         with self._alone.within():
             self._alone.check()
             self._check_open()

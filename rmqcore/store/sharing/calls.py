@@ -48,21 +48,31 @@ class Call:
     Attributes:
         runs: where.
         repeatable: whether it may be made again, when nobody knows if it was done.
-        named: whether the owner's method, ``NAME_once``, is told a name of the call, by which the
-            next owner knows what of it was done.
+        part: of the owner's store, whose method ``NAME_once`` is told a name of the call, by which
+            the next owner knows what of it was done; empty where calls have no name.
         coroutine: what the owner awaits for a call that waits; empty for the call's own name.
         function: what the owner calls, with the store; None for the store's method.
     """
 
     runs: Runs = Runs.NOW
     repeatable: bool = True
-    named: bool = False
+    part: str = ""
     coroutine: str = ""
     function: Callable[..., Any] | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether calls have names."""
+        return bool(self.part)
 
 
 _NOW: Final = Call()
 _THREAD: Final = Call(Runs.THREAD)
+
+
+def _take_back_lease(store: DefaultMessageStore, call: str, holder: str) -> None:
+    store.parts.consuming.take_back_lease(call, holder)
+
 
 #: by method of `MessageStore`; behind a dot, methods of its tables
 CALLS: Final[dict[str, Call]] = {
@@ -89,13 +99,13 @@ CALLS: Final[dict[str, Call]] = {
     "flush": _THREAD,
     "kv_get": Call(Runs.TABLE),
     "kv_put": Call(Runs.THREAD),
-    "kv_swap": Call(Runs.THREAD, named=True),
+    "kv_swap": Call(Runs.THREAD, part="key_values"),
     "kv_list": Call(Runs.TABLE),
-    "kv_take": Call(Runs.THREAD, named=True),
+    "kv_take": Call(Runs.THREAD, part="key_values"),
     "kv_count": Call(Runs.TABLE),
     "wait": Call(Runs.WAITS, coroutine="wait_async"),
-    "lease": Call(Runs.WAITS, named=True, coroutine="lease_async"),
-    "take_back_lease": _NOW,
+    "lease": Call(Runs.WAITS, part="consuming", coroutine="lease_async"),
+    "take_back_lease": Call(function=_take_back_lease),
     "acknowledge": _NOW,
     "change_lease": _NOW,
     "give_back": _THREAD,
@@ -135,8 +145,10 @@ def method_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
     if row.function is not None:
         return partial(row.function, store)
     found: Any = store
+    if row.named:
+        found, method = getattr(store.parts, row.part), f"{method}_once"
     for name in method.split("."):
-        found = getattr(found, f"{name}_once" if row.named else name)
+        found = getattr(found, name)
     return cast("Callable[..., Any]", found)
 
 
@@ -145,10 +157,11 @@ def coroutine_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
     row = CALLS[method]
     if not row.coroutine:
         return method_of(store, method)
-    return cast(
-        "Callable[..., Any]",
-        getattr(store, f"{row.coroutine}_once" if row.named else row.coroutine),
-    )
+    found: Any = store
+    if row.named:
+        found = getattr(store.parts, row.part)
+    name = f"{row.coroutine}_once" if row.named else row.coroutine
+    return cast("Callable[..., Any]", getattr(found, name))
 
 
 def request_of(

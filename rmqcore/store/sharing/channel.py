@@ -13,7 +13,6 @@ import os
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -26,6 +25,7 @@ from rmqcore.remoting.codec import encode_command
 from rmqcore.store.sharing.calls import CANCEL, GOODBYE, LEASES
 from rmqcore.store.sharing.pieces import MORE, body_size, joined
 from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
+from rmqcore.world import monotonic_s
 
 if TYPE_CHECKING:
     from rmqcore.remoting.command import Buffer
@@ -323,13 +323,13 @@ class Channel:
         Meanwhile this thread reads for those who wait, as an owner whose answers nobody takes does
         not read on.
         """
-        signs_of_life, deadline = self._signs_of_life, time.monotonic() + self._timeout_s
+        signs_of_life, deadline = self._signs_of_life, monotonic_s() + self._timeout_s
         try:
-            while time.monotonic() < deadline:
+            while monotonic_s() < deadline:
                 with self._reading.within(0.0) as mine:
                     reads = mine and self._reading.depth == 1
                     pause_s = self._timeout_s if reads else _ANOTHER_READS_S
-                    until = min(deadline, time.monotonic() + pause_s)
+                    until = min(deadline, monotonic_s() + pause_s)
                     if writable(self._socket, until, or_readable=reads):
                         return True
                     if reads:
@@ -337,7 +337,7 @@ class Channel:
                 if self._signs_of_life != signs_of_life:
                     signs_of_life, deadline = (
                         self._signs_of_life,
-                        time.monotonic() + self._timeout_s,
+                        monotonic_s() + self._timeout_s,
                     )
             return False
         finally:
@@ -349,7 +349,7 @@ class Channel:
         self, waiter: Waiter, look: threading.Lock, timeout_s: float
     ) -> RemotingCommand | None:
         """The answer; None when it takes too long."""
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         while True:
             mine = False
             try:
@@ -359,14 +359,14 @@ class Channel:
             finally:
                 if mine:
                     self._let_another_read()
-            if not mine and not look.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if not mine and not look.acquire(timeout=max(0.0, deadline - monotonic_s())):
                 # it may have been told to read just now
                 self._let_another_read()
             if waiter.answer is not None:
                 return waiter.answer
             if self.lost:
                 raise ChannelLostError(sent=True)
-            if time.monotonic() >= deadline:
+            if monotonic_s() >= deadline:
                 return None
 
     def _all_waiting(self) -> list[Waiter]:

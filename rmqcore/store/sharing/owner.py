@@ -165,7 +165,7 @@ class StoreServer:
                     if self._has_ended(client):
                         del self._holders[client]
                 known = [self._holders.get(client, ()) for client in connected]
-                if not store.release_ended(set().union(*known), self._has_ended):
+                if not store.parts.consuming.release_ended(set().union(*known), self._has_ended):
                     return
             except (RmqCoreError, OSError) as error:
                 _log.warning("%s: leases cannot be freed now: %s", self.path, error)
@@ -200,7 +200,7 @@ class StoreServer:
             if self._server is not None:
                 await self._server.stop(_STOP_S)
             if self._store is not None:
-                self._store.keep_leases(set().union(*self._holders.values()))
+                self._store.parts.consuming.keep_leases(set().union(*self._holders.values()))
         finally:
             self._loop.stop()
 
@@ -228,7 +228,7 @@ class StoreServer:
             task.cancel()
         elif self._store is not None and "call" in request.ext_fields:
             holder = request.text("holder", connection.attributes.get(_CLIENT))
-            self._store.take_back_lease(request.text("call"), holder)
+            self._store.parts.consuming.take_back_lease(request.text("call"), holder)
 
     def _answer(
         self, connection: Connection, request: RemotingCommand
@@ -322,7 +322,9 @@ class StoreServer:
             waiting = coroutine_of(store, method)(*args, **settings)
             return self._answer_waiting(waiting, connection, request)
         if call.runs is Runs.TABLE:
-            with store.table_at_hand(args[0] if args else settings.get("table")) as at_hand:
+            with store.parts.key_values.table_at_hand(
+                args[0] if args else settings.get("table")
+            ) as at_hand:
                 if at_hand:
                     return answer_of(function(*args, **settings))
         work = partial(_answered, partial(function, *args, **settings))

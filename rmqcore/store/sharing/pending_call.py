@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from rmqcore.store.sharing.calls import (
 from rmqcore.store.sharing.channel import ChannelLostError
 from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.unique_keys import UniqueKeys
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: what is no row of the table is asked for: a property, or what has arrived
 _ASKED: Final = Call()
@@ -62,7 +61,7 @@ class PendingCall:
             waits_for_disk: whether this process's puts wait for the disk, if they do not say.
         """
         if not self._began:
-            self._began, self._began_ms = time.monotonic(), wall_clock_ms()
+            self._began, self._began_ms = monotonic_s(), wall_clock_ms()
             if self._row.runs is Runs.PUT:
                 give_key = getattr(keys, self.method)
                 self._args, self._settings = give_key(self._args, self._settings)
@@ -121,5 +120,5 @@ class PendingCall:
         timeout_ms = self._settings.get("timeout_ms")
         if not self._began or not isinstance(timeout_ms, int | float):
             return self._settings
-        gone_ms = (time.monotonic() - self._began) * 1000
+        gone_ms = (monotonic_s() - self._began) * 1000
         return {**self._settings, "timeout_ms": max(0, timeout_ms - gone_ms)}

@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 
 from rmqcore.errors import OwnerTimeoutError
 from rmqcore.files.lock_owner import command_of, lock_owner
+from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
 #: bytes of a path that the system takes for a socket, without its closing zero
@@ -177,5 +177,5 @@ def _ready(connected: socket.socket, events: int, deadline: float) -> int:
     """What a socket is ready for; 0 when it is too late."""
     poll = select.poll()
     poll.register(connected, events)
-    left_ms = None if deadline == math.inf else max(0.0, deadline - time.monotonic()) * 1000
+    left_ms = None if deadline == math.inf else max(0.0, deadline - monotonic_s()) * 1000
     return next((ready for _, ready in poll.poll(left_ms)), 0)

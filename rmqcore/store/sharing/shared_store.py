@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from rmqcore.arguments import text
 from rmqcore.config import FlushDiskType, StoreConfig, load_config
 from rmqcore.errors import RmqCoreError, StoreClosedError, StoreError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
@@ -27,10 +27,13 @@ from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import RemotingCommand
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.services.event_loop import running_loop
+from rmqcore.store.closed_by_with import ClosedByWith
 from rmqcore.store.consume.holders import new_holder
-from rmqcore.store.message_reads import MessageReads, OnDamage
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.parts.iteration import OnDamage, checked_bounds, topic_messages
+from rmqcore.store.parts.writing import WireMessage
 from rmqcore.store.protocol import MessageStore
+from rmqcore.store.readable_store import broker_conf
 from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, result_of
 from rmqcore.store.sharing.channel import Channel, ChannelLostError
 from rmqcore.store.sharing.coroutines import ask
@@ -40,10 +43,11 @@ from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.shared_tables import SharedTable
 from rmqcore.store.sharing.unique_keys import UniqueKeys
-from rmqcore.store.wire_puts import WireMessage
+from rmqcore.world import monotonic_s, sleep
 
 if TYPE_CHECKING:
     from rmqcore.store.opening import ConfigSource
+    from rmqcore.store.sharing.listeners import Handle
 
 _log = logging.getLogger("rmqcore")
 
@@ -73,7 +77,7 @@ class SharedStore(MessageStore, Protocol):
         ...
 
 
-class SharedMessageStore(MessageReads):
+class SharedMessageStore(ClosedByWith):
     """A handle on a store that several processes share; made by `rmqcore.open_shared`.
 
     In the owner its calls are those of the `DefaultMessageStore`, at no cost. In a client each call
@@ -101,7 +105,7 @@ class SharedMessageStore(MessageReads):
         self._keys = UniqueKeys()
         self._client = new_holder()
         self._closed = False
-        self._listeners = Listeners(self)
+        self._listeners = Listeners(cast("Handle", self))
         self._topics = SharedTable("topics", self._call)
         self._consumer_offsets = SharedTable("consumer_offsets", self._call)
         self.settled()
@@ -132,7 +136,7 @@ class SharedMessageStore(MessageReads):
 
     def _settle(self) -> DefaultMessageStore | Channel:
         with self._settling:
-            deadline, pause = time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
+            deadline, pause = monotonic_s() + self._timeout_s, _FIRST_PAUSE_S
             while True:
                 if self._closed:
                     raise StoreClosedError(f"{self.path}: the store has been closed")
@@ -141,9 +145,9 @@ class SharedMessageStore(MessageReads):
                 found = self._found()
                 if found is not None:
                     return found
-                if time.monotonic() > deadline:
+                if monotonic_s() > deadline:
                     raise self._place.hangs(self._timeout_s)
-                time.sleep(pause)
+                sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _connect(self) -> bool:
@@ -222,9 +226,9 @@ class SharedMessageStore(MessageReads):
     def _await_the_dead(self) -> None:
         """Give a former owner, who has been killed, the time to lose its lock on the files."""
         directory = StoreDir(self.path, self._asked.store_path_commit_log)
-        deadline = time.monotonic() + min(_DYING_S, self._timeout_s)
-        while directory.is_locked() and time.monotonic() < deadline:
-            time.sleep(_FIRST_PAUSE_S)
+        deadline = monotonic_s() + min(_DYING_S, self._timeout_s)
+        while directory.is_locked() and monotonic_s() < deadline:
+            sleep(_FIRST_PAUSE_S)
 
     # ---- calls
 
@@ -321,6 +325,26 @@ class SharedMessageStore(MessageReads):
         """See `MessageStore.on_arrival`; after a take-over every queue is told once."""
         return self._listeners.add(listener)
 
+    def messages(
+        self,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[MessageExt]:
+        """See `MessageStore.messages`."""
+        checked_bounds(queue_id, start, stop)
+        if topic is None:
+            return self._log_messages(start, stop, on_damage)
+        queues = cast("MessageStore", self)
+        return topic_messages(queues, text("topic", topic), queue_id, start, stop, on_damage)
+
+    def broker_conf(self) -> str:
+        """The ``broker.conf`` lines with which RocketMQ opens this store."""
+        return broker_conf(self.config, self.path)
+
     def _log_messages(
         self, start: int | None, stop: int | None, on_damage: OnDamage | None
     ) -> Iterator[MessageExt]:
@@ -338,7 +362,7 @@ class SharedMessageStore(MessageReads):
                 return
 
     @property
-    def config(self) -> StoreConfig:  # type: ignore[override]
+    def config(self) -> StoreConfig:
         """The settings of the store, as the owner has opened it."""
         return cast("StoreConfig", self._call("config", (), {}))
 
@@ -410,7 +434,7 @@ class SharedMessageStore(MessageReads):
         self._undirect()
         self._keys = UniqueKeys()
         self._client = new_holder()
-        self._listeners = Listeners(self)
+        self._listeners = Listeners(cast("Handle", self))
 
     def __del__(self) -> None:
         is_open = not self._closed and (self._store or self._channel) is not None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rmqcore._codec import decode_batch
 from rmqcore.arguments import properties_of
 from rmqcore.message import Message, MessageExt
-from rmqcore.store.message_puts import as_message, encoded_batch, listed
+from rmqcore.store.parts.batches import as_message, encoded_batch, listed
 from rmqcore.store.sharing.put_again import PUT_ID, UNIQUE_KEY
 
 _BUFFERS: Final = (bytes, bytearray, memoryview)

@@ -32,8 +32,8 @@ from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
-from rmqcore.store.general_reads import QueryExplanation
-from rmqcore.store.wire_puts import WireMessage
+from rmqcore.store.parts.general_reads import QueryExplanation
+from rmqcore.store.parts.writing import WireMessage
 
 if TYPE_CHECKING:
     from rmqcore.remoting.command import Buffer

@@ -1,96 +1,101 @@
-"""Consuming from a store: waiting for messages, and leases on them."""
+"""`Consuming`: the part that waits for messages, and hands them out for a time."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmqcore.arguments import text
-from rmqcore.errors import NO_ROOM, CorruptStoreError, PutMessageError, StoreNotWritableError
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable, check_topic_name
-from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.config_tables import check_topic_name
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
 from rmqcore.services.event_loop import one_turn, running_loop
 from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Patience, Sleeper
 from rmqcore.store.consume.holders import is_gone
-from rmqcore.store.key_values import TOPIC_PREFIX
-from rmqcore.store.message_reads import MessageReads
 
 if TYPE_CHECKING:
-    from rmqcore.files.store_dir import StoreDir
-    from rmqcore.message import Message, MessageExt, PutMessageResult
+    from pathlib import Path
+
+    from rmqcore.message import MessageExt
     from rmqcore.services.arrival import ArrivalListener
-    from rmqcore.services.delay_schedule import DeliverDelayedMessageService
-    from rmqcore.services.reput import ReputMessageService
-    from rmqcore.services.retention import RetentionService
-    from rmqcore.status import Durability, DurabilityName
     from rmqcore.store.consume.lease_request import LeaseRequest
+    from rmqcore.store.consume.lease_table import LeasedStore
     from rmqcore.store.consume.leases import Leases
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.store.parts.level import Level
 
 
 _log = logging.getLogger("rmqcore")
 
 
-class Leasing(MessageReads):
-    """`wait`, `lease` and what belongs to them; a part of `DefaultMessageStore`.
+class Consuming:
+    """`wait`, `lease` and what belongs to them.
 
     A store that nobody consumes from by leases has no state of them and no file.
+
+    Args:
+        handle: says whether the store is open.
+        store: what is leased; see `LeasedStore`.
+        journal: where leases are written down.
+        level: catches up with what has been put.
+        listen: hears of messages that have come, see `MessageArrival.listen`.
+        clock_ms: Unix time in milliseconds.
+        monotonic_s: seconds of a clock that is never put back.
     """
 
-    topics: TopicConfigTable
-    consumer_offsets: ConsumerOffsetTable
-    _clock_ms: Callable[[], int]
-    _directory: StoreDir
-    _reput: ReputMessageService
-    _retention: RetentionService
-    _free_of_tables: Callable[[int, Callable[[], int]], int]
-    _delayed: DeliverDelayedMessageService | None
-    _keep_from: Callable[[], int | None]
-    deleted_below: Callable[[str], int]
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
-
-    def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
-        """Call a function whenever messages have come that can be read."""
-        raise NotImplementedError
-
-    def put_message(
+    def __init__(
         self,
-        message: Message | MessageExt,
-        *,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutMessageResult:
-        """Store one message; the status says when it is not stored as was asked."""
-        raise NotImplementedError
-
-    def flush(self) -> int:
-        """Write everything put so far through to the disk; the flushed physical offset."""
-        raise NotImplementedError
-
-    def _oldest_parked(self) -> int | None:
-        """Physical offset of the oldest message that has still to be delivered; None without one.
-
-        Here or, of messages that somebody else delivers, as `_keep_from` says.
-        """
-        parked = None if self._delayed is None else self._delayed.schedule.pending_from()
-        return min((at for at in (parked, self._keep_from()) if at is not None), default=None)
+        handle: Handle,
+        store: LeasedStore,
+        journal: Path,
+        level: Level,
+        listen: Callable[[ArrivalListener], object],
+        clock_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._handle = handle
+        self._store = store
+        self._journal = journal
+        self._level = level
+        self._clock_ms = clock_ms
+        self._monotonic_s = monotonic_s
+        self._arrivals = Arrivals(listen)
+        self._making_leases = Alone()
+        self._leases: Leases | None = None
 
     # ---- opening and closing
 
-    def _prepare_leases(self) -> None:
+    def begin(self) -> None:
         """Know what an earlier opening has leased; nothing is read where nobody did."""
         self._set_offsets_back()
-        self._arrivals = Arrivals(self.on_arrival)
-        self._making_leases = Alone()
-        self._leases: Leases | None = None
-        self.consumer_offsets.on_set = self._follow_set
-        if self._directory.consumer_leases.exists():
+        self._store.consumer_offsets.on_set = self._follow_set
+        if self._journal.exists():
             self._made_leases()
+
+    def stop(self) -> None:
+        """Lease and take back nothing more."""
+        if self._leases is not None:
+            self._leases.stop()
+
+    def wake_all(self) -> None:
+        """Wake all who wait: the store is closed."""
+        self._arrivals.wake_all()
+
+    def close(self) -> None:
+        """Write all down, behind what groups have consumed.
+
+        Raises:
+            OSError: it could not be written; the journal has it all the same.
+        """
+        if self._leases is not None:
+            self._leases.close()
+
+    def abandon(self) -> None:
+        """Let the file go."""
+        if self._leases is not None:
+            self._leases.abandon()
 
     def _set_offsets_back(self) -> None:
         """Let no group begin behind the end of a queue: it would pass over what is put next.
@@ -100,33 +105,33 @@ class Leasing(MessageReads):
         """
         ahead = [
             (topic, group, queue_id, end)
-            for topic, group in self.consumer_offsets.pairs()
-            for queue_id, offset in self.consumer_offsets.queues(topic, group).items()
-            if offset > (end := self.max_queue_offset(topic, queue_id))
+            for topic, group in self._store.consumer_offsets.pairs()
+            for queue_id, offset in self._store.consumer_offsets.queues(topic, group).items()
+            if offset > (end := self._store.max_queue_offset(topic, queue_id))
         ]
         for topic, group, queue_id, end in ahead:
-            self.consumer_offsets.advance(topic, group, queue_id, end)
-            _log.warning("%s has lost what %s had consumed of %s", self.path, group, topic)
+            self._store.consumer_offsets.advance(topic, group, queue_id, end)
+            _log.warning("%s has lost what %s had consumed of %s", self._handle.path, group, topic)
         if ahead:
             try:
-                self.consumer_offsets.persist()
+                self._store.consumer_offsets.persist()
             except OSError as error:
-                _log.warning("%s: consumer offsets are written later: %s", self.path, error)
+                _log.warning("%s: consumer offsets are written later: %s", self._handle.path, error)
 
     def _made_leases(self) -> Leases:
         if self._leases is None:
-            self._check_open()
+            self._handle.check_open()
             with self._making_leases.within():
                 self._making_leases.check()
                 if self._leases is None:
                     from rmqcore.store.consume.leases import Leases  # noqa: PLC0415 - heavy
 
                     self._leases = Leases(
-                        self,
-                        self._directory.consumer_leases,
+                        self._store,
+                        self._journal,
                         self._clock_ms,
                         self._arrivals,
-                        self._see_new,
+                        self._level.see_new,
                     )
         return self._leases
 
@@ -134,7 +139,8 @@ class Leasing(MessageReads):
         if self._leases is not None:
             self._leases.follow_set(topic, group, queue_id)
 
-    def _forget_leases(self, topic: str) -> None:
+    def forget_topic(self, topic: str) -> None:
+        """Forget what groups have leased of a topic."""
         if self._leases is not None:
             self._leases.forget_topic(topic)
 
@@ -155,9 +161,9 @@ class Leasing(MessageReads):
         Raises:
             StoreClosedError: the store is closed, or was closed meanwhile.
         """
-        sleeper, patience = Sleeper(), Patience(timeout_ms, time.monotonic)
+        sleeper, patience = Sleeper(), Patience(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (text("topic", topic),)):
-            while self.max_queue_offset(topic, queue_id) <= offset:
+            while self._store.max_queue_offset(topic, queue_id) <= offset:
                 left_s = patience.left_s
                 if left_s == 0:
                     return False
@@ -168,9 +174,9 @@ class Leasing(MessageReads):
         self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None
     ) -> bool:
         """As `wait`, without blocking the event loop."""
-        sleeper, patience = AsyncSleeper(), Patience(timeout_ms, time.monotonic)
+        sleeper, patience = AsyncSleeper(), Patience(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (text("topic", topic),)):
-            while self.max_queue_offset(topic, queue_id) <= offset:
+            while self._store.max_queue_offset(topic, queue_id) <= offset:
                 left_s = patience.left_s
                 if left_s == 0:
                     return False
@@ -191,10 +197,10 @@ class Leasing(MessageReads):
             CorruptRecordError: the iteration came to a damaged record.
             StoreClosedError: the store was closed.
         """
-        offset = self.min_queue_offset(topic, queue_id) if start is None else start
+        offset = self._store.min_queue_offset(topic, queue_id) if start is None else start
         while True:
             await self.wait_async(topic, queue_id, offset)
-            result = self.get_message(topic, queue_id, offset)
+            result = self._store.get_message(topic, queue_id, offset)
             for message in result.messages:
                 yield message
             offset = result.next_queue_offset
@@ -279,7 +285,7 @@ class Leasing(MessageReads):
         found = self._lease_now(leases, request)
         if found or timeout_ms == 0:
             return found
-        sleeper, patience = Sleeper(request.holder), Patience(timeout_ms, time.monotonic)
+        sleeper, patience = Sleeper(request.holder), Patience(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
             while not (found := self._lease_now(leases, request)):
                 left_s = patience.left_s
@@ -387,7 +393,7 @@ class Leasing(MessageReads):
         found = await self._lease_now_async(leases, request)
         if found or timeout_ms == 0:
             return found
-        sleeper, patience = AsyncSleeper(request.holder), Patience(timeout_ms, time.monotonic)
+        sleeper, patience = AsyncSleeper(request.holder), Patience(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
             while not (found := await self._lease_now_async(leases, request)):
                 left_s = patience.left_s
@@ -484,84 +490,3 @@ class Leasing(MessageReads):
         """
         check_topic_name(text("group", group), "group")
         return self._made_leases().purge(group, topic)
-
-    # ---- files that nobody needs
-
-    def delete_consumed_files(self, disposable: Iterable[str] = ()) -> int:
-        """Delete the oldest log files, as far as every message in them is done with.
-
-        A message is done with when all groups that have consumed its topic have acknowledged it.
-        A topic that no group has consumed keeps its messages. The last file stays.
-
-        Args:
-            disposable: topics whose messages nobody needs, such as dead letters.
-
-        Returns:
-            files deleted.
-
-        Raises:
-            OSError: the disk refused to flush before, or a file cannot be deleted.
-        """
-        disposed = frozenset(disposable)
-
-        def delete() -> int:
-            needed = self._needed_from(disposed)
-            if needed - self.min_phy_offset < self._bytes_to_next_file():
-                return 0
-            try:
-                self.flush()
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                # only what the tables say is not on the disk: who reads an offset before the log
-                # begins at its begin
-                _log.warning("%s: the full disk has no room for the tables: %s", self.path, error)
-            return self._retention.delete_before(needed)
-
-        deleted = delete()
-        needed = self._needed_from(disposed, tables=False)
-        try:
-            return deleted + self._free_of_tables(needed, delete)
-        except (OSError, StoreNotWritableError, PutMessageError) as error:
-            _log.warning("%s: tables hold log files back: %s", self.path, error)
-            return deleted
-
-    def _bytes_to_next_file(self) -> int:
-        """How far the log's second file is from its begin."""
-        size = self.config.mapped_file_size_commit_log
-        return size - self.min_phy_offset % size
-
-    def _needed_from(self, disposable: frozenset[str], *, tables: bool = True) -> int:
-        """Physical offset of the oldest message that somebody has still to consume.
-
-        Args:
-            disposable: topics that nobody needs.
-            tables: whether what tables of keys and values begin with counts.
-        """
-        groups: dict[str, list[str]] = {}
-        for topic, group in self.consumer_offsets.pairs():
-            groups.setdefault(topic, []).append(group)
-        self._see_new()
-        # of what is behind, waits for the disk or has no room in the queues, none can tell yet
-        needed = self._reput.offset
-        parked = self._oldest_parked()
-        if parked is not None:
-            needed = min(needed, parked)
-        delivers = self.config.deliver_delayed
-        for topic, queue_id in self.queues():
-            if topic in disposable or (delivers and topic == SCHEDULE_TOPIC):
-                continue
-            if not tables and topic.startswith(TOPIC_PREFIX):
-                continue
-            least = self.min_queue_offset(topic, queue_id)
-            wanted = [
-                self.consumer_offsets.get(topic, group, queue_id) or 0
-                for group in groups.get(topic, ())
-            ]
-            offset = max(least, min(wanted, default=least))
-            try:
-                found = self.get_message(topic, queue_id, offset, max_messages=1).messages
-            except CorruptStoreError:
-                return self.min_phy_offset
-            needed = min(needed, found[0].phy_offset if found else needed)
-        return needed

@@ -10,7 +10,7 @@ from rmqcore.message import Message
 
 if TYPE_CHECKING:
     from rmqcore.message import MessageExt
-    from rmqcore.store.key_value_table import Table
+    from rmqcore.store.parts.key_value_table import Table
 
 #: tags
 PUT: Final = "put"

@@ -99,6 +99,20 @@ class GeneralReads:
         self._missed_count = 0
         self._transferred_count = 0
 
+    def begin_fast(self, dispatched: object) -> None:
+        """Let the fast path answer from now on.
+
+        Args:
+            dispatched: its ``offset`` says how far the log has been dispatched.
+        """
+        if self.fast is not None:
+            self.fast.dispatched = dispatched
+
+    def end_fast(self) -> None:
+        """Let every later read take the general path, which says why there is none."""
+        if self.fast is not None:
+            self.fast.dispatched = None
+
     @property
     def counts(self) -> tuple[int, int, int]:
         """Gets that found messages, gets that found none, messages handed out."""

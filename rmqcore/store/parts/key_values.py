@@ -27,15 +27,20 @@ from rmqcore.files.config_tables import (
 )
 from rmqcore.message import Message
 from rmqcore.store.consume.alone import Alone
-from rmqcore.store.key_value_records import CALL, DELETE, parts_of, record_of, record_of_call
-from rmqcore.store.key_value_table import RECORD_HEAD_SIZE, Change, Table
-from rmqcore.store.tables_aside import Aside, TablesAside
+from rmqcore.store.parts.key_value_records import CALL, DELETE, parts_of, record_of, record_of_call
+from rmqcore.store.parts.key_value_table import RECORD_HEAD_SIZE, Change, Table
+from rmqcore.store.parts.tables_aside import Aside, TablesAside
 
 if TYPE_CHECKING:
-    from rmqcore.config import StoreConfig
-    from rmqcore.files.store_dir import StoreDir
-    from rmqcore.message import MessageExt, PutMessageResult
+    from pathlib import Path
+
+    from rmqcore.message import PutMessageResult
     from rmqcore.native.base._lock import Attempt
+    from rmqcore.store.parts.flushing import Flushing
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.store.parts.reading import Reading
+    from rmqcore.store.parts.settings import Settings
+    from rmqcore.store.parts.writing import Writing
 
 _log = logging.getLogger("rmqcore")
 
@@ -59,58 +64,55 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class KeyValues:
-    """The tables of a store that is open for writing; a part of `DefaultMessageStore`.
+    """The tables of a store that is open for writing.
+
+    Args:
+        handle: says whether the store is open.
+        settings: of the store.
+        directory: its ``config`` folder.
+        reading: reads the records of tables.
+        writing: puts them.
+        topics: of the store; a table's is in it.
+        consumer_offsets: tell where a table's records begin.
+        flushing: writes the store through to the disk.
+        clock_ms: Unix time in milliseconds.
 
     Threads: any; one lock for all tables.
     """
 
-    config: StoreConfig
-    queues: Callable[[], list[tuple[str, int]]]
-    topics: TopicConfigTable
-    consumer_offsets: ConsumerOffsetTable
-    _clock_ms: Callable[[], int]
-    _is_slave: bool
-    put_message: Callable[[Message], PutMessageResult]
-    put_messages: Callable[[list[Message]], PutMessageResult]
-    _raised: Callable[[PutMessageResult], PutMessageResult]
-    messages: Callable[..., Iterator[MessageExt]]
-    flush: Callable[[], int]
-    flush_log: Callable[[], None]
-    min_queue_offset: Callable[[str, int], int]
-    _directory: StoreDir
-    max_queue_offset: Callable[[str, int], int]
-
-    @property
-    def min_phy_offset(self) -> int:
-        """Physical offset of the first byte of the log."""
-        raise NotImplementedError
-
-    @property
-    def max_phy_offset(self) -> int:
-        """Physical offset behind the last byte of the log."""
-        raise NotImplementedError
-
-    @property
-    def waits(self) -> bool:
-        """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
-        raise NotImplementedError
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        settings: Settings,
+        directory: Path,
+        reading: Reading,
+        writing: Writing,
+        topics: TopicConfigTable,
+        consumer_offsets: ConsumerOffsetTable,
+        flushing: Flushing,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._handle = handle
+        self._settings = settings
+        self._directory = directory
+        self._reading = reading
+        self._writing = writing
+        self._topics = topics
+        self._consumer_offsets = consumer_offsets
+        self._flushing = flushing
+        self._clock_ms = clock_ms
         self._tables: dict[str, Table] = {}
         self._alone = Alone("tables of keys and values")
 
-    def _check_open(self) -> None:
-        raise NotImplementedError
-
     def _tables_held(self) -> Attempt:
         """The lock of all tables; not waited for in a forked child, where nobody would free it."""
-        self._check_open()
+        self._handle.check_open()
         return self._alone.within()
 
     @contextmanager
     def table_at_hand(self, table: object) -> Iterator[bool]:
         """Tell whether reads of a table are short and wait for nothing, as long as a block runs."""
-        self._check_open()
+        self._handle.check_open()
         with self._alone.around() as mine:
             known = self._tables.get(table) if mine and isinstance(table, str) else None
             yield known is not None and len(known.entries) <= _AT_HAND_MAX
@@ -215,14 +217,14 @@ class KeyValues:
         """
         done = list(table.calls.get(call, ()))
         for offset, count in table.made.get(call, ()):
-            records = self.messages(_topic_of(name), 0, start=offset)
+            records = self._reading.messages(_topic_of(name), 0, start=offset)
             done += [
                 parts_of(record)[:2]
                 for record in islice(records, count)
                 if record.properties.get(CALL) == call
             ]
-        if done and self.waits:
-            self.flush()
+        if done and self._writing.waits:
+            self._flushing.flush()
         return done
 
     def kv_list(
@@ -314,7 +316,7 @@ class KeyValues:
         read again. So is each of a slave, whose master changes it.
         """
         known = self._tables.pop(name, None)
-        table = self._read(name) if known is None or self._is_slave else known
+        table = self._read(name) if known is None or self._settings.is_slave else known
         table.expire(self._clock_ms())
         self._tables[name] = table
         return table
@@ -329,10 +331,10 @@ class KeyValues:
         """The changes that make a table, which is told of its records and of calls in them."""
         start = self._start_of(topic)
         aside = self._aside.load().get(topic)
-        committed = self.consumer_offsets.get(topic, GROUP, 0)
+        committed = self._consumer_offsets.get(topic, GROUP, 0)
         if aside is not None and committed is not None and committed <= aside.end:
             yield from aside.entries
-        for message in self.messages(topic, 0, start=self._calls_from(topic, start)):
+        for message in self._reading.messages(topic, 0, start=self._calls_from(topic, start)):
             key, value, expires_ms = parts_of(message)
             call = message.properties.get(CALL)
             if call is not None:
@@ -343,19 +345,19 @@ class KeyValues:
 
     def _calls_from(self, topic: str, at: int) -> int:
         """Queue offset in front of one, from which on calls are read."""
-        least, calls = self.min_queue_offset(topic, 0), set[str | None]()
+        least, calls = self._reading.min_queue_offset(topic, 0), set[str | None]()
         while at > least and len(calls) <= 1 and None not in calls:
             at = max(least, at - _CALLS_READ)
-            first = next(self.messages(topic, 0, start=at), None)
+            first = next(self._reading.messages(topic, 0, start=at), None)
             calls.add(None if first is None else first.properties.get(CALL))
         return at
 
     def _start_of(self, topic: str) -> int:
         """Queue offset from which on a table's topic is read."""
-        committed = self.consumer_offsets.get(topic, GROUP, 0) or 0
-        return max(committed, self.min_queue_offset(topic, 0))
+        committed = self._consumer_offsets.get(topic, GROUP, 0) or 0
+        return max(committed, self._reading.min_queue_offset(topic, 0))
 
-    def _free_of_tables(self, needed: int, delete: Callable[[], int]) -> int:
+    def free_of_tables(self, needed: int, delete: Callable[[], int]) -> int:
         """Delete the log files that only tables hold back, and put these anew.
 
         So that no table is written again and again, that has to free more than it takes. Where the
@@ -371,7 +373,7 @@ class KeyValues:
         Raises:
             OSError: the disk refused.
         """
-        file_size = self.config.mapped_file_size_commit_log
+        file_size = self._settings.config.mapped_file_size_commit_log
         end = needed // file_size * file_size
         with self._tables_held():
             self._alone.check()
@@ -380,7 +382,7 @@ class KeyValues:
             were_aside = self._take_back_aside()
             held = self._tables_before(end)
             size = sum(table.size for table in held.values())
-            if not held or end - self.min_phy_offset < _WORTH * size:
+            if not held or end - self._reading.min_phy_offset < _WORTH * size:
                 return delete() if were_aside else 0
             try:
                 for topic, table in held.items():
@@ -399,16 +401,16 @@ class KeyValues:
     def _tables_before(self, phy_offset: int) -> dict[str, Table]:
         """The tables that begin before a physical offset, by topic."""
         found = {}
-        for topic, _ in self.queues():
+        for topic, _ in self._reading.queues():
             if topic.startswith(TOPIC_PREFIX):
-                first = next(self.messages(topic, 0, start=self._start_of(topic)), None)
+                first = next(self._reading.messages(topic, 0, start=self._start_of(topic)), None)
                 if first is not None and first.phy_offset < phy_offset:
                     found[topic] = self._table(topic.removeprefix(TOPIC_PREFIX))
         return found
 
     @property
     def _aside(self) -> TablesAside:
-        return TablesAside(self._directory.config)
+        return TablesAside(self._directory)
 
     def _take_back_aside(self) -> bool:
         """Put tables anew that are in a file of their own; False when none are."""
@@ -421,8 +423,8 @@ class KeyValues:
 
     def _put_aside(self, tables: Mapping[str, Table]) -> None:
         """Write tables into a file, and let them begin behind their records, which no cut takes."""
-        self.flush_log()
-        ends = {topic: self.max_queue_offset(topic, 0) for topic in tables}
+        self._flushing.flush_log()
+        ends = {topic: self._reading.max_queue_offset(topic, 0) for topic in tables}
         self._aside.store(
             {
                 topic: Aside(ends[topic], [(key, *table.entries[key]) for key in table.keys])
@@ -430,11 +432,11 @@ class KeyValues:
             }
         )
         for topic, end in ends.items():
-            self.consumer_offsets.commit(topic, GROUP, 0, end)
-        self.consumer_offsets.persist()
+            self._consumer_offsets.commit(topic, GROUP, 0, end)
+        self._consumer_offsets.persist()
 
     @contextmanager
-    def _forgetting_table(self, topic: str) -> Iterator[None]:
+    def forgetting(self, topic: str) -> Iterator[None]:
         """Change no table while a topic is deleted, and know nothing of the topic's then."""
         if not topic.startswith(TOPIC_PREFIX):
             yield
@@ -472,9 +474,9 @@ class KeyValues:
         self._tables.pop(name, None)
         if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
             self._compact(topic, table)
-        if table.records == 0 and self.topics.get(topic) is None:
+        if table.records == 0 and self._topics.get(topic) is None:
             self._aside.reserve()
-            self.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
+            self._topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
         records = [record_of_call(topic, table, *change, call) for change in changes]
         done = 0
         made: list[tuple[int, int]] = []
@@ -482,7 +484,7 @@ class KeyValues:
             try:
                 receipt = self._receipt(batch)
                 if not in_part or receipt.queue_offset < 0:
-                    self._raised(receipt)
+                    self._writing.raised(receipt)
             except (StoreError, OSError) as error:
                 if not (in_part and done):
                     raise
@@ -513,23 +515,24 @@ class KeyValues:
             receipt = self._put(batch)
             start = receipt.queue_offset if start is None else start
         # what the offset passes over may be the only copy on the disk
-        self.flush()
+        self._flushing.flush()
         if start is None:
-            start = self.max_queue_offset(topic, 0)
-        self.consumer_offsets.commit(topic, GROUP, 0, start)
+            start = self._reading.max_queue_offset(topic, 0)
+        self._consumer_offsets.commit(topic, GROUP, 0, start)
         table.records = len(anew)
 
     def _put(self, batch: list[Message]) -> PutMessageResult:
-        return self._raised(self._receipt(batch))
+        return self._writing.raised(self._receipt(batch))
 
     def _receipt(self, batch: list[Message]) -> PutMessageResult:
         """Put records; in one that is alone only the body counts, and no property of a call."""
-        return self.put_message(batch[0]) if len(batch) == 1 else self.put_messages(batch)
+        writing, alone = self._writing, len(batch) == 1
+        return writing.put_message(batch[0]) if alone else writing.put_messages(batch)
 
     def _batches(self, records: list[Message]) -> Iterator[list[Message]]:
         """Records in batches that a store takes at once; a long one is alone."""
         batch: list[Message] = []
-        size, size_max = 0, min(_BATCH_SIZE, self.config.effective_max_message_size)
+        size, size_max = 0, min(_BATCH_SIZE, self._settings.config.effective_max_message_size)
         for record in records:
             record_size = len(record.body) + RECORD_HEAD_SIZE
             if batch and size + record_size > size_max:

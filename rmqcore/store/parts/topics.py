@@ -1,77 +1,79 @@
-"""Topics of an open store: of what kind their queues are, where they go on, and their deletion.
+"""`Topics`: the part that deletes topics, and follows what a master has deleted.
 
 The queues of a topic that is deleted go, its records stay in the log until they expire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from rmqcore.config import StoreConfig
-    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.batch_consume_queue import StoredQueue
-    from rmqcore.files.commit_log import CommitLog
-    from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
-    from rmqcore.files.deleted_topics import DeletedTopics
-    from rmqcore.files.store_dir import StoreDir
-    from rmqcore.files.store_mark import StoreMark
-    from rmqcore.files.store_trace import StoreTrace
-    from rmqcore.native.log._tail import LogTail
+    from rmqcore.files.config_tables import ConsumerOffsetTable
+    from rmqcore.files.store_trace import Note
     from rmqcore.services.flush import LogFlusher
     from rmqcore.services.reput import ReputMessageService
+    from rmqcore.store.parts.files import StoreFiles
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.store.parts.key_values import KeyValues
+    from rmqcore.store.parts.level import Level
 
 
-class TopicDeletion:
-    """Topics of a store that is open for writing; a part of `DefaultMessageStore`."""
+class TopicLeases(Protocol):
+    """What groups have leased of a topic."""
 
-    config: StoreConfig
-    consume_queues: ConsumeQueueStore
-    topics: TopicConfigTable
-    consumer_offsets: ConsumerOffsetTable
-    log: CommitLog
-    _deleted: DeletedTopics
-    _directory: StoreDir
-    _flusher: LogFlusher
-    _forgetting_table: Callable[[str], AbstractContextManager[object]]
-    #: topics that were deleted, and of which some files could not be removed
-    _files_left: set[str]
-    _mark: StoreMark
-    _reput: ReputMessageService
-    _tail: LogTail
-    _trace: StoreTrace
+    def forget_topic(self, topic: str) -> None:
+        """Forget it."""
+        ...
 
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
-    def _see_new(self) -> None:
-        raise NotImplementedError
+class Topics:
+    """Topics of a store that is open for writing.
 
-    def _forget_leases(self, topic: str) -> None:
-        raise NotImplementedError
+    Args:
+        handle: says whether the store is open.
+        files: of the store.
+        consumer_offsets: what groups have consumed.
+        level: catches up with what has been put.
+        reput: dispatches; it is stopped while queues go.
+        flusher: flushes the log.
+        key_values: some topics are tables.
+        leases: what groups have leased.
+        note: takes deletions down.
+    """
 
-    def _begin_topics(self) -> None:
-        """Tell the end of the log where each queue goes on, and which take inner batches."""
-        self._files_left = set()
-        for queue in self.consume_queues:
-            # a topic that no put may name needs no next offset; it can still be read
-            with suppress(MessageIllegalError):
-                self._tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
-        for name, kind in self.config.topic_queue_types:
-            self._tail.set_batch_queue(name, kind == "BatchCQ")
-        for topic in self.topics:
-            self._take_queue_type(topic)
-        self.topics.on_put = self._take_queue_type
-
-    def _take_queue_type(self, topic: TopicConfig) -> None:
-        kind = topic.attributes.get("queue.type", self.config.queue_type(topic.topic_name))
-        self._tail.set_batch_queue(topic.topic_name, kind == "BatchCQ")
+    def __init__(
+        self,
+        handle: Handle,
+        files: StoreFiles,
+        consumer_offsets: ConsumerOffsetTable,
+        level: Level,
+        reput: ReputMessageService,
+        flusher: LogFlusher,
+        key_values: KeyValues,
+        leases: TopicLeases,
+        note: Note,
+    ) -> None:
+        self._handle = handle
+        self._files = files
+        self._table = files.topics
+        self._deleted = files.deleted
+        self._consume_queues = files.consume_queues
+        self._consumer_offsets = consumer_offsets
+        self._level = level
+        self._reput = reput
+        self._flusher = flusher
+        self._key_values = key_values
+        self._leases = leases
+        self._note = note
+        #: topics that were deleted, and of which some files could not be removed
+        self._files_left: set[str] = set()
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic: its queues, its configuration, and what groups have consumed of it.
@@ -96,25 +98,25 @@ class TopicDeletion:
             AdminBrokerProcessor.java, deleteTopic.
         Differs: what was deleted stays deleted when queues are derived from the log again.
         """
-        self._check_open()
+        self._handle.check_open()
         check_topic_name(topic)
         if topic == SCHEDULE_TOPIC:
             raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
-        with self._forgetting_table(topic):
+        with self._key_values.forgetting(topic):
             return self._delete(topic)
 
     def _delete(self, topic: str) -> bool:
         # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
         # queues would pass over new ones.
-        self.consumer_offsets.remove(topic=topic)
-        self.consumer_offsets.persist()
-        self._forget_leases(topic)
+        self._consumer_offsets.remove(topic=topic)
+        self._consumer_offsets.persist()
+        self._leases.forget_topic(topic)
         had_queues = self._delete_queues(topic)
-        self._forget_leases(topic)
-        known = self.topics.remove(topic)
-        self.consumer_offsets.remove(topic=topic)
-        self.topics.persist()
-        self.consumer_offsets.persist()
+        self._leases.forget_topic(topic)
+        known = self._table.remove(topic)
+        self._consumer_offsets.remove(topic=topic)
+        self._table.persist()
+        self._consumer_offsets.persist()
         return had_queues or known
 
     def deleted_below(self, topic: str) -> int:
@@ -127,40 +129,42 @@ class TopicDeletion:
         Interrupted between any two steps, or refused by the system, it leaves either numbers that
         go on, in queues that are there or begin with them, or queues that begin with 0.
         """
-        self._see_new()
+        self._level.see_new()
         self._remove_left(topic)
-        begun_at = self.consume_queues.begun_at
-        has_queues = bool(self.consume_queues.of_topic(topic))
+        begun_at = self._consume_queues.begun_at
+        has_queues = bool(self._consume_queues.of_topic(topic))
         if not has_queues and begun_at.get(topic, 0) <= self._deleted.since(topic):
             return False
         # written first: a disk that is full refuses it before anything is changed
-        self._deleted.delete(topic, self._tail.max_offset)
+        self._deleted.delete(topic, self._files.tail.max_offset)
         with self._reput.stopped():
-            self._forget_ends(self.consume_queues.of_topic(topic))
-            dropped = self.consume_queues.drop_topic(topic)
-            self._tail.begin_topic_anew(topic, begun_at)
+            self._forget_ends(self._consume_queues.of_topic(topic))
+            dropped = self._consume_queues.drop_topic(topic)
+            self._files.tail.begin_topic_anew(topic, begun_at)
             try:
                 self._flusher.flush()
                 # all before it is on the disk
                 self._deleted.delete(topic, begun_at[topic])
             finally:
                 self._remove_files(dropped)
-                self._trace.note("topic", 1, f"{topic} was deleted")
+                self._note("topic", 1, f"{topic} was deleted")
         return True
 
     def _forget_ends(self, queues: Sequence[StoredQueue]) -> None:
         gone = {(queue.topic, queue.queue_id) for queue in queues}
-        self._mark.ends = {key: end for key, end in self._mark.ends.items() if key not in gone}
+        self._files.mark.ends = {
+            key: end for key, end in self._files.mark.ends.items() if key not in gone
+        }
 
     def _remove_files(self, queues: Sequence[StoredQueue]) -> None:
         import shutil  # noqa: PLC0415 - heavy, and for a deletion only
 
         topics = {queue.topic for queue in queues}
         self._files_left |= topics
-        self.consume_queues.remove_files(queues)
+        self._consume_queues.remove_files(queues)
         self._files_left -= topics
         for queue in queues:
-            ext = self._directory.consume_queue_ext / queue.topic
+            ext = self._files.directory.consume_queue_ext / queue.topic
             shutil.rmtree(ext / str(queue.queue_id), ignore_errors=True)
             with suppress(OSError):
                 ext.rmdir()
@@ -173,12 +177,12 @@ class TopicDeletion:
         """
         if topic in self._files_left:
             with self._reput.stopped():
-                self.consume_queues.remove_left(topic)
+                self._consume_queues.remove_left(topic)
             self._files_left.discard(topic)
 
     def _drop(self, queues: Sequence[StoredQueue]) -> None:
         self._forget_ends(queues)
-        self.consume_queues.take_out(queues)
+        self._consume_queues.take_out(queues)
         self._remove_files(queues)
 
     # ---- what a master has deleted
@@ -187,7 +191,7 @@ class TopicDeletion:
         """Tell whether a topic has messages that can be read, behind a physical offset."""
         return any(
             queue.min_offset < queue.max_offset and queue.end_phy_offset > behind
-            for queue in self.consume_queues.of_topic(topic)
+            for queue in self._consume_queues.of_topic(topic)
         )
 
     def deletions(self) -> dict[str, int]:
@@ -214,25 +218,25 @@ class TopicDeletion:
 
         Durability: disk when it returns.
         """
-        self._check_open()
+        self._handle.check_open()
         self._remove_left(topic)
-        if phy_offset <= max(self._deleted.since(topic), self.log.min_offset):
+        if phy_offset <= max(self._deleted.since(topic), self._files.log.min_offset):
             return True
-        if phy_offset > self.log.max_offset:
+        if phy_offset > self._files.log.max_offset:
             return False
         # as in delete_topic; what groups have of the new topic their master tells again
-        self.consumer_offsets.remove(topic=topic)
-        self.consumer_offsets.persist()
+        self._consumer_offsets.remove(topic=topic)
+        self._consumer_offsets.persist()
         with self._reput.stopped() as dispatch_below:
             self._flusher.flush()
             dispatch_below(phy_offset)
             self._deleted.delete(topic, phy_offset)
-            queues = self.consume_queues.of_topic(topic)
+            queues = self._consume_queues.of_topic(topic)
             self._drop([queue for queue in queues if queue.end_phy_offset <= phy_offset])
-            self._trace.note("topic", 1, f"{topic} was deleted by the master")
+            self._note("topic", 1, f"{topic} was deleted by the master")
         return True
 
-    def _begin_queue_anew(self, queue: StoredQueue) -> None:
+    def begin_queue_anew(self, queue: StoredQueue) -> None:
         """Drop a queue whose topic the master has deleted and made again, as its numbers tell.
 
         Raises:
@@ -240,12 +244,12 @@ class TopicDeletion:
                 of room; the next dispatch tries again.
         """
         # first: offsets that outlive the queue pass over its new messages
-        self.consumer_offsets.forget_queue(queue.topic, queue.queue_id)
+        self._consumer_offsets.forget_queue(queue.topic, queue.queue_id)
         try:
-            self.consumer_offsets.persist()
+            self._consumer_offsets.persist()
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise DiskFullError(self.consumer_offsets.path) from error
+                raise DiskFullError(self._consumer_offsets.path) from error
             raise
         self._drop([queue])
-        self._trace.note("topic", 1, f"{queue.topic}/{queue.queue_id} begins anew")
+        self._note("topic", 1, f"{queue.topic}/{queue.queue_id} begins anew")

@@ -1,0 +1,41 @@
+"""What every store does at the end of a ``with`` block, and of an ``async with`` block."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from rmqcore.services.event_loop import running_loop
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+_Store = TypeVar("_Store", bound=_Closes)
+
+
+class ClosedByWith:
+    """Closes a store at the end of a block."""
+
+    def __enter__(self: _Store) -> _Store:
+        return self
+
+    def __exit__(
+        self: _Closes,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self: _Store) -> _Store:
+        return self
+
+    async def __aexit__(
+        self: _Closes,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await running_loop().run_in_executor(None, self.close)

@@ -1,0 +1,203 @@
+"""`StoreFiles`: the files of a store that is open for writing, put together and recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+from rmqcore.derived.index_service import IndexService
+from rmqcore.errors import MessageIllegalError
+from rmqcore.files.commit_log import CommitLog
+from rmqcore.files.commit_log_writer import CommitLogWriter
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_mark import StoreMark
+from rmqcore.files.transient_store_pool import TransientStorePool
+from rmqcore.native.base._published import PublishedOffset
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.log._tail import LogTail
+from rmqcore.recovery.recovery import Recovery
+from rmqcore.services.allocate import AllocateMappedFileService
+from rmqcore.store.parts.general_reads import GeneralReads
+
+if TYPE_CHECKING:
+    from rmqcore.config import StoreConfig
+    from rmqcore.files.config_tables import TopicConfig
+    from rmqcore.files.store_dir import StoreDir
+    from rmqcore.files.store_trace import StoreTrace
+    from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
+    from rmqcore.services.flush_policy import FlushPolicy
+
+#: units that are dispatched at a time, more where there are many queues
+_STRETCH_UNITS: Final = 1 << 13
+
+
+class StoreFiles:
+    """One object a file kind; nothing is read before `recover`.
+
+    Args:
+        directory: of the store, locked.
+        config: with the sizes that the files have.
+        policy: how bytes get to the disk.
+        trace: takes down what is done to files.
+        clock_ms: Unix time in milliseconds.
+
+    Attributes:
+        tail: the end of the log, which puts append to.
+        log: the log as it is read.
+        writer: rolls and flushes it.
+        allocate: makes its files ahead of need.
+        consume_queues, index: what is derived from it; the index may be None.
+        reader: reads all of these.
+        batch: what dispatch works in.
+        checkpoint, mark, deleted, topics: files of a table each.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDir,
+        config: StoreConfig,
+        policy: FlushPolicy,
+        trace: StoreTrace,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        self._multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
+        self.directory = directory
+        self.tail = LogTail(
+            config.store_host,
+            config.effective_max_message_size,
+            append_crc=config.enabled_append_prop_crc,
+            multi_dispatch=self._multi_dispatch,
+        )
+        self.tail.durability = policy.put_reaches
+        self.allocate = AllocateMappedFileService(
+            self._made_file,
+            config.mapped_file_size_commit_log,
+            ahead=config.allocate_ahead,
+            warm=config.warm_mapped_file_enable,
+            sync_every=policy.warm_up_sync_size,
+            lock_budget=config.lock_memory_bytes,
+        )
+        self.log, self.writer = self._log_and_writer(policy, trace)
+        self.consume_queues = ConsumeQueueStore(
+            directory,
+            config.mapped_file_size_consume_queue,
+            config.mapper_file_size_batch_consume_queue,
+            self._open_files,
+        )
+        self.index = self._index(clock_ms) if config.message_index_enable else None
+        self.reader = GeneralReads(self.log, self.consume_queues, self.index)
+        self.batch = self._new_batch()
+        self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
+        self.mark = StoreMark(directory, trace.note)
+        self.deleted = DeletedTopics(directory)
+        self.topics = TopicConfigTable(directory.config, clock=clock_ms)
+
+    def _made_file(self, path: Path, offset: int) -> MappedFile:
+        return self.writer.make_file(path, offset)
+
+    def _log_and_writer(
+        self, policy: FlushPolicy, trace: StoreTrace
+    ) -> tuple[CommitLog, CommitLogWriter]:
+        config, file_size = self._config, self._config.mapped_file_size_commit_log
+        pool = None
+        if policy.through_pool:
+            pool = TransientStorePool(config.transient_store_pool_size, file_size)
+        log = CommitLog(
+            MappedFileQueue(self.directory.commit_log, file_size, self._open_files),
+            self.tail.end if pool is None else PublishedOffset(),
+            mapped=pool is None,
+            demand_crc=config.force_verify_prop_crc,
+        )
+        writer = CommitLogWriter(
+            log,
+            self.tail,
+            self.allocate,
+            pool,
+            large_folios=policy.large_folios,
+            note=trace.note,
+        )
+        return log, writer
+
+    def _index(self, clock_ms: Callable[[], int]) -> IndexService:
+        slots, most = self._config.max_hash_slot_num, self._config.max_index_num
+        return IndexService(self.directory.index, slots, most, self._open_files, clock_ms=clock_ms)
+
+    def _new_batch(self) -> DispatchBatch:
+        return DispatchBatch(
+            row_count_enough=_STRETCH_UNITS,
+            delays_ms=self._config.delay_levels_ms,
+            multi_dispatch=self._multi_dispatch,
+        )
+
+    # ---- opening and closing
+
+    def recover(
+        self, progress: Callable[[RecoveryProgress], None] | None, *, clean_shutdown: bool
+    ) -> RecoveryReport:
+        """Read the files, and bring what is derived level with the log.
+
+        Args:
+            progress: called now and then.
+            clean_shutdown: whether the store was closed in order.
+
+        Raises:
+            CorruptStoreError: the log is damaged, and the settings do not say what is to be done.
+        """
+        self.checkpoint.load()
+        self.mark.load()
+        for table in (self.topics, self.deleted, self.mark):
+            table.discard_unfinished()
+        self.log.load(lengthen=self._config.on_corruption != "raise")
+        recovery = Recovery(
+            self.writer,
+            self.consume_queues,
+            self.index,
+            self.checkpoint,
+            self.mark,
+            self.deleted.load(),
+            self._config,
+            (self.batch, self._new_batch()),
+            clean_shutdown=clean_shutdown,
+            progress=progress,
+        )
+        report = recovery.run()
+        self._begin_topics()
+        return report
+
+    def _begin_topics(self) -> None:
+        """Tell the end of the log where each queue goes on, and which take inner batches."""
+        for queue in self.consume_queues:
+            # a topic that no put may name needs no next offset; it can still be read
+            with suppress(MessageIllegalError):
+                self.tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
+        for name, kind in self._config.topic_queue_types:
+            self.tail.set_batch_queue(name, kind == "BatchCQ")
+        for topic in self.topics:
+            self._take_queue_type(topic)
+        self.topics.on_put = self._take_queue_type
+
+    def _take_queue_type(self, topic: TopicConfig) -> None:
+        kind = topic.attributes.get("queue.type", self._config.queue_type(topic.topic_name))
+        self.tail.set_batch_queue(topic.topic_name, kind == "BatchCQ")
+
+    @property
+    def derived(self) -> Iterator[ConsumeQueueStore | IndexService]:
+        """What is filled from the log."""
+        yield self.consume_queues
+        if self.index is not None:
+            yield self.index
+
+    def close(self) -> None:
+        """Close the files; idempotent."""
+        self.writer.close()
+        for part in self.derived:
+            part.close()

@@ -1,0 +1,89 @@
+"""`Level`: brings what is derived from the log level with what has been put, for who reads it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rmqcore.errors import DiskFullError
+from rmqcore.native.base._lock import ReentrantLock
+
+if TYPE_CHECKING:
+    from rmqcore.files.commit_log_writer import CommitLogWriter
+    from rmqcore.services.flush import GroupCommitService
+    from rmqcore.services.reput import ReputMessageService
+    from rmqcore.services.running_flags import RunningFlags
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.store.parts.settings import Settings
+
+
+class Level:
+    """Catches up with what has been put.
+
+    Args:
+        handle: says whether the store is open.
+        settings: say how long the disk is waited for.
+        writer: of the log.
+        reput: dispatches.
+        group_commit: flushes what has to be on the disk before it is dispatched.
+        flags: up, no flush helps.
+
+    Threads: any.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        settings: Settings,
+        writer: CommitLogWriter,
+        reput: ReputMessageService,
+        group_commit: GroupCommitService,
+        flags: RunningFlags,
+    ) -> None:
+        self._handle = handle
+        self._settings = settings
+        self._writer = writer
+        self._reput = reput
+        self._group_commit = group_commit
+        self._flags = flags
+        self._unwaited = ReentrantLock()
+        self._unwaited_end = 0
+
+    def put_unwaited(self, end: int) -> None:
+        """Note where a record ends that did not wait for a disk that others wait for.
+
+        A read waits for it before it looks, so that it sees it.
+        """
+        with self._unwaited.within():
+            self._unwaited_end = max(self._unwaited_end, end)
+
+    def see_new(self) -> None:
+        """Catch up with all that has been put.
+
+        Raises:
+            StoreClosedError: the store is closed.
+            OSError, CorruptStoreError: as of a dispatch; a full disk is no error, what has been
+                dispatched is still served.
+        """
+        handle = self._handle
+        if handle.closed or handle.forked:
+            handle.check_open()
+        if handle.interrupted():
+            with suppress(DiskFullError):
+                self._reput.catch_up(wait=False)
+            return
+        writer = self._writer
+        if self._reput.offset < writer.tail.max_offset:
+            if writer.flushed_offset < self._unwaited_end and self._flags.writeable:
+                self._group_commit.try_wait(self._unwaited_end, self._settings.policy.timeout_ms)
+            # on a full disk the flags say what is not served
+            with suppress(DiskFullError):
+                self._reput.catch_up()
+
+    def see_queue(self, topic: str, queue_id: int) -> None:
+        """Catch up with one queue."""
+        self.see_new()
+
+    def see_log(self) -> None:
+        """Catch up with the log and the index."""
+        self.see_new()

@@ -1,0 +1,139 @@
+"""Opening a store for writing: lock, recover, make the parts, let them begin; or undo all that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rmqcore.files.store_trace import error_words
+from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
+from rmqcore.store.parts.all_parts import Parts
+from rmqcore.store.parts.files import StoreFiles
+from rmqcore.store.parts.settings import Settings
+
+if TYPE_CHECKING:
+    from rmqcore.config import StoreConfig
+    from rmqcore.files.store_dir import StoreDir
+    from rmqcore.files.store_trace import Numbers, StoreTrace
+    from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
+    from rmqcore.services.runner import Runner
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.world import World
+
+
+class Opening:
+    """One try to open a store.
+
+    Args:
+        handle: is open from when the lock is held.
+        directory: of the store.
+        trace: takes down what happens.
+        progress: called while the store is being recovered.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        directory: StoreDir,
+        trace: StoreTrace,
+        progress: Callable[[RecoveryProgress], None] | None,
+    ) -> None:
+        self._handle = handle
+        self._directory = directory
+        self._trace = trace
+        self._progress = progress
+        #: nothing has to be recovered, as long as opening has not succeeded
+        self._was_clean = False
+        self._files: StoreFiles | None = None
+        self._parts: Parts | None = None
+
+    def run(
+        self,
+        config: StoreConfig,
+        runner: Runner,
+        keep_from: Callable[[], int | None],
+        world: World,
+    ) -> Parts:
+        """Open it.
+
+        Args:
+            config: what is asked for; the sizes of files that are there win.
+            runner: runs the services.
+            keep_from: see `Upkeep`.
+            world: tells the time, and lets it pass.
+
+        Raises:
+            StoreLockedError, CorruptStoreError, OSError: see `rmqcore.open_store`; everything is
+                as it was, but for what recovery has mended.
+        """
+        directory = self._directory
+        try:
+            directory.create()
+            directory.lock()
+            self._handle.closed = False
+            # not before: a repair may have been killed just before the lock was free
+            told = tell_unfinished_repair(directory, config.on_corruption)
+            settings = Settings(fitted_config(config, directory))
+            self._files = files = StoreFiles(
+                directory, settings.config, settings.policy, self._trace, world.clock_ms
+            )
+            report = self._recovered(files)
+            report.findings += told
+            self._parts = parts = Parts(
+                self._handle,
+                settings,
+                files,
+                report,
+                self._trace,
+                runner,
+                keep_from,
+                world,
+            )
+            self._note_recovery(parts)
+            parts.begin()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        return parts
+
+    def _recovered(self, files: StoreFiles) -> RecoveryReport:
+        self._was_clean = not self._directory.was_aborted
+        # what is refused up to here has changed nothing
+        self._trace.open()
+        left = "was closed in order" if self._was_clean else "was not closed"
+        self._trace.note("open", os.getpid(), f"the store {left}")
+        self._directory.mark_running()
+        return files.recover(self._progress, clean_shutdown=self._was_clean)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Close everything after opening has failed."""
+        self._trace.note("close", words=f"not opened: {error_words(error)}")
+        self._handle.closed = True
+        if self._parts is not None:
+            self._parts.upkeep.stop()
+        if self._files is not None:
+            self._files.close()
+        if self._was_clean:
+            self._directory.clear_running()
+        self._trace.let_go()
+        self._directory.unlock()
+
+    def _note_recovery(self, parts: Parts) -> None:
+        """Note what recovery has found; from now on rows have numbers."""
+        files, reput, report = parts.files, parts.log_services.reput, parts.recovery_report
+
+        def numbers() -> Numbers:
+            tail = files.tail
+            return tail.max_offset, files.writer.flushed_offset, reput.offset, tail.counts[0]
+
+        self._trace.watch(numbers)
+        found = [f"{report.ending.value} from {report.start_offset}"]
+        if report.dropped_bytes:
+            found.append(f"{report.dropped_bytes} bytes cut off")
+        for what in ("dropped_records", "units_dropped", "damaged", "findings"):
+            value = getattr(report, what)
+            if count := value if isinstance(value, int) else len(value):
+                found.append(f"{count} {what}")
+        self._trace.note("verdict", report.records, ", ".join(found))

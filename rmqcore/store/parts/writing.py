@@ -1,0 +1,430 @@
+"""`Writing`: the part that puts; the general path of a put, batches, coroutines, clients' messages.
+
+The fast path of a single put is native (`native/log/_putter.pyx`) and comes here when it is not
+enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
+
+from rmqcore.arguments import refuse_unknown
+from rmqcore.errors import (
+    ArgumentError,
+    DiskFullError,
+    FlushTimeoutError,
+    MessageIllegalError,
+    PutMessageError,
+    StoreNotWritableError,
+)
+from rmqcore.message import Message, MessageExt, PutMessageResult
+from rmqcore.native.log._putter import MessagePutter
+from rmqcore.native.log._tail import END_OF_FILE
+from rmqcore.services.delay_schedule import park, requested_delay_level
+from rmqcore.services.event_loop import running_loop
+from rmqcore.status import Durability, DurabilityName, PutMessageStatus
+from rmqcore.store.parts.batches import alone_for_light_queues, as_message, encoded_batch, listed
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from rmqcore.files.commit_log_writer import CommitLogWriter
+    from rmqcore.store.parts.confirmation import Confirmation
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.store.parts.health import Health
+    from rmqcore.store.parts.level import Level
+    from rmqcore.store.parts.settings import Settings
+
+_BUFFERS = (bytes, bytearray, memoryview)
+#: what a batch says for all its messages
+_ENVELOPE: Final = (
+    "queue_id",
+    "sys_flag",
+    "born_timestamp_ms",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+)
+
+
+class PutSettings(TypedDict, total=False):
+    """What travels with a message, as in `Message`."""
+
+    queue_id: int
+    tags: str | None
+    keys: str | Iterable[str] | None
+    properties: Mapping[str, str] | None
+    delay_level: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str | None
+    store_host: str | None
+    reconsume_times: int
+    prepared_transaction_offset: int
+
+
+class BatchSettings(TypedDict, total=False):
+    """What holds for a whole batch, as in `Writing.put_messages`."""
+
+    topic: str | None
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str | None
+    store_host: str | None
+    reconsume_times: int
+
+
+class WireMessage(NamedTuple):
+    """A message, or an encoded batch of one queue, as a client sends it.
+
+    Attributes:
+        topic, queue_id: where it goes.
+        body: as received.
+        properties: as received: ``name U+0001 value U+0002``, again and again; malformed pairs are
+            dropped. None for a batch, whose messages bring their own.
+        flag, sys_flag: application flag; RocketMQ's system flags.
+        born_timestamp_ms: Unix time of the producer.
+        born_host: ``address:port`` of the producer.
+        reconsume_times: how often it was delivered before.
+    """
+
+    topic: str
+    queue_id: int
+    body: Buffer
+    properties: bytes | None
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str
+    reconsume_times: int
+
+
+class Writing:
+    """Puts into a store, each answered with a receipt that names its durability.
+
+    Args:
+        handle: says whether the store is open.
+        settings: of the store.
+        writer: of the log, which is appended to.
+        confirmation: what receipts wait for.
+        health: says why puts are refused.
+        level: finds room again for what was put.
+        failed: called for each put that stored nothing.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        settings: Settings,
+        writer: CommitLogWriter,
+        confirmation: Confirmation,
+        health: Health,
+        level: Level,
+        failed: Callable[[], object],
+    ) -> None:
+        self._handle = handle
+        self._settings = settings
+        self._writer = writer
+        self._tail = writer.tail
+        self._confirmation = confirmation
+        self._health = health
+        self._level = level
+        self._failed = failed
+        self._putter = MessagePutter(writer.tail, confirmation, self)
+
+    def put_message(
+        self,
+        message: Message | MessageExt,
+        *,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutMessageResult:
+        """As the store's `put_message`, for other parts."""
+        return self._putter.put_message(message, durability=durability)
+
+    # ---- the general path of one put: checked, appended, waited for
+
+    def put_generally(
+        self, message: Message | MessageExt, durability: Durability | DurabilityName | None
+    ) -> PutMessageResult:
+        """Put any message: a delayed one, into a full file, with a durability of its own."""
+        ready = self._checked(message)
+        waits = self._confirmation.asked(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
+        receipt = self._append(self._tail.put_message, ready)
+        return self._confirmation.confirmed(receipt, waits) if receipt.ok else receipt
+
+    def put_messages(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        topic: str | None = None,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutMessageResult:
+        """Store several messages of one queue back to back, all or none.
+
+        Args:
+            messages: `Message` objects of one topic and queue, or an encoded batch body, which
+                needs ``topic``.
+            topic: of an encoded batch body; `Message` objects name it themselves.
+            queue_id: of an encoded batch body, or of `Message` objects that name queue 0.
+            sys_flag: of the whole batch, as all that follows; what the single messages say is
+                not looked at, as in RocketMQ.
+            born_timestamp_ms: Unix time of the producer, 0 for the store time.
+            born_host: ``address:port`` of the producer, None for 127.0.0.1:0.
+            store_host: ``address:port`` of the broker, None as configured.
+            reconsume_times: how often the messages were delivered before.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            one receipt: offsets of the first, ids of all.
+
+        Raises:
+            MessageIllegalError: a limit, mixed queues, a transactional or delayed message.
+
+        Source: RocketMQ store/DefaultMessageStore.java, putMessages.
+        """
+        waits = self._confirmation.asked(durability)
+        receipt = self._append_batch(
+            messages,
+            topic=topic,
+            queue_id=queue_id,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms,
+            born_host=born_host,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+        )
+        return self._confirmation.confirmed(receipt, waits) if receipt.ok else receipt
+
+    def _append_batch(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        topic: str | None = None,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: str | None = None,
+        store_host: str | None = None,
+        reconsume_times: int = 0,
+    ) -> PutMessageResult:
+        """As `put_messages`, which has the same arguments; nothing is waited for."""
+        if isinstance(messages, _BUFFERS):
+            body: Any = messages
+        else:
+            body, topic, queue_id = encoded_batch(listed(messages), topic, queue_id)
+        if topic is None:
+            raise MessageIllegalError("an encoded batch body needs topic=")
+        self._handle.check_open()
+        envelope = sys_flag, born_timestamp_ms, born_host, store_host, reconsume_times
+        try:
+            return self._append(self._tail.put_encoded, topic, body, queue_id, *envelope)
+        except MessageIllegalError:
+            alone = alone_for_light_queues(bytes(body), topic)
+            if alone is None:
+                raise
+        for name, value in zip(_ENVELOPE, (queue_id, *envelope), strict=True):
+            setattr(alone, name, value)
+        return self._append(self._tail.put_message, alone)
+
+    def _checked(self, message: Message | MessageExt) -> Message:
+        """What is stored for a message: itself, or what waits for its delivery.
+
+        Raises:
+            MessageIllegalError: this store would never deliver it.
+        """
+        self._handle.check_open()
+        if isinstance(message, MessageExt):
+            message = as_message(message)
+        elif not isinstance(message, Message):
+            raise ArgumentError("message", message, "a Message, or a MessageExt to be copied")
+        level = requested_delay_level(message)
+        if level > 0:
+            if not self._settings.config.deliver_delayed:
+                raise MessageIllegalError(
+                    f"delay level {level}: this store was opened without deliver_delayed=True, so "
+                    "the message would never be delivered"
+                )
+            return park(message, level, self._settings.config.delay_levels_ms)
+        return message
+
+    def _append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
+        """Append, rolling to the next file when the current one is full."""
+        while True:
+            full_at = self._writer.attached_offset
+            answer = put(*what)
+            if isinstance(answer, PutMessageResult):
+                return answer
+            if answer != END_OF_FILE:
+                self._handle.check_open()
+                if self._room_again():
+                    continue
+                reason = self._health.why_not_writable() or "the store is being opened or closed"
+                self._failed()
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=reason)
+            try:
+                self._writer.roll(full_at)
+            except DiskFullError as error:
+                self._failed()
+                return PutMessageResult(
+                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error)
+                )
+            except StoreNotWritableError as error:
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
+
+    def _room_again(self) -> bool:
+        """Try once more what a full disk has stopped; True when it went on."""
+        if not self._health.no_room_to_dispatch:
+            return False
+        self._level.see_new()
+        return not self._health.no_room_to_dispatch
+
+    # ---- receipts
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
+        return self._confirmation.waits
+
+    def confirmed_now(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait for all that the settings ask for; the receipt says how that ended."""
+        return self._confirmation.confirmed(receipt, self._confirmation.usual)
+
+    def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
+        """The receipt of an append that waits for nothing; it is flushed soon."""
+        return self._confirmation.not_waited_for(receipt)
+
+    async def confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
+        """Wait for disk and slaves, as the settings ask; the receipt says how that ended."""
+        return await self._confirmation.confirmed_async(receipt, self._confirmation.asked(None))
+
+    def raised(self, receipt: PutMessageResult) -> PutMessageResult:
+        """The receipt of a good put; any other becomes the exception that says what happened."""
+        if receipt.ok:
+            return receipt
+        if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            raise FlushTimeoutError(receipt.phy_offset, receipt.reason)
+        if receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            if self._health.flags.disk_full:
+                raise DiskFullError(self._handle.path, receipt.reason)
+            raise StoreNotWritableError(receipt.reason)
+        if receipt.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
+            raise DiskFullError("commit log", receipt.reason)
+        raise PutMessageError(receipt.status, receipt.reason)
+
+    # ---- putting without blocking the event loop
+
+    async def put_async(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[PutSettings],
+    ) -> PutMessageResult:
+        """As `put`, with the same arguments, without blocking the event loop.
+
+        One that is cancelled while it waits for the disk, or for the next log file, is stored all
+        the same.
+        """
+        _check_names(settings, PutSettings)
+        message = Message(topic, body, **settings)
+        return self.raised(await self.put_message_async(message, durability=durability))
+
+    async def put_message_async(
+        self,
+        message: Message | MessageExt,
+        *,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutMessageResult:
+        """As `put_message`, without blocking the event loop; of cancelling see `put_async`."""
+        ready = self._checked(message)
+        waits = self._confirmation.asked(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
+        receipt = self._tail.put_message(ready)
+        if not isinstance(receipt, PutMessageResult):
+            call = partial(self._append, self._tail.put_message, ready)
+            receipt = await running_loop().run_in_executor(None, call)
+        return await self._confirmation.confirmed_async(receipt, waits) if receipt.ok else receipt
+
+    async def put_messages_async(
+        self,
+        messages: Iterable[Message] | bytes,
+        *,
+        durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
+    ) -> PutMessageResult:
+        """As `put_messages`, with the same arguments, without blocking the event loop.
+
+        Of cancelling see `put_async`.
+        """
+        _check_names(settings, BatchSettings)
+        waits = self._confirmation.asked(durability)
+        call = partial(self._append_batch, messages, **settings)
+        receipt = await running_loop().run_in_executor(None, call)
+        return await self._confirmation.confirmed_async(receipt, waits) if receipt.ok else receipt
+
+    # ---- messages as clients sent them: stored as they are, nothing is delayed
+
+    def append_now(self, message: WireMessage) -> PutMessageResult | None:
+        """Append a message, or a batch, if that needs no waiting.
+
+        Returns:
+            the receipt; None when the next log file has to be waited for, or the store takes no
+            puts: `append_later` then.
+
+        Raises:
+            MessageIllegalError: it breaks a limit; nothing was stored.
+        """
+        answer = self._putting(message)()
+        return answer if isinstance(answer, PutMessageResult) else None
+
+    async def append_later(self, message: WireMessage) -> PutMessageResult:
+        """As `append_now`, with whatever it takes off the event loop; always answers."""
+        self._handle.check_open()
+        return await running_loop().run_in_executor(None, self._append, self._putting(message))
+
+    def _putting(self, message: WireMessage) -> Callable[[], Any]:
+        topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, times = message
+        if properties is None:
+            return partial(
+                self._tail.put_encoded,
+                topic,
+                body,
+                queue_id,
+                sys_flag,
+                born_ms,
+                born_host,
+                None,
+                times,
+            )
+        return partial(
+            self._tail.put,
+            topic,
+            body,
+            queue_id,
+            None,
+            None,
+            properties,
+            flag,
+            sys_flag,
+            born_ms,
+            born_host,
+            None,
+            times,
+            0,
+        )
+
+
+def _check_names(settings: Mapping[str, object], known: type) -> None:
+    """Refuse names that a call does not have, with the nearest right one."""
+    if unknown := settings.keys() - known.__annotations__.keys():
+        refuse_unknown(unknown, known.__annotations__)
