@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
@@ -26,17 +26,22 @@ from rmqcore.recovery.walk import Walk
 from rmqcore.services.flush_policy import FlushPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rmqcore.config import StoreConfig
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexService
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.deleted_topics import DeletedTopics
+    from rmqcore.files.mapped_file import MappedFile
     from rmqcore.files.store_checkpoint import StoreCheckpoint
     from rmqcore.files.store_mark import StoreMark
     from rmqcore.native.derive._dispatch import DispatchBatch
 
 _log = logging.getLogger("rmqcore")
+#: (files of the log from the cut on, physical offset, bytes) -> where they are kept, in words
+KeepCut: TypeAlias = Callable[["Iterable[MappedFile]", int, int], str]
 #: seconds of walking after which what was derived is flushed
 SAVE_EVERY_S = 1.0
 #: so many log files are looked at for a clock that was set back, where no mark says how far all is
@@ -61,6 +66,7 @@ class Recovery:
         batches: the kernel's working arrays, twice.
         clean_shutdown: False when the abort marker was found.
         progress: called now and then with a `RecoveryProgress`.
+        keep_cut: copies what is about to be cut off the log, and says where to; see `KeptCuts`.
 
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
     """
@@ -80,6 +86,7 @@ class Recovery:
         *,
         clean_shutdown: bool,
         progress: Callable[[RecoveryProgress], None] | None = None,
+        keep_cut: KeepCut | None = None,
     ) -> None:
         self._log = writer.log
         self._writer = writer
@@ -92,6 +99,7 @@ class Recovery:
         self._batches = batches
         self._clean_shutdown = clean_shutdown
         self._progress = progress
+        self._keep_cut = keep_cut
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
         #: everything of the log below is known to be on the disk
         self._on_disk = 0
@@ -403,6 +411,7 @@ class Recovery:
     def _cut(self, walk: Walk, end: int) -> None:
         walk.wait()
         self.report.end_offset = end
+        self._keep_what_is_cut(end)
         self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.truncate(end)
         if self.report.units_dropped or not self._clean_shutdown:
@@ -416,6 +425,15 @@ class Recovery:
         if self._mark.derive_from >= 0:
             self._queues.flush()
             self._mark.derive_from = -1
+
+    def _keep_what_is_cut(self, end: int) -> None:
+        """Copy what lies behind the log's new end, before a byte of it is zeroed."""
+        size = self.report.dropped_bytes
+        if self._keep_cut is None or size == 0:
+            return
+        files = self._log.queue.files[self._file_at(end) :]
+        self.report.cut_kept = self._keep_cut(files, end, size)
+        _log.warning("%s: %s", self._log.queue.directory, self.report.cut_kept)
 
     def _note_machine(self) -> None:
         """Note that the store is in order, on the machine as it runs now, and what is unsure."""

@@ -39,6 +39,7 @@ class RecoveryReport:
         end_offset: end of the log afterwards.
         records: records walked.
         dropped_bytes: bytes of a torn tail that were cut off.
+        cut_kept: where these bytes are kept, in words; empty when none were cut off.
         dropped_records: good records among them (put, but never acknowledged as on disk).
         damaged: (physical offset, reason) of each damaged place that was passed over.
         units_dropped: consume-queue units that pointed behind the end of the log, or at damage
@@ -54,6 +55,7 @@ class RecoveryReport:
     end_offset: int = 0
     records: int = 0
     dropped_bytes: int = 0
+    cut_kept: str = ""
     dropped_records: int = 0
     damaged: list[tuple[int, str]] = field(default_factory=list)
     units_dropped: int = 0

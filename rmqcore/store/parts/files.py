@@ -14,6 +14,7 @@ from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.kept_cuts import KeptCuts
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -168,6 +169,7 @@ class StoreFiles:
             (self.batch, self._new_batch()),
             clean_shutdown=clean_shutdown,
             progress=progress,
+            keep_cut=KeptCuts(self.directory.path).keep,
         )
         report = recovery.run()
         self._begin_topics()

@@ -1,0 +1,88 @@
+"""What opening cuts off the end of a log, kept beside the store for who wants to look at it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqcore.files.store_dir import REPAIRS_NAME, room_at, sync_directory, sync_file
+
+if TYPE_CHECKING:
+    from rmqcore.files.mapped_file import MappedFile
+
+_log = logging.getLogger("rmqcore")
+#: bytes of one cut that are kept, its first ones
+CUT_SIZE_MAX: Final = 64 << 20
+#: cuts that are kept, the newest ones
+CUTS_MAX: Final = 8
+#: a copy that is being made
+UNFINISHED: Final = "unfinished-cut"
+_PREFIX: Final = "cut-"
+_PIECE: Final = 1 << 20
+
+
+class KeptCuts:
+    """Files ``doctor/cut-OFFSET``: bytes of the log as they were, from a physical offset on.
+
+    Args:
+        store: the store's directory.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._home = store / REPAIRS_NAME
+
+    def keep(self, files: Iterable[MappedFile], start: int, size: int) -> str:
+        """Copy what is about to be cut off; the copy is on the disk when this returns.
+
+        Args:
+            files: of the log, in order; the first one holds ``start``.
+            start: physical offset of the first byte.
+            size: bytes up to the last one that is not zero.
+
+        Returns:
+            what has been kept, or why it could not be, in words.
+        """
+        path = self._home / f"{_PREFIX}{start:020d}"
+        kept = min(size, CUT_SIZE_MAX)
+        try:
+            self._write(path, files, start, kept)
+            self._forget_oldest()
+        except OSError as error:
+            _log.warning("what is cut off at %d is not kept: %s", start, error)
+            return f"what was cut off at {start} could not be kept: {error}"
+        part = "" if kept == size else f", the first of {size}"
+        return f"what was cut off at {start} is kept in {path}: {kept} bytes{part}"
+
+    def _write(self, path: Path, files: Iterable[MappedFile], start: int, size: int) -> None:
+        self._home.mkdir(exist_ok=True)
+        written = self._home / UNFINISHED
+        try:
+            with room_at(path), written.open("wb") as copy:
+                for piece in _pieces(files, start, size):
+                    copy.write(piece)
+            sync_file(written)
+            written.replace(path)
+        finally:
+            written.unlink(missing_ok=True)
+        sync_directory(self._home)
+        sync_directory(self._home.parent)
+
+    def _forget_oldest(self) -> None:
+        cuts = [path for path in self._home.glob(f"{_PREFIX}*") if path.is_file()]
+        cuts.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in cuts[:-CUTS_MAX]:
+            path.unlink()
+
+
+def _pieces(files: Iterable[MappedFile], start: int, size: int) -> Iterable[bytes]:
+    """Bytes of the log, from a physical offset on, in pieces."""
+    end = start + size
+    for file in files:
+        at = max(start - file.file_from_offset, 0)
+        stop = min(end - file.file_from_offset, file.size)
+        while at < stop:
+            piece = bytes(file.read(at, min(_PIECE, stop - at)))
+            yield piece
+            at += len(piece)
