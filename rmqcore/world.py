@@ -1,12 +1,14 @@
-"""The outside world: clocks, sleep, syncs, failpoints and helper threads, as one value.
+"""The outside world as one value: clocks, sleep, syncs and failpoints.
 
 Nothing else in this package reads a clock, sleeps or makes bytes durable by itself. What owns a
 loop or a service takes a `World`; small functions import what they need from here. Both ask the
 same native cells (`native/base/_world`), so whoever holds time there holds it for the process.
+Helper threads are no part of it: what would block an event loop goes to that loop's executor.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +20,14 @@ from rmqcore.native.base._world import (
     pass_time,
     release_time,
     sync_data,
-    sync_file,
+    sync_fd,
     wall_clock_ms,
     wall_clock_ns,
     watch_syncs,
 )
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from pathlib import Path
 
 __all__ = [
     "REAL",
@@ -36,6 +38,8 @@ __all__ = [
     "release_time",
     "sleep",
     "sync_data",
+    "sync_directory",
+    "sync_fd",
     "sync_file",
     "wall_clock_ms",
     "wall_clock_ns",
@@ -47,6 +51,32 @@ def sleep(seconds: float) -> None:
     """Wait; where time is held, move it on instead."""
     if not pass_time(seconds):
         time.sleep(seconds)
+
+
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file survive a power cut.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_fd(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names created in or removed from a directory survive a power cut.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_fd(fd)
+    finally:
+        os.close(fd)
 
 
 def no_failpoint(name: str) -> None:
@@ -63,7 +93,6 @@ class World:
         sleep: waits so many seconds.
         sync: makes a descriptor's bytes durable without the GIL, or raises OSError.
         failpoint: called with a name before and after each step that a crash may separate.
-        executor: runs calls that block, for an event loop; None for the loop's own threads.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -71,7 +100,6 @@ class World:
     sleep: Callable[[float], None] = sleep
     sync: Callable[[int], object] = sync_data
     failpoint: Callable[[str], None] = no_failpoint
-    executor: Executor | None = None
 
 
 #: the system's

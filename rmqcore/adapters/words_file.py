@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.errors import CorruptStoreError
-from rmqcore.files.store_dir import room_at, sync_directory
+from rmqcore.files.store_dir import room_at
 from rmqcore.native.base._mapped import MappedRegion
+from rmqcore.world import sync_directory
 
 WORD_SIZE: Final = 8
 

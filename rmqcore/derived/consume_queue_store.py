@@ -13,8 +13,9 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories, sync_directory
+from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories
 from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.world import sync_directory
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles

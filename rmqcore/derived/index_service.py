@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from rmqcore._index import index_hash
 from rmqcore.errors import CorruptIndexError, DiskFullError, is_refusal
 from rmqcore.files.index_file import IndexFile, file_name_at
-from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.files.store_dir import make_directory
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._key_query import may_hold_hits
+from rmqcore.world import sync_directory
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles

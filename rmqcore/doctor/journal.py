@@ -57,11 +57,9 @@ from rmqcore.files.store_dir import (
     StoreDir,
     make_directory,
     room_at,
-    sync_directory,
-    sync_file,
 )
 from rmqcore.rebuild.cold_store import sync_tree
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import sync_directory, sync_fd, sync_file, wall_clock_ms
 
 _PLAN = "plan.json"
 _UNFINISHED = "unfinished"
@@ -164,7 +162,7 @@ class Journal:
                 data = (json.dumps(note) + "\n").encode()
                 os.ftruncate(fd, self._size)
                 write_at(fd, self._size, data)
-                os.fsync(fd)
+                sync_fd(fd)
                 self._size += len(data)
             finally:
                 os.close(fd)

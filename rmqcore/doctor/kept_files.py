@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.files.store_dir import REPAIRS_NAME, StoreDir, room_at, sync_directory, sync_file
+from rmqcore.files.store_dir import REPAIRS_NAME, StoreDir, room_at
+from rmqcore.world import sync_directory, sync_fd, sync_file
 
 _BLOCK = 1 << 20
 _ZEROS = bytes(_BLOCK)
@@ -74,7 +75,7 @@ def write_whole(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_at(fd, 0, data)
-        os.fsync(fd)
+        sync_fd(fd)
     finally:
         os.close(fd)
 
@@ -117,7 +118,7 @@ def put_bytes(path: Path, start: int, size: int, source: Path, time_ns: int) -> 
                 if not to_the_end or data != _ZEROS[: len(data)]:
                     write_at(fd, start + at, data)
             os.utime(fd, ns=(time_ns, time_ns))
-            os.fsync(fd)
+            sync_fd(fd)
     finally:
         os.close(fd)
 
@@ -130,7 +131,7 @@ def write_pieces(path: Path, size: int, pieces: Iterable[tuple[int, bytes]]) -> 
             os.ftruncate(fd, size)
             for at, data in pieces:
                 write_at(fd, at, data)
-            os.fsync(fd)
+            sync_fd(fd)
     finally:
         os.close(fd)
     sync_directory(path.parent)
@@ -167,7 +168,7 @@ def copy_bytes(path: Path, start: int, stop: int, target: Path) -> None:
                 data = os.pread(stream.fileno(), min(_BLOCK, stop - at), at)
                 if data != _ZEROS[: len(data)]:
                     write_at(out, at - start, data)
-            os.fsync(out)
+            sync_fd(out)
     finally:
         os.close(out)
     sync_directory(target.parent)

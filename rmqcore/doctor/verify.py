@@ -7,7 +7,6 @@ a finding.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from rmqcore.scan.audit import AuditReport, audit
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
+from rmqcore.world import monotonic_s
 
 SPLIT_SIZE = 64 << 20
 _BLOCK = 1 << 20
@@ -81,7 +81,7 @@ def verify(
     directory.require()
     report = VerifyReport(directory.path, live=directory.is_locked())
     check = Verification(directory, loaded, report, check_crc, progress)
-    ends_at = None if max_duration_s is None else time.monotonic() + max_duration_s
+    ends_at = None if max_duration_s is None else monotonic_s() + max_duration_s
     return check.run(jobs, start_phy_offset, ends_at, deep=deep)
 
 
@@ -107,7 +107,7 @@ class Verification:
         self, jobs: int | Runner, start: int, ends_at: float | None, *, deep: bool
     ) -> VerifyReport:
         """Look at the store as the arguments of `verify` say."""
-        began = time.monotonic()
+        began = monotonic_s()
         log, report = self._plan(), self._report
         report.min_phy_offset, report.max_phy_offset = log.start, log.end
         self._check_log_files(log)
@@ -123,7 +123,7 @@ class Verification:
             if self._index_is_known:
                 check_index(log, report, self._progress)
             check_small_files(log, merged, report)
-        report.elapsed_s = time.monotonic() - began
+        report.elapsed_s = monotonic_s() - began
         return report
 
     def _plan(self) -> LogPlan:
@@ -198,7 +198,7 @@ class Verification:
         for split, part in zip(splits, run(work, splits, jobs=jobs, progress=tell), strict=True):
             _merge(merged, part)
             self._report.verified_to = split.end
-            if ends_at is not None and time.monotonic() >= ends_at and split is not splits[-1]:
+            if ends_at is not None and monotonic_s() >= ends_at and split is not splits[-1]:
                 self._report.complete = False
                 break
         self._report.records = merged.records

@@ -26,6 +26,7 @@ from typing import Generic, TypeVar
 
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.store_dir import NOT_A_FILE
+from rmqcore.world import sync_directory, sync_fd
 
 T = TypeVar("T")
 _SEAL = re.compile(r'\{\s*"crc32":"([0-9a-f]{8})",')
@@ -116,7 +117,7 @@ class ConfigFile(Generic[T]):
         directory = self.path.parent
         if not directory.is_dir():
             directory.mkdir(exist_ok=True)
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
         temporary, data = self._temporary_path, text.encode(errors="replace")
         try:
             _write(temporary, data)
@@ -131,7 +132,7 @@ class ConfigFile(Generic[T]):
             os.replace(self.path, kept)  # noqa: PTH105 - one system call, named as such
         os.replace(temporary, self.path)  # noqa: PTH105 - same
         self._stored_crc = zlib.crc32(data)
-        _sync_directory(directory)
+        sync_directory(directory)
 
     def remove(self) -> None:
         """Remove the file and its backup; killed in between, the file is there."""
@@ -174,15 +175,6 @@ def _write(path: Path, raw: bytes) -> None:
         rest = memoryview(raw)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
+        sync_fd(fd)
     finally:
         os.close(fd)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rmqcore.files.store_dir import REPAIRS_NAME, room_at, sync_directory, sync_file
+from rmqcore.files.store_dir import REPAIRS_NAME, room_at
+from rmqcore.world import sync_directory, sync_file
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import MappedFile

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
-from rmqcore.files.store_dir import NOT_A_FILE, sync_directory
+from rmqcore.files.store_dir import NOT_A_FILE
+from rmqcore.world import sync_directory, sync_fd
 
 #: the file's first record
 _VERSION: Final = 1
@@ -245,7 +246,7 @@ class LeaseJournal:
         Raises:
             OSError: the disk refused.
         """
-        os.fsync(self._file)
+        sync_fd(self._file)
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Write a new file in place of the old one, which stays when that fails.
@@ -268,7 +269,7 @@ class LeaseJournal:
                     _write(file, pending)
                     pending.clear()
             _write(file, pending)
-            os.fsync(file)
+            sync_fd(file)
             os.replace(temporary, self.path)  # noqa: PTH105 - one system call, named as such
         except OSError as error:
             os.close(file)

@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles, holds_nothing
-from rmqcore.files.store_dir import (
-    NOT_A_FILE,
-    NUMBERED_FILE,
-    entries_of,
-    leads_to,
-    make_directory,
-    sync_directory,
-)
+from rmqcore.files.store_dir import NOT_A_FILE, NUMBERED_FILE, entries_of, leads_to, make_directory
 from rmqcore.native.base._lock import ReentrantLock
+from rmqcore.world import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,11 @@ import struct
 from pathlib import Path
 
 from rmqcore.errors import CorruptCheckpointError
-from rmqcore.files.store_dir import room_at, sync_directory
+from rmqcore.files.store_dir import room_at
 from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
+from rmqcore.world import sync_data, sync_directory
 
 #: what to do about a checkpoint that says what cannot be
 CHECKPOINT_MEND = "remove the file: the next opening then compares the whole log"
@@ -114,7 +115,7 @@ class StoreCheckpoint:
                     self.confirm_phy_offset,
                 )
                 os.pwrite(fd, data, 0)
-                os.fdatasync(fd)
+                sync_data(fd)
             finally:
                 os.close(fd)
             if created:

@@ -23,6 +23,7 @@ from rmqcore.errors import (
     StoreNotFoundError,
 )
 from rmqcore.files.lock_owner import command_of, lock_owner
+from rmqcore.world import sync_directory, sync_fd
 
 LOCK_TEXT = b"lock"
 QUEUE_ID_MAX = 2**31 - 1
@@ -59,32 +60,6 @@ def room_at(path: Path) -> Iterator[None]:
         if error.errno in NO_ROOM:
             raise DiskFullError(path, os.strerror(error.errno)) from error
         raise
-
-
-def sync_file(path: Path) -> None:
-    """Make the bytes of a file survive a power cut.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_directory(path: Path) -> None:
-    """Make names created in or removed from a directory survive a power cut.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def subdirectories(path: Path) -> list[str]:
@@ -282,7 +257,7 @@ class StoreDir:
             if os.pread(fd, len(LOCK_TEXT), 0) != LOCK_TEXT:
                 with room_at(self.lock_file):
                     os.pwrite(fd, LOCK_TEXT, 0)
-                    os.fsync(fd)
+                    sync_fd(fd)
             self._lock_log()
         except BaseException:
             self.unlock()

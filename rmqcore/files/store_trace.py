@@ -15,7 +15,6 @@ import os
 import stat
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from rmqcore.errors import CorruptStoreError
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._mapped import MappedRegion, reserve
+from rmqcore.world import monotonic_s
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,7 +195,7 @@ class StoreTrace:
 
     def dispatched(self) -> None:
         """Note that the dispatched offset has moved, unless it did so a moment ago."""
-        now = time.monotonic()
+        now = monotonic_s()
         if now - self._dispatched_at >= _DISPATCH_EVERY_S:
             self._dispatched_at = now
             self._sum_up(threading.current_thread().name)

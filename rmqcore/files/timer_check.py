@@ -7,14 +7,13 @@ written last, and is believed. Byte for byte: docs/format/timercheck.md.
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
 
 NAME: Final = "timercheck"
 #: the topic whose records wait for their time
@@ -116,13 +115,9 @@ class TimerCheck:
         with temporary.open("wb") as file:
             file.write(raw)
             file.flush()
-            os.fsync(file.fileno())
+            sync_fd(file.fileno())
         temporary.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self.path.parent)
 
     def set_back(self, end: int) -> bytes | None:
         """What the file has to hold when the queue of timer messages ends at an offset.

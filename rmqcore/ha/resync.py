@@ -9,24 +9,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-import os
 import shutil
 import socket
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import localtime, strftime
 from typing import Final, Protocol
 
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import zero_pages
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import StoreDir, make_directory, room_at, sync_directory, sync_file
+from rmqcore.files.store_dir import StoreDir, make_directory, room_at
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
+from rmqcore.world import monotonic_s, sync_directory, sync_fd, sync_file, wall_clock_ms
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 #: a master sends a heart-beat every 5 s when it has nothing else
@@ -214,8 +214,8 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
     sock = await connect(address, _CONNECT_TIMEOUT_S)
     reporting = loop.create_task(_report(sock, offset))
     try:
-        frames, idle, since = FrameReader(1), 0, time.monotonic()
-        while idle < _IDLE_MAX or time.monotonic() - since < QUIET_S:
+        frames, idle, since = FrameReader(1), 0, monotonic_s()
+        while idle < _IDLE_MAX or monotonic_s() - since < QUIET_S:
             try:
                 async with asyncio.timeout(_SILENCE_S):
                     size = await loop.sock_recv_into(sock, frames.free)
@@ -228,7 +228,7 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
                 offset = begin + len(body)
                 yield begin, bytes(body)
                 idle = 0 if body else idle + 1
-                since = time.monotonic() if body else since
+                since = monotonic_s() if body else since
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
@@ -279,8 +279,8 @@ async def fetch(
                 log.append_data(data, offset)
             progress(offset + len(data) - start)
             if grows_since is None or len(data) >= _BATCH:
-                grows_since = time.monotonic()
-            elif time.monotonic() - grows_since >= _GROWS_S:
+                grows_since = monotonic_s()
+            elif monotonic_s() - grows_since >= _GROWS_S:
                 break
     return log.drop_partial() - (0 if start == _FIRST else start)
 
@@ -354,7 +354,7 @@ def _forget_deletions(directory: StoreDir, divergence: Divergence) -> None:
 
 
 def _new_folder(store: Path, at: int) -> Path:
-    name = f"resync-{time.strftime('%Y%m%d-%H%M%S')}-{at}"
+    name = f"resync-{strftime('%Y%m%d-%H%M%S', localtime(wall_clock_ms() / 1000))}-{at}"
     for number in itertools.count(1):
         folder = store / (name if number == 1 else f"{name}-{number}")
         with suppress(FileExistsError):
@@ -404,11 +404,11 @@ def _copy_end(path: Path, to: Path, at: int, size: int) -> None:
             copy.seek(position)
             copy.write(file.read(_LOOK))
         copy.flush()
-        os.fsync(copy.fileno())
+        sync_fd(copy.fileno())
 
 
 def _blank_end(path: Path, at: int, size: int) -> None:
     """Write zeros from the end of a file to a position: what is left at any moment is a log."""
     with path.open("r+b", buffering=0) as file:
         zero_pages(file.fileno(), at, size)
-        os.fsync(file.fileno())
+        sync_fd(file.fileno())

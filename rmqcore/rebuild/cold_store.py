@@ -11,17 +11,12 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.files.store_dir import (
-    StoreDir,
-    make_directory,
-    subdirectories,
-    sync_directory,
-    sync_file,
-)
+from rmqcore.files.store_dir import StoreDir, make_directory, subdirectories
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
 from rmqcore.scan.plan import LogPlan
+from rmqcore.world import sync_directory, sync_file
 
 _FRESH = ".rebuild"
 _SET_ASIDE = ".before"

@@ -8,7 +8,6 @@ and is cut off; and damage in front of records that are good, which is never cut
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,6 +23,7 @@ from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.recovery.walk import Walk
 from rmqcore.services.flush_policy import FlushPolicy
+from rmqcore.world import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -127,7 +127,7 @@ class Recovery:
                 shutdown) lacks records that the consume queues know. Nothing has been changed in
                 the log. ``on_corruption`` says what else to do.
         """
-        began = time.monotonic()
+        began = monotonic_s()
         self._load_queues()
         self._load_index()
         walk = self._new_walk(self._index)
@@ -143,7 +143,7 @@ class Recovery:
             walk.end()
             if self._left is not None:
                 self._left.close()
-        self.report.elapsed_s = time.monotonic() - began
+        self.report.elapsed_s = monotonic_s() - began
         return self.report
 
     def _new_walk(self, index: IndexService | None) -> Walk:
@@ -360,15 +360,15 @@ class Recovery:
         start = self._on_disk = files[first].file_from_offset
         last = files[max(first, self._last_written_file())]
         total = last.file_from_offset + last.size - start
-        self._saved_at = time.monotonic()
+        self._saved_at = monotonic_s()
 
         def walked(number: int) -> None:
             file = files[number]
-            due = time.monotonic() - self._saved_at >= SAVE_EVERY_S
+            due = monotonic_s() - self._saved_at >= SAVE_EVERY_S
             unclean = not self._clean_shutdown and number >= checked_from
             if due and (unclean or self._mark.derive_from >= 0):
                 self._save_progress(walk, number)
-                self._saved_at = time.monotonic()
+                self._saved_at = monotonic_s()
             if self._progress is not None:
                 done = file.file_from_offset + file.size - start
                 self._progress(RecoveryProgress("log", min(done, total), total))

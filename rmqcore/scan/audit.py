@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, QueueKey, UnitFiles, empty_units
+from rmqcore.world import sleep
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -228,7 +228,7 @@ class _Comparison:
             return
         if self._live:
             # a unit may have been read while it was written, a file be added since
-            time.sleep(_LIVE_WAIT_S)
+            sleep(_LIVE_WAIT_S)
             self._files.forget(key)
         self._compare(key, first, units)
 

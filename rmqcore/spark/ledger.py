@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.errors import StoreError
-from rmqcore.files.store_dir import sync_directory
 from rmqcore.spark.staging import StagedFile
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import sync_directory, wall_clock_ms
 
 #: how the names of series begin; an anonymous one is never asked for again
 ANONYMOUS, JOB = "run-", "job-"

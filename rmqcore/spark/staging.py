@@ -17,10 +17,11 @@ from typing import Self
 from rmqcore._codec import encode_batch, encode_record
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.service_topics import is_service_topic
-from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.files.store_dir import make_directory
 from rmqcore.message import Message
 from rmqcore.native.format._numbers import BATCH_ITEM_SIZE_MIN, PROPERTIES_SIZE_MAX
 from rmqcore.services.delay_schedule import DELAY_REQUESTS
+from rmqcore.world import sync_directory
 
 # topic bytes, queue id, system flag, Unix ms of birth, times consumed, messages, body bytes
 _HEAD = struct.Struct("<HiiqiIQ")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rmqcore._codec import check_record, decode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
-from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.files.store_dir import make_directory
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -30,6 +30,7 @@ from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
+from rmqcore.world import sync_directory, sync_fd
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -209,7 +210,7 @@ def export(
         except CorruptStoreError as error:
             failure = error
         with fresh.open("rb") as stream:
-            os.fsync(stream.fileno())
+            sync_fd(stream.fileno())
         fresh.rename(path)
     except BaseException:
         fresh.unlink(missing_ok=True)

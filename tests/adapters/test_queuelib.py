@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from children import Program, in_child
+from syncs import watched
 
 from rmqcore import (
     ConfigError,
@@ -486,7 +487,7 @@ def test_a_top_that_was_about_to_be_held_is_in_once(tmp_path):
 
 def test_the_name_of_what_is_held_is_on_the_disk(tmp_path, monkeypatch):
     made, synced = set(), set()
-    real_open, real_fsync = os.open, os.fsync
+    real_open = os.open
 
     def opened(path, flags, *more, **named):
         if flags & os.O_CREAT and not Path(path).exists():
@@ -494,15 +495,14 @@ def test_the_name_of_what_is_held_is_on_the_disk(tmp_path, monkeypatch):
             synced.clear()
         return real_open(path, flags, *more, **named)
 
-    def fsync(fd):
+    def sync(call, fd):
         synced.add(Path(f"/proc/self/fd/{fd}").readlink().name)
-        return real_fsync(fd)
 
     monkeypatch.setattr(os, "open", opened)
-    monkeypatch.setattr(os, "fsync", fsync)
     for name in ("namedQueues", "heldElements"):
         config = tmp_path / name / "config"
         config.mkdir(parents=True)
         made.clear()
-        WordsFile(config / name, b"RMQHELD1", 4096).close()
+        with watched(sync):
+            WordsFile(config / name, b"RMQHELD1", 4096).close()
         assert (made, synced) == ({name}, {"config"})

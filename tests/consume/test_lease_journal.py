@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from syncs import watched
 
 from rmqcore.errors import DiskFullError
 from rmqcore.files import lease_journal
@@ -59,16 +60,10 @@ def test_it_is_read_up_to_the_first_record_that_is_not_whole(journal):
 
 
 def test_a_replacement_is_on_the_disk_before_it_has_the_name(journal, monkeypatch):
-    steps = []
-    for name in ("fsync", "replace"):
-        original = getattr(os, name)
-
-        def step(*arguments, name=name, original=original):
-            steps.append(name)
-            return original(*arguments)
-
-        monkeypatch.setattr(os, name, step)
-    journal.replace([SECOND])
+    steps, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: steps.append("replace") or replace(*paths))
+    with watched(lambda call, _: steps.append(call)):
+        journal.replace([SECOND])
     assert steps[:2] == ["fsync", "replace"]
 
 
@@ -83,11 +78,12 @@ def test_what_follows_an_interrupted_replacement_is_in_the_file_that_has_the_nam
     assert list(journal.entries()) == [SECOND, THIRD]
 
 
-def test_a_replacement_that_was_interrupted_before_leaves_the_old_file(journal, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", interrupted(os.fsync))
-        with pytest.raises(KeyboardInterrupt):
-            journal.replace([SECOND])
+def test_a_replacement_that_was_interrupted_before_leaves_the_old_file(journal):
+    def interrupt(call, fd):
+        raise KeyboardInterrupt
+
+    with watched(interrupt), pytest.raises(KeyboardInterrupt):
+        journal.replace([SECOND])
     journal.append(to_bytes(THIRD))
     assert list(journal.entries()) == [FIRST, THIRD]
 

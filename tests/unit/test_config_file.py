@@ -22,7 +22,7 @@ class PowerCutError(Exception):
 
 
 class Disk:
-    """Stands in for `os`: a directory whose unsynced bytes and names are lost at a power cut.
+    """Stands in for `os` and syncs: a directory whose unsynced bytes and names a power cut takes.
 
     A file's bytes count from its fsync on; a rename or a new name counts from the directory's
     fsync on, and before that may have happened or not.
@@ -34,7 +34,7 @@ class Disk:
         self.names = {name: self._inode(raw, raw) for name, raw in names.items()}
         self.synced = dict(self.names)
         self.pending: list[tuple[str, str | None, int]] = []
-        self.descriptors: dict[int, int | None] = {}
+        self.descriptors: dict[int, int] = {}
         self.steps = 0
         self.cut_after = cut_after
 
@@ -52,9 +52,6 @@ class Disk:
 
     def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
         fd = 1000 + len(self.descriptors)
-        if flags & os.O_DIRECTORY:
-            self.descriptors[fd] = None
-            return fd
         inode = self._inode(b"", b"")
         self.names[path.name] = self.descriptors[fd] = inode
         self.pending.append((path.name, None, inode))
@@ -68,12 +65,13 @@ class Disk:
         self._step()
         return len(written)
 
-    def fsync(self, fd: int) -> None:
+    def sync_fd(self, fd: int) -> None:
         inode = self.descriptors[fd]
-        if inode is None:
-            self.synced, self.pending = dict(self.names), []
-        else:
-            self.contents[inode][0] = self.contents[inode][1]
+        self.contents[inode][0] = self.contents[inode][1]
+        self._step()
+
+    def sync_directory(self, path: Path) -> None:
+        self.synced, self.pending = dict(self.names), []
         self._step()
 
     def replace(self, source: Path, target: Path) -> None:
@@ -139,6 +137,8 @@ class TestPowerCut:
             fill(directory, before)
             disk = Disk(before, cut_after)
             monkeypatch.setattr(config_file, "os", disk)
+            monkeypatch.setattr(config_file, "sync_fd", disk.sync_fd)
+            monkeypatch.setattr(config_file, "sync_directory", disk.sync_directory)
             monkeypatch.setattr(config_file, "_read", lambda path, d=disk: read_from(d, path))
             try:
                 file.store(content(2).decode())
@@ -161,7 +161,7 @@ class TestPowerCut:
 
     def test_the_directory_is_synced_when_it_is_made(self, file, monkeypatch):
         synced = []
-        monkeypatch.setattr(config_file, "_sync_directory", synced.append)
+        monkeypatch.setattr(config_file, "sync_directory", synced.append)
         file.store("{}")
         assert synced == [file.path.parent.parent, file.path.parent]
 

@@ -98,7 +98,7 @@ def test_a_log_that_gets_shorter_is_no_put(trace, watched):
 
 def test_dispatches_close_to_one_another_are_one_row(trace, watched, monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(store_trace, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(store_trace, "monotonic_s", lambda: clock.now)
     for seconds in (0, 0.001, 0.001, 0.02, 0.001):
         clock.now += seconds
         watched.put(1)

@@ -16,7 +16,6 @@ import random
 import shutil
 import stat
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Generic, TypeVar
 
 from rmqcore.doctor.selftest import _system_calls
 from rmqcore.doctor.selftest.workload import PAGE
+from rmqcore.world import sleep
 
 _SECTOR = 512
 #: how often a page that is cut between two states is torn
@@ -208,7 +208,7 @@ class BlockLog:
         moment, before = self.observe(), -1
         while before != self._changed_last():
             before = self._changed_last()
-            time.sleep(_REST_S)
+            sleep(_REST_S)
             moment = self.observe()
         return moment
 

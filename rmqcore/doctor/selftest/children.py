@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 from rmqcore.doctor.selftest.workload import BrokenPromiseError
+from rmqcore.world import sleep
 
 #: what a child calls to say a line
 Say = Callable[[str], None]
@@ -38,7 +38,7 @@ def run_child(
     os.close(into)
     first = os.read(out, 1 << 16) if from_first_line else b""
     if life_s is not None:
-        time.sleep(life_s)
+        sleep(life_s)
         os.kill(child, signal.SIGKILL)
     with os.fdopen(out, "rb") as pipe:
         said = (first + pipe.read()).decode().splitlines()

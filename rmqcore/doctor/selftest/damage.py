@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from rmqcore.doctor.selftest.report import Progress, Row
 from rmqcore.doctor.selftest.workload import open_for, put
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import MessageExt
+from rmqcore.world import monotonic_s
 
 PROMISE = "every answer is right, or an error of the package names the place"
 _MESSAGES = 26
@@ -101,7 +101,7 @@ def damage(
     rows = []
     for name, change in (("flipped bytes", _flipped), ("files cut short", _cut_short)):
         row = Row(name, PROMISE)
-        begun = time.monotonic()
+        begun = monotonic_s()
         rng = random.Random(f"{seed}/{name}")  # noqa: S311 - repeatable
         places = [
             (file, at, rng.random()) for file in sorted(files) for at in range(len(files[file]))
@@ -125,7 +125,7 @@ def damage(
                 row.fail(f"{file} byte {at}: {what}")
             row.acknowledged = row.cases * messages
             progress(row.name, row.cases, len(places))
-        row.elapsed_s = time.monotonic() - begun
+        row.elapsed_s = monotonic_s() - begun
         rows.append(row)
     return rows
 

@@ -6,7 +6,6 @@ import errno
 import random
 import shutil
 import threading
-import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from rmqcore.doctor.selftest.workload import (
     open_for,
     put,
 )
+from rmqcore.world import monotonic_s
 
 #: system call -> what it fails with; 0: it writes half of what it was given
 FAILURES = {
@@ -117,7 +117,7 @@ def failing_calls(most: int, seed: int, scratch: Path, progress: Progress) -> li
     for call, error in FAILURES.items():
         name = f"{call} fails with {errno.errorcode[error]}" if error else call
         row = Row(name, PROMISE)
-        begun = time.monotonic()
+        begun = monotonic_s()
         cases = [(mode, n) for mode in _MODES for n in range(1, seen[mode][call] + 1)]
         random.Random(f"{seed}/{call}").shuffle(cases)  # noqa: S311 - repeatable
         for mode, number in cases:
@@ -126,7 +126,7 @@ def failing_calls(most: int, seed: int, scratch: Path, progress: Progress) -> li
             # how often threads make a call differs: a case whose call does not come is none
             _fail(row, scratch / "store", mode, call, number)
             progress(row.name, row.cases, min(len(cases), most))
-        row.elapsed_s = time.monotonic() - begun
+        row.elapsed_s = monotonic_s() - begun
         if not row.cases:
             row.skipped = "the store makes no such call here"
         rows.append(row)

@@ -11,7 +11,6 @@ import gc
 import random
 import shutil
 import signal
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from rmqcore.doctor.selftest.children import Say, broken, numbers, run_child
 from rmqcore.doctor.selftest.files import Files, read_files, write_files
 from rmqcore.doctor.selftest.report import Progress, Row
 from rmqcore.doctor.selftest.workload import MODES, PAGE, check_store, open_for, put
+from rmqcore.world import monotonic_s, sleep
 
 _KILLS_A_STORE = 15
 _PUTS_MAX = 60
@@ -66,7 +66,7 @@ def kills(
         kept: a directory for stores that broke the promise, as the kill left them.
     """
     row = Row("kill -9", PROMISE)
-    begun = time.monotonic()
+    begun = monotonic_s()
     path = scratch / "killed"
     _warm_up(path)
     left: Files = {}
@@ -83,10 +83,10 @@ def kills(
             left = read_files(path)
         numbers_from = in_store * _NUMBERS_A_WRITER
         writer = partial(_write, path, mode, acknowledged, numbers_from, rng)
-        child_begun = time.monotonic()
+        child_begun = monotonic_s()
         said = run_child(writer, life_s=life_s, from_first_line=in_puts)
         if in_puts:
-            opening_s = time.monotonic() - child_begun - life_s
+            opening_s = monotonic_s() - child_begun - life_s
         row.cases += 1
         in_store += 1
         row.acknowledged += len(acknowledged)
@@ -109,7 +109,7 @@ def kills(
             acknowledged, in_store = [], 0
         progress(row.name, row.cases, count)
     gc.unfreeze()
-    row.elapsed_s = time.monotonic() - begun
+    row.elapsed_s = monotonic_s() - begun
     return row
 
 
@@ -140,7 +140,7 @@ def _write(
         if put(store, number).durability is not Durability.MEMORY:
             say(str(number))
         if rng.random() < _PAUSES:
-            time.sleep(_PAUSE_S)
+            sleep(_PAUSE_S)
     signal.pause()
 
 

@@ -14,13 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from rmqcore import Durability
 from rmqcore.doctor.selftest.report import Progress, Row
 from rmqcore.doctor.selftest.workload import MODES, check_store, open_for, put
+from rmqcore.world import monotonic_s, sleep
 
 #: file system -> bytes of its image, and the options that a copy is mounted with
 FILE_SYSTEMS = {"ext4": (64 << 20, "loop"), "xfs": (320 << 20, "loop,nouuid")}
@@ -58,7 +58,7 @@ def mounted_cuts(file_system: str, cuts: int, seed: int, scratch: Path, progress
         progress: called as it goes on.
     """
     row = Row(f"power cuts, {file_system} on a loop device", PROMISE, skipped=why_not(file_system))
-    begun = time.monotonic()
+    begun = monotonic_s()
     try:
         if not row.skipped:
             _hide_mounts()
@@ -67,7 +67,7 @@ def mounted_cuts(file_system: str, cuts: int, seed: int, scratch: Path, progress
             last = row.cases + cuts // len(MODES) + (number < cuts % len(MODES))
             with mounted(file_system, scratch) as image, _writer(image, mode) as side:
                 while row.cases < last:
-                    time.sleep(_BETWEEN_S * rng.random())
+                    sleep(_BETWEEN_S * rng.random())
                     _cut(row, image, mode, side)
                     progress(row.name, row.cases, cuts)
     except subprocess.CalledProcessError as error:
@@ -79,7 +79,7 @@ def mounted_cuts(file_system: str, cuts: int, seed: int, scratch: Path, progress
         if row.cases:
             raise
         row.skipped = f"the system refuses: {error}"
-    row.elapsed_s = time.monotonic() - begun
+    row.elapsed_s = monotonic_s() - begun
     return row
 
 
@@ -145,7 +145,7 @@ def _writer(image: Path, mode: str) -> Iterator[Path]:
             os._exit(1)
     try:
         while not side.read_bytes():
-            time.sleep(0.01)
+            sleep(0.01)
             if os.waitpid(child, os.WNOHANG) != (0, 0):
                 raise ChildProcessError(f"the writer on {image.name} has ended")
         yield side
@@ -168,7 +168,7 @@ def _put_for_ever(path: Path, mode: str, side: Path) -> None:
             durable = True
         if durable:
             os.pwrite(told, b"%020d" % (number + 1), 0)
-        time.sleep(_PAUSE_S)
+        sleep(_PAUSE_S)
 
 
 def run_as_root(*command: str | Path) -> None:

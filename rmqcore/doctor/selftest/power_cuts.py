@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from rmqcore import MessageStore
 from rmqcore.doctor.selftest.recording import Recording
 from rmqcore.doctor.selftest.report import Progress, Row
 from rmqcore.doctor.selftest.workload import PAGE, check_store, open_for
+from rmqcore.world import monotonic_s
 
 _CUTS_A_ROUND = 20
 #: rounds after which a new store is begun
@@ -47,14 +47,14 @@ def power_cuts(
         kept: a directory for states that broke the promise, as the cut left them.
     """
     row = Row(f"power cuts, {mode}", PROMISE)
-    begun = time.monotonic()
+    begun = monotonic_s()
     cutter = _Cutter(row, mode, seed, scratch, kept)
     for number in itertools.count():
         for _ in cutter.round(number, min(_CUTS_A_ROUND, cuts - row.cases)):
             progress(row.name, row.cases, cuts)
         if row.cases >= cuts:
             break
-    row.elapsed_s = time.monotonic() - begun
+    row.elapsed_s = monotonic_s() - begun
     return row
 
 

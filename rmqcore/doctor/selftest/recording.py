@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from rmqcore.doctor.selftest import _system_calls
 from rmqcore.doctor.selftest.block_log import BlockLog
 from rmqcore.doctor.selftest.workload import NUMBERS_A_WRITER, check_store, put
 from rmqcore.native.log._tail import LogTail
+from rmqcore.world import monotonic_s, sleep
 
 _WRITERS = 3
 #: how often a put is followed by a look at all pages, by a flush of the store, by a pause
@@ -163,10 +163,10 @@ class _Process:
     def _flush_has_begun(self, tail: LogTail) -> None:
         """Let the writers put beside it that wait, until their records are in the log."""
         if self._waiting and not self._dying.is_set():
-            count, until = tail.counts[0] + 3 * self._waiting, time.monotonic() + _BESIDE_S
+            count, until = tail.counts[0] + 3 * self._waiting, monotonic_s() + _BESIDE_S
             self._flush_begins.set()
-            while tail.counts[0] < count and time.monotonic() < until:
-                time.sleep(_STEP_S)
+            while tail.counts[0] < count and monotonic_s() < until:
+                sleep(_STEP_S)
             self._flush_begins.clear()
 
     # ---- a writer
@@ -235,4 +235,4 @@ class _Process:
             store.flush()
             self.durable.append((self._log.observe(), end))
         if rng.random() < _PAUSES:
-            time.sleep(_PAUSE_S)
+            sleep(_PAUSE_S)

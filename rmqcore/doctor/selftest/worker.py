@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rmqcore.doctor.selftest.kills import kills
 from rmqcore.doctor.selftest.mounted import mounted_cuts
 from rmqcore.doctor.selftest.power_cuts import power_cuts
 from rmqcore.doctor.selftest.report import Row
+from rmqcore.world import monotonic_s
 
 _TELL_EVERY_S = 0.2
 
@@ -29,7 +29,7 @@ class _Teller:
         self._told_at = 0.0
 
     def progress(self, name: str, done: int, total: int) -> None:
-        now = time.monotonic()
+        now = monotonic_s()
         if now - self._told_at >= _TELL_EVERY_S or done == total:
             self._told_at = now
             self.tell({"progress": [name, done, total]})

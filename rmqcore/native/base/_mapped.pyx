@@ -81,7 +81,7 @@ PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 cdef int64_t SYSTEM_PAGE_SIZE = PAGE_SIZE
 
 
-cdef int touch_pages(uint8_t* base, int64_t size, int64_t sync_every) noexcept nogil:
+cdef int touch_pages(uint8_t* base, int64_t size, int64_t sync_every) except -1 nogil:
     """Write to each page what it holds; with `sync_every` > 0 force the mapping each so many bytes.
 
     Nothing changes, so it may run beside a writer that has begun to use the file.

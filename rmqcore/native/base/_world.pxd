@@ -31,6 +31,6 @@ cdef inline double read_monotonic_s() noexcept nogil:
     return now.tv_sec + now.tv_nsec * 1e-9
 
 
-# each answers with 0, or with the errno of the refusal
-cdef int sync_range(void* at, int64_t size) noexcept nogil
-cdef int sync_descriptor(int fd, bint data_only) noexcept nogil
+# each answers with 0, or with the errno of the refusal; only who watches it can make it raise
+cdef int sync_range(void* at, int64_t size) except -1 nogil
+cdef int sync_descriptor(int fd, bint data_only) except -1 nogil

@@ -6,10 +6,8 @@ be watched, and refused.
 Never decides when to sleep or to sync.
 """
 
-import errno as error_numbers
 import os
 
-from cpython.exc cimport PyErr_WriteUnraisable
 from libc.errno cimport errno
 from libc.stdint cimport int64_t
 
@@ -36,7 +34,6 @@ cdef extern from *:
 # who is asked before each sync and told after it; and the same for code without the GIL
 cdef object sync_watcher = None
 cdef bint watched = False
-cdef int WATCHER_FAILED = error_numbers.EIO
 
 
 # ---- clocks
@@ -102,33 +99,25 @@ def watch_syncs(watcher) -> None:
         watcher: its ``before(call, fd, at, size, path)`` answers with 0 (the call is made), or
             with an errno that the call fails with; its ``after(call, fd, at, size, result)`` is
             told what came of it, 0 or -1. ``call`` is "msync" (``at`` is an address, ``fd`` is -1),
-            "fsync" or "fdatasync" (``at`` and ``size`` are 0); ``path`` is None. What they raise is
-            reported as unraisable, and the sync fails with EIO.
+            "fsync" or "fdatasync" (``at`` and ``size`` are 0); ``path`` is None. What they raise,
+            whoever syncs gets.
     """
     global sync_watcher, watched
     sync_watcher = watcher
     watched = watcher is not None
 
 
-cdef int ask(str call, int fd, int64_t at, int64_t size):
-    try:
-        return 0 if sync_watcher is None else sync_watcher.before(call, fd, at, size, None)
-    except BaseException:
-        PyErr_WriteUnraisable(sync_watcher)
-        return WATCHER_FAILED
+cdef int ask(str call, int fd, int64_t at, int64_t size) except -1:
+    return 0 if sync_watcher is None else sync_watcher.before(call, fd, at, size, None)
 
 
-cdef int tell(str call, int fd, int64_t at, int64_t size, int failed):
-    try:
-        if sync_watcher is not None:
-            sync_watcher.after(call, fd, at, size, -1 if failed else 0)
-        return failed
-    except BaseException:
-        PyErr_WriteUnraisable(sync_watcher)
-        return WATCHER_FAILED
+cdef int tell(str call, int fd, int64_t at, int64_t size, int failed) except -1:
+    if sync_watcher is not None:
+        sync_watcher.after(call, fd, at, size, -1 if failed else 0)
+    return failed
 
 
-cdef int sync_range_watched(void* at, int64_t size) noexcept with gil:
+cdef int sync_range_watched(void* at, int64_t size) except -1 with gil:
     cdef int64_t address = <int64_t><size_t>at
     cdef int failed = ask("msync", -1, address, size)
     if not failed:
@@ -137,7 +126,7 @@ cdef int sync_range_watched(void* at, int64_t size) noexcept with gil:
     return tell("msync", -1, address, size, failed)
 
 
-cdef int sync_descriptor_watched(int fd, bint data_only) noexcept with gil:
+cdef int sync_descriptor_watched(int fd, bint data_only) except -1 with gil:
     cdef str call = "fdatasync" if data_only else "fsync"
     cdef int failed = ask(call, fd, 0, 0)
     if not failed:
@@ -146,14 +135,14 @@ cdef int sync_descriptor_watched(int fd, bint data_only) noexcept with gil:
     return tell(call, fd, 0, 0, failed)
 
 
-cdef int sync_range(void* at, int64_t size) noexcept nogil:
+cdef int sync_range(void* at, int64_t size) except -1 nogil:
     """Write mapped bytes through to the disk; 0 or an errno."""
     if watched:
         return sync_range_watched(at, size)
     return errno if rmq_sync_range(at, size) != 0 else 0
 
 
-cdef int sync_descriptor(int fd, bint data_only) noexcept nogil:
+cdef int sync_descriptor(int fd, bint data_only) except -1 nogil:
     """Write a file or a directory through to the disk; 0 or an errno."""
     if watched:
         return sync_descriptor_watched(fd, data_only)
@@ -165,7 +154,7 @@ cdef object raise_failed(int failed):
         raise OSError(failed, os.strerror(failed))
 
 
-def sync_file(int fd) -> None:
+def sync_fd(int fd) -> None:
     """Write a file or a directory through to the disk (``fsync``), without the GIL.
 
     Raises:
