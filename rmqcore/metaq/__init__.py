@@ -31,7 +31,6 @@ from rmqcore.metaq.file_message_set import (
     SegmentFile,
     SegmentRecovery,
 )
-from rmqcore.metaq.hooks import Hooks
 from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import (
     IdWorker,
@@ -52,6 +51,7 @@ from rmqcore.metaq.transaction import (
     encode_locations,
     replay_transaction,
 )
+from rmqcore.world import World
 
 __all__ = [
     "AddMsgLocation",
@@ -60,7 +60,6 @@ __all__ = [
     "DiscardDeletePolicy",
     "FileMessageSet",
     "Hole",
-    "Hooks",
     "IdWorker",
     "IllegalTopicError",
     "InvalidChecksumError",
@@ -83,6 +82,7 @@ __all__ = [
     "TopicConfig",
     "UnstorableRecordError",
     "Verdict",
+    "World",
     "WrongPartitionError",
     "ZkConfig",
     "decode_locations",

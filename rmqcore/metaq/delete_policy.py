@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from rmqcore.errors import ConfigError
-from rmqcore.metaq.hooks import sync_directory
+from rmqcore.world import sync_directory, sync_fd
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "": 3_600_000}
 _AGE = re.compile(r"(\d{1,9})([smh]?)", re.ASCII)
@@ -85,7 +84,7 @@ class ArchiveDeletePolicy:
                 ) as archive:
                     archive.write(path, path.name)
                 out.flush()
-                os.fsync(out.fileno())
+                sync_fd(out.fileno())
             packing.rename(path.with_name(f"{path.name}.zip"))
             sync_directory(path.parent)
         except BaseException:

@@ -18,8 +18,8 @@ from typing import BinaryIO, Protocol, cast
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
 from rmqcore.metaq._message_set import encode_many, find_record, scan_file
 from rmqcore.metaq._segment_tail import Location, SegmentTail
-from rmqcore.metaq.hooks import HOOKS, Hooks
 from rmqcore.metaq.message import Verdict
+from rmqcore.world import REAL, World
 
 _COPY_SIZE = 1 << 20
 
@@ -127,7 +127,7 @@ class FileMessageSet:
         acknowledged: int = 0,
         fast_boot: bool = False,
         repair: bool = False,
-        hooks: Hooks = HOOKS,
+        world: World = REAL,
     ) -> None:
         """Open a file as a segment that grows, or view a range of it.
 
@@ -140,14 +140,14 @@ class FileMessageSet:
             acknowledged: bytes that were on disk when they were confirmed.
             fast_boot: trust the acknowledged bytes without reading them.
             repair: cut the file although acknowledged bytes are damaged; they are kept beside it.
-            hooks: durable flush and failpoints.
+            world: durable flush and failpoints.
 
         Raises:
             CorruptRecordError: acknowledged bytes are damaged or missing, and not ``repair``.
         """
         self.file = file
         self.offset = offset
-        self._hooks = hooks
+        self._world = world
         self._tail: SegmentTail | None = None
         self.recovery: SegmentRecovery | None = None
         if mutable:
@@ -234,9 +234,9 @@ class FileMessageSet:
         if tail is None:
             return
         target = tail.size
-        self._hooks.failpoint("before_sync")
-        self._hooks.sync(self.file.fd)
-        self._hooks.failpoint("after_sync")
+        self._world.failpoint("before_sync")
+        self._world.sync(self.file.fd)
+        self._world.failpoint("after_sync")
         self._high_water_mark = max(self._high_water_mark, target)
         tail.flushed(target)
 
@@ -339,11 +339,11 @@ class FileMessageSet:
         if valid_up_to < size:
             if find_record(self.file.fd, valid_up_to + 1, size) >= 0:
                 saved = self._save(valid_up_to, size)
-            self._hooks.failpoint("before_truncate")
+            self._world.failpoint("before_truncate")
             os.ftruncate(self.file.fd, valid_up_to)
-            self._hooks.failpoint("after_truncate")
+            self._world.failpoint("after_truncate")
         if size != acknowledged:  # what a killed process wrote may be in the page cache alone
-            self._hooks.sync(self.file.fd)
+            self._world.sync(self.file.fd)
         truncated = size - valid_up_to
         return SegmentRecovery(self.path, start, valid_up_to, count, truncated, verdict, saved)
 
@@ -357,7 +357,7 @@ class FileMessageSet:
                     if not part:
                         break
                     at += copy.write(part)
-                self._hooks.sync(copy.fileno())
+                self._world.sync(copy.fileno())
         except OSError as error:
             path.unlink(missing_ok=True)
             raise disk_error(error, path) from error

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from rmqcore.errors import RmqCoreError, StoreClosedError
 from rmqcore.metaq.errors import IllegalTopicError, WrongPartitionError
-from rmqcore.metaq.hooks import HOOKS, Hooks
 from rmqcore.metaq.message_store import MessageStore, check_topic
 from rmqcore.metaq.meta_config import TOPICS, UNFLUSH_INTERVAL, MetaConfig
 from rmqcore.metaq.schedule import Schedule
+from rmqcore.world import REAL, World
 
 _LOG = logging.getLogger(__name__)
 _PARTITION_NAME = re.compile(r"(.+)-(\d{1,9})", re.ASCII | re.DOTALL)
@@ -45,22 +45,20 @@ class MessageStoreManager:
     Source: MetaQ MessageStoreManager.java.
     """
 
-    def __init__(
-        self, config: MetaConfig, *, fast_boot: bool = False, hooks: Hooks = HOOKS
-    ) -> None:
+    def __init__(self, config: MetaConfig, *, fast_boot: bool = False, world: World = REAL) -> None:
         """Open every partition there is and start the schedules.
 
         Args:
             config: settings, data paths, topics.
             fast_boot: do not read what is known to be on disk.
-            hooks: durable flush, failpoints, clock.
+            world: durable flush, failpoints, clock.
 
         Raises:
             RmqCoreError: a partition cannot be opened; those that were are closed again.
         """
         self.config = config
         self._fast_boot = fast_boot
-        self._hooks = hooks
+        self._world = world
         self._lock = threading.Lock()
         self._closed = False
         self.stores: Stores = {}
@@ -213,7 +211,7 @@ class MessageStoreManager:
             self.config,
             offset_if_create=offset_if_create,
             fast_boot=self._fast_boot,
-            hooks=self._hooks,
+            world=self._world,
             on_unflushed=self._on_unflushed,
         )
 

@@ -31,7 +31,6 @@ from rmqcore.metaq.commit import CommitThread
 from rmqcore.metaq.delete_policy import DeletePolicy, parse_delete_policy
 from rmqcore.metaq.errors import IllegalTopicError, MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import disk_error
-from rmqcore.metaq.hooks import HOOKS, Hooks, sync_directory
 from rmqcore.metaq.meta_config import MetaConfig
 from rmqcore.metaq.partition_reader import PartitionReader
 from rmqcore.metaq.segments import (
@@ -44,6 +43,7 @@ from rmqcore.metaq.segments import (
     segment_name,
 )
 from rmqcore.status import Durability
+from rmqcore.world import REAL, World, sync_directory
 
 Row = tuple[int, bytes, int]
 
@@ -72,7 +72,7 @@ class MessageStore(PartitionReader):
         offset_if_create: int = 0,
         fast_boot: bool = False,
         repair: bool = False,
-        hooks: Hooks = HOOKS,
+        world: World = REAL,
         on_unflushed: Callable[[MessageStore], object] | None = None,
     ) -> None:
         """Open a partition, or create it.
@@ -86,7 +86,7 @@ class MessageStore(PartitionReader):
             offset_if_create: where a new log begins (a slave's follows its master's).
             fast_boot: do not read what is known to be on disk.
             repair: open although bytes are lost that were on disk; what is cut is kept beside.
-            hooks: durable flush, failpoints, clock.
+            world: durable flush, failpoints, clock.
             on_unflushed: called once when the first unflushed append follows a flush.
 
         Raises:
@@ -98,7 +98,7 @@ class MessageStore(PartitionReader):
         own = config.topic_config(topic)
         super().__init__(topic, partition, Path(own.data_path).expanduser())
         self._config = config
-        self._hooks = hooks
+        self._world = world
         self._on_unflushed = on_unflushed
         self._own_policy = delete_policy
         self._group_commit = own.unflush_threshold <= 0
@@ -130,7 +130,7 @@ class MessageStore(PartitionReader):
             offset_if_create=offset_if_create,
             fast_boot=fast_boot,
             repair=repair,
-            hooks=self._hooks,
+            world=self._world,
         )
         self._segments = loaded.segments
         self.recovery = loaded.recovery
@@ -282,18 +282,18 @@ class MessageStore(PartitionReader):
         """
         own = self._config.topic_config(self.topic).delete_policy
         policy = self._own_policy or parse_delete_policy(own)
-        now_ms = self._hooks.clock_ms() if now_ms is None else now_ms
+        now_ms = self._world.clock_ms() if now_ms is None else now_ms
         gone = []
         for segment in self._segments[:-1]:
             path = segment.messages.path
             if self._reason is not None or not policy.can_delete(path, now_ms):
                 break
-            self._hooks.failpoint("before_delete")
+            self._world.failpoint("before_delete")
             policy.process(path)
             with self._lock:
                 self._segments = tuple(s for s in self._segments if s is not segment)
             gone.append(path)
-            self._hooks.failpoint("after_delete")
+            self._world.failpoint("after_delete")
         if gone:
             sync_directory(self.path)
         return gone
@@ -380,10 +380,10 @@ class MessageStore(PartitionReader):
         tail.hold()
         try:
             self._sync()
-            self._hooks.failpoint("before_roll")
+            self._world.failpoint("before_roll")
             path = self.path / segment_name(last.stop)
             try:
-                following = create_segment(self.path, last.stop, hooks=self._hooks)
+                following = create_segment(self.path, last.stop, world=self._world)
                 self._sync_names()
             except OSError as error:
                 path.unlink(missing_ok=True)
@@ -392,7 +392,7 @@ class MessageStore(PartitionReader):
                 self._roll_failed = True
                 return
             self._roll_failed = False
-            self._hooks.failpoint("after_roll")
+            self._world.failpoint("after_roll")
             with self._lock:
                 self._segments = (*self._segments, following)
                 self._adopt(following)

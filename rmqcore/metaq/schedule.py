@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime
 
 from rmqcore.errors import RmqCoreError
 from rmqcore.metaq.cron import QuartzCron
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 600.0
+
+
+def _local_time() -> datetime:
+    return datetime.fromtimestamp(wall_clock_ms() / 1000).astimezone()
 
 
 class Schedule:
@@ -32,7 +36,7 @@ class Schedule:
         flush: Callable[[int], None],
         delete: Callable[[str], None],
         *,
-        now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
+        now: Callable[[], datetime] = _local_time,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
@@ -67,7 +71,7 @@ class Schedule:
         """See that ``flush(interval_ms)`` is called at the latest after that time."""
         if interval_ms <= 0:
             return
-        due = time.monotonic() + interval_ms / 1000
+        due = monotonic_s() + interval_ms / 1000
         with self._changed:
             if interval_ms not in self._flushes:
                 self._flushes[interval_ms] = due
@@ -117,7 +121,7 @@ class Schedule:
         return None
 
     def _take_due(self) -> list[Callable[[], None]]:
-        moment, now = time.monotonic(), self._now()
+        moment, now = monotonic_s(), self._now()
         work: list[Callable[[], None]] = []
         for interval_ms in [i for i, due in self._flushes.items() if due <= moment]:
             del self._flushes[interval_ms]
@@ -129,6 +133,6 @@ class Schedule:
 
     def _seconds_left(self) -> float | None:
         """Time to the next job; the wall clock may be set, so never long without a look at it."""
-        left = [due - time.monotonic() for due in self._flushes.values()]
+        left = [due - monotonic_s() for due in self._flushes.values()]
         left += [min((due - self._now()).total_seconds(), _LOOK_S) for due in self._jobs.values()]
         return max(0.0, min(left)) if left else None

@@ -19,7 +19,7 @@ from rmqcore.errors import CorruptStoreError, StoreLockedError
 from rmqcore.metaq._message_set import scan_file
 from rmqcore.metaq.errors import MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import FileMessageSet, SegmentFile, SegmentRecovery
-from rmqcore.metaq.hooks import Hooks
+from rmqcore.world import World, sync_fd
 
 SEGMENT_SUFFIX = ".meta"
 _SEGMENT_NAME = re.compile(r"(\d{1,20})\.meta", re.ASCII)
@@ -130,7 +130,7 @@ class DirectoryLock:
 
     def sync(self) -> None:
         """Make names that were added or removed durable."""
-        os.fsync(self._fd)
+        sync_fd(self._fd)
 
     def release(self) -> None:
         """Let others in. In a forked child the lock stays with the parent."""
@@ -167,7 +167,7 @@ def load_partition(
     offset_if_create: int,
     fast_boot: bool,
     repair: bool,
-    hooks: Hooks,
+    world: World,
 ) -> Partition:
     """Open every segment of a directory; recover the newest one when it will grow.
 
@@ -178,7 +178,7 @@ def load_partition(
         offset_if_create: where a new log begins.
         fast_boot: do not read what lies below ``acknowledged``.
         repair: open although acknowledged bytes are damaged or missing.
-        hooks: durable flush and failpoints.
+        world: durable flush and failpoints.
 
     Raises:
         CorruptStoreError: segments overlap, or acknowledged bytes are damaged or missing.
@@ -191,7 +191,7 @@ def load_partition(
             reason = f"no segments, but offsets up to {acknowledged} were on disk"
             raise CorruptStoreError(directory, acknowledged, reason)
         start = max(acknowledged, offset_if_create)
-        created = (create_segment(directory, start, hooks=hooks),) if writable else ()
+        created = (create_segment(directory, start, world=world),) if writable else ()
         return Partition(created, None, (), foreign)
     segments, holes = [], []
     for (start, path), (following, _) in itertools.pairwise(files):
@@ -212,7 +212,7 @@ def load_partition(
         acknowledged=max(0, acknowledged - start),
         fast_boot=fast_boot,
         repair=repair,
-        hooks=hooks,
+        world=world,
     )
     if not writable:
         last = FileMessageSet(last.file, 0, valid_size(last))
@@ -229,10 +229,10 @@ def valid_size(messages: FileMessageSet) -> int:
     return valid_up_to
 
 
-def create_segment(directory: Path, start: int, *, hooks: Hooks) -> Segment:
+def create_segment(directory: Path, start: int, *, world: World) -> Segment:
     """Create the empty segment that begins at ``start``."""
     file = SegmentFile(directory / segment_name(start), writable=True, create=True)
-    return Segment(start, FileMessageSet(file, mutable=True, start=start, hooks=hooks))
+    return Segment(start, FileMessageSet(file, mutable=True, start=start, world=world))
 
 
 def find_segment(

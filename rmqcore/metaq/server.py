@@ -9,7 +9,6 @@ import asyncio
 import errno
 import logging
 import socket
-import time
 from pathlib import Path
 
 from rmqcore.errors import RmqCoreError
@@ -19,6 +18,7 @@ from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.metaq.protocol import MAX_LINE_SIZE
 from rmqcore.metaq.registry import Registry, reachable_host
+from rmqcore.world import monotonic_s
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -112,8 +112,8 @@ class MetaServer:
         for now in (False, True):
             for connection in tuple(self._connections):
                 connection.close(now=now)
-            deadline = time.monotonic() + _GRACE_S
-            while self._connections and time.monotonic() < deadline:
+            deadline = monotonic_s() + _GRACE_S
+            while self._connections and monotonic_s() < deadline:
                 await asyncio.sleep(0.001)
         if self._admin is not None:
             self._admin.close()

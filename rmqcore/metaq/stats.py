@@ -7,11 +7,11 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from time import monotonic
 
 from rmqcore.metaq.manager import MessageStoreManager, matches
 from rmqcore.metaq.meta_config import TOPICS
 from rmqcore.version import __version__
+from rmqcore.world import monotonic_s
 
 HELP = {
     "*EMPTY*": "Returns broker info.",
@@ -66,7 +66,7 @@ class StatsManager:
 
     def __init__(self, manager: MessageStoreManager) -> None:
         self._manager = manager
-        self._started = self._reset_at = monotonic()
+        self._started = self._reset_at = monotonic_s()
         self._totals: Counter[Count] = Counter()
         self._topics: dict[Count, dict[str, Counted]] = {}
         self._watched: dict[str, bool] = {}
@@ -119,7 +119,7 @@ class StatsManager:
             "pid": os.getpid(),
             "broker_id": config.system.broker_id,
             "port": config.system.server_port,
-            "uptime": int(monotonic() - self._started),
+            "uptime": int(monotonic_s() - self._started),
             "version": __version__,
             "slave": "false",
             "curr_connections": self.connections,
@@ -184,7 +184,7 @@ class StatsManager:
             return f"Invalid keyTwo:{topic}"
         chosen = topics.values() if topic is None else [topics[topic]]
         events, value = sum(c.events for c in chosen), sum(c.value for c in chosen)
-        seconds = int(monotonic() - self._reset_at)
+        seconds = int(monotonic_s() - self._reset_at)
         each = _decimal(value / events) if events else "invalid"
         rate = _decimal(events / seconds) if seconds else "invalid"
         return (
@@ -193,7 +193,7 @@ class StatsManager:
         )
 
     def _forget_old(self) -> None:
-        if monotonic() - self._reset_at > _RESET_EVERY_S:
+        if monotonic_s() - self._reset_at > _RESET_EVERY_S:
             self._reset()
 
     def _reset(self) -> None:
@@ -201,7 +201,7 @@ class StatsManager:
         for topics in self._topics.values():
             for counted in topics.values():
                 counted.events = counted.value = 0
-        self._reset_at = monotonic()
+        self._reset_at = monotonic_s()
 
 
 def _short(what: Count) -> str:

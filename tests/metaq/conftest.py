@@ -22,7 +22,7 @@ def config(tmp_path):
 def open_store(config):
     """`open_store(partition=0, repair=True, unflush_threshold=0)`; closed at the end."""
     opened = []
-    options = {"mode", "repair", "fast_boot", "hooks", "delete_policy", "offset_if_create"}
+    options = {"mode", "repair", "fast_boot", "world", "delete_policy", "offset_if_create"}
 
     def make(partition=0, **settings):
         chosen = {name: settings.pop(name) for name in options & settings.keys()}

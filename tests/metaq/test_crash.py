@@ -13,7 +13,7 @@ from metaq.forks import in_fork
 
 from reference import metaq as reference
 from rmqcore.errors import StoreClosedError
-from rmqcore.metaq import DiscardDeletePolicy, Hooks, MessageStore, MetaConfig, SystemConfig
+from rmqcore.metaq import DiscardDeletePolicy, MessageStore, MetaConfig, SystemConfig, World
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +46,7 @@ def write_until_killed(path, threshold, failpoint, visits, first, out):
         "t",
         0,
         MetaConfig(settings),
-        hooks=Hooks(failpoint=die),
+        world=World(failpoint=die),
         delete_policy=DiscardDeletePolicy(-1),
     )
     for i in range(first, first + 400):
@@ -146,7 +146,7 @@ def cut_the_power(path, rng, threshold):
     )
     durable, written, message_id = [], [], 0
     for _ in range(3):
-        store = MessageStore("t", 0, config, hooks=Hooks(sync=disk.sync))
+        store = MessageStore("t", 0, config, world=World(sync=disk.sync))
         found = [(m.message_id, m.data) for m in store.messages()]
         assert found[: len(durable)] == durable
         assert found == written[: len(found)]

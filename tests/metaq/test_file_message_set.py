@@ -10,7 +10,7 @@ import pytest
 
 from reference import metaq as reference
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
-from rmqcore.metaq import FileMessageSet, Hooks, InvalidChecksumError, SegmentFile, Verdict
+from rmqcore.metaq import FileMessageSet, InvalidChecksumError, SegmentFile, Verdict, World
 
 pytestmark = pytest.mark.logic
 
@@ -227,7 +227,7 @@ def test_a_refused_flush_leaves_the_mark(path):
         raise OSError(5, "Input/output error")
 
     messages = FileMessageSet(
-        SegmentFile(path, writable=True, create=True), mutable=True, hooks=Hooks(sync=refuse)
+        SegmentFile(path, writable=True, create=True), mutable=True, world=World(sync=refuse)
     )
     messages.append(1, b"x")
     with pytest.raises(OSError, match="Input/output"):

@@ -20,6 +20,7 @@ from rmqcore.metaq import (
     WrongPartitionError,
 )
 from rmqcore.metaq.schedule import Schedule
+from rmqcore.world import monotonic_s
 
 pytestmark = pytest.mark.engine
 
@@ -45,8 +46,7 @@ HOUR_MS = 3_600_000
 def pass_an_hour(monkeypatch):
     """`pass_an_hour(manager)`: for its schedule an hour passes at once."""
     clock = SimpleNamespace(ahead_s=0.0)
-    clock.monotonic = lambda: time.monotonic() + clock.ahead_s
-    monkeypatch.setattr("rmqcore.metaq.schedule.time", clock)
+    monkeypatch.setattr("rmqcore.metaq.schedule.monotonic_s", lambda: monotonic_s() + clock.ahead_s)
 
     def passes(manager):
         clock.ahead_s += HOUR_MS / 1000

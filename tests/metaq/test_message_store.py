@@ -22,11 +22,11 @@ from rmqcore.errors import (
 from rmqcore.metaq import (
     DiscardDeletePolicy,
     Hole,
-    Hooks,
     IllegalTopicError,
     MessageStore,
     MissingSegmentError,
     OffsetTooSmallError,
+    World,
 )
 from rmqcore.metaq.segments import nearest_offset, segment_name
 
@@ -78,7 +78,7 @@ def test_group_commit_waits_for_the_disk(open_store):
     def sync(fd):
         synced.append(os.fstat(fd).st_size)
 
-    store = open_store(unflush_threshold=0, hooks=Hooks(sync=sync))
+    store = open_store(unflush_threshold=0, world=World(sync=sync))
     location = store.append(1, b"x")
     assert synced[-1] >= location.offset + location.length == store.max_offset
     assert store.durability == "disk"
@@ -92,7 +92,7 @@ def test_one_flush_serves_everything_that_waits(open_store):
         entered.set()
         go_on.wait(TIMEOUT_S)
 
-    store = open_store(unflush_threshold=0, hooks=Hooks(sync=sync))
+    store = open_store(unflush_threshold=0, world=World(sync=sync))
     futures = [store.append_async(1, b"first")]
     assert entered.wait(TIMEOUT_S)
     futures += [store.append_async(i, b"x" * i) for i in range(2, 50)]
@@ -106,8 +106,8 @@ def test_one_flush_serves_everything_that_waits(open_store):
 
 def test_a_large_message_waits_for_the_disk_too(open_store):
     synced = []
-    hooks = Hooks(sync=lambda fd: synced.append(os.fstat(fd).st_size))
-    store = open_store(unflush_threshold=0, hooks=hooks)
+    world = World(sync=lambda fd: synced.append(os.fstat(fd).st_size))
+    store = open_store(unflush_threshold=0, world=world)
     store.append(1, b"x" * 600_000)
     assert synced[-1] == 600_020
 
@@ -140,7 +140,7 @@ def test_a_refused_flush_ends_appends_for_good(open_store):
         if broken:
             raise OSError(5, "Input/output error")
 
-    store = open_store(unflush_threshold=0, hooks=Hooks(sync=sync))
+    store = open_store(unflush_threshold=0, world=World(sync=sync))
     store.append(1, b"good")
     broken.append(True)
     with pytest.raises(StoreNotWritableError, match="refused a flush"):
@@ -156,7 +156,7 @@ def test_a_refused_flush_of_a_threshold_is_told_to_the_append_that_reached_it(op
     def sync(_fd):
         raise OSError(5, "Input/output error")
 
-    store = open_store(unflush_threshold=2, hooks=Hooks(sync=sync))
+    store = open_store(unflush_threshold=2, world=World(sync=sync))
     store.append(1, b"x")
     store.append(2, b"x")
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_a_refused_flush_fails_every_waiting_future(open_store):
         go_on.wait(TIMEOUT_S)
         raise OSError(5, "Input/output error")
 
-    store = open_store(unflush_threshold=0, hooks=Hooks(sync=sync))
+    store = open_store(unflush_threshold=0, world=World(sync=sync))
     futures = [store.append_async(i, b"x") for i in range(1, 10)]
     go_on.set()
     assert all(isinstance(f.exception(TIMEOUT_S), StoreNotWritableError) for f in futures)
@@ -206,7 +206,7 @@ def test_closing_completes_what_waits_on_disk(open_store):
         until(lambda: store._commit._stopped, "the closing")
         synced.append(os.fstat(fd).st_size)
 
-    store = open_store(unflush_threshold=0, hooks=Hooks(sync=sync))
+    store = open_store(unflush_threshold=0, world=World(sync=sync))
     futures = [store.append_async(i, b"x") for i in range(1, 6)]
     store.close()
     assert all(future.done() for future in futures)

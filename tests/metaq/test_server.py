@@ -12,12 +12,12 @@ from patience import TIMEOUT_S, until_async
 from reference import metaq as reference
 from rmqcore.metaq import (
     FileMessageSet,
-    Hooks,
     MessageStore,
     MessageStoreManager,
     MetaClient,
     MetaServer,
     ResultError,
+    World,
     encode_data,
 )
 
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.engine
 def serve(config, tmp_path):
     """`serve(test, **settings)`: run `test(server, host, port)` against a server."""
 
-    def run(test, *, settings=None, hooks=None, **options):
+    def run(test, *, settings=None, world=None, **options):
         chosen = config(**{"unflush_threshold": 0, "num_partitions": 2, **(settings or {})})
 
         async def main():
-            with MessageStoreManager(chosen, hooks=hooks or Hooks()) as manager:
+            with MessageStoreManager(chosen, world=world or World()) as manager:
                 server = MetaServer(manager, port=0, **options)
                 host, port = await server.start()
                 try:
@@ -123,7 +123,7 @@ def test_pipelined_puts_share_flushes_and_answer_in_order(serve):
         ]
         assert opaques == list(range(501))
 
-    serve(test, hooks=Hooks(sync=syncs.append))
+    serve(test, world=World(sync=syncs.append))
     assert 0 < len(syncs) < 250
 
 
@@ -300,7 +300,7 @@ def test_puts_that_arrive_together_are_written_together_and_share_flushes(serve,
         answer = await talk(host, port, puts)
         assert answer.count(b"result 200 ") == 2000
 
-    serve(test, hooks=Hooks(sync=lambda fd: (flushed.append(fd), os.fdatasync(fd))))
+    serve(test, world=World(sync=lambda fd: (flushed.append(fd), os.fdatasync(fd))))
     assert sum(written) == 2000
     assert len(written) < 100
     assert len(flushed) < 100
@@ -434,7 +434,7 @@ def test_a_disk_that_refuses_is_an_answer(serve):
                     await client.put("t", b"x", partition=0)
                 assert caught.value.code == 500
 
-    serve(test, hooks=Hooks(sync=sync))
+    serve(test, world=World(sync=sync))
 
 
 def test_topics_that_take_no_puts_or_gets(serve):
@@ -513,7 +513,7 @@ def test_statistics(serve):
 @pytest.mark.parametrize("setting", ["its own", "a pattern's"])
 def test_realtime_statistics_and_help_have_the_form_of_metaq(serve, monkeypatch, setting):
     now = [1000.0]
-    monkeypatch.setattr("rmqcore.metaq.stats.monotonic", lambda: now[0])
+    monkeypatch.setattr("rmqcore.metaq.stats.monotonic_s", lambda: now[0])
     topic = "t" if setting == "its own" else "other"
 
     async def test(_server, host, port):
