@@ -6,7 +6,6 @@ Source: RocketMQ broker/processor/QueryAssignmentProcessor.java.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -33,6 +32,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Assignment:
 
     async def _route(self, topic: str) -> list[Queue]:
         """The queues of a topic in all brokers, as a name server tells; at worst our own."""
-        now = time.monotonic()
+        now = monotonic_s()
         asked_at, queues = self._routes.get(topic, (0.0, []))
         if queues and now - asked_at < _ROUTE_KEPT_S:
             return queues

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -36,7 +35,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.permissions import account_of
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 _LOCKED_FOR_S: Final = 60.0
 
@@ -66,7 +65,7 @@ class ClientRequests:
             str(body.get("clientID", "")),
             request.language,
             request.version,
-            time.monotonic(),
+            monotonic_s(),
             wall_clock_ms(),
             account_of(connection),
         )
@@ -155,7 +154,7 @@ class QueueLocks:
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         check_name("a group's name", group)
         check_name("a clientId", client_id)
-        now = time.monotonic()
+        now = monotonic_s()
         locked = []
         for queue in objects_in(body, "mqSet"):
             key = _key(queue)
@@ -202,7 +201,7 @@ class QueueLocks:
 
     def drop_old(self) -> None:
         """Forget the locks that have run out; to be called now and then."""
-        now = time.monotonic()
+        now = monotonic_s()
         for group, locks in list(self._groups.items()):
             for key in [key for key, lock in locks.items() if _is_over(lock, now)]:
                 self._give_back(locks.pop(key))
@@ -211,7 +210,7 @@ class QueueLocks:
 
     def holds_any(self, group: str) -> bool:
         """Tell whether a client of the group holds a lock that has not run out."""
-        now = time.monotonic()
+        now = monotonic_s()
         return any(not _is_over(lock, now) for lock in self._groups.get(group, {}).values())
 
 

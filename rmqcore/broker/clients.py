@@ -5,7 +5,6 @@ Source: RocketMQ broker/client/ConsumerManager.java and ProducerManager.java.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +22,7 @@ from rmqcore.broker.budgets import (
 from rmqcore.broker.subscription import Subscription
 from rmqcore.remoting import Account, Connection, LanguageCode
 from rmqcore.remoting.permissions import may_end_transaction
+from rmqcore.world import monotonic_s
 
 #: a client that sent no heart-beat for so long is gone
 EXPIRED_AFTER_S: Final = 120.0
@@ -295,7 +295,7 @@ class Producers:
 
 def expired(consumers: Consumers, producers: Producers) -> set[Connection]:
     """The connections whose clients have sent no heart-beat for too long."""
-    limit = time.monotonic() - EXPIRED_AFTER_S
+    limit = monotonic_s() - EXPIRED_AFTER_S
     groups = [*(group.clients for group in consumers.groups.values()), *producers.groups.values()]
     return {
         connection

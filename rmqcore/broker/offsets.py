@@ -6,7 +6,6 @@ Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProce
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 from rmqcore.broker.budgets import OFFSETS_MAX, BudgetExceededError
@@ -24,6 +23,7 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Offsets:
         table = self._store.consumer_offsets
         if table.get(topic, group, queue_id) is not None:
             return
-        full, now_s = self._counted + self._uncounted >= OFFSETS_MAX, time.monotonic()
+        full, now_s = self._counted + self._uncounted >= OFFSETS_MAX, monotonic_s()
         if self._uncounted >= _COUNTED_EVERY or (full and now_s >= self._full_until_s):
             self._counted, self._uncounted = table.offset_count(), 0
             full = self._counted >= OFFSETS_MAX

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +38,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ class PullMessages:
         if not config.long_polling_enable:
             timeout_ms = config.short_polling_time_mills
 
-        deadline = time.monotonic() + timeout_ms / 1000
+        deadline = monotonic_s() + timeout_ms / 1000
         # what somebody sends along is not kept for as long as it waits
         request.body, request.ext_fields = b"", {}
         text_size = len(wanted.subscription or "") + len(wanted.expression_type or "")
@@ -264,7 +264,7 @@ class PullMessages:
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)
             held = HeldPull(connection, queue, lambda arrived: wake(pull, arrived), text_size)
-            if not self._hold.hold(held, max(0.0, deadline - time.monotonic())):
+            if not self._hold.hold(held, max(0.0, deadline - monotonic_s())):
                 # answered with no message, a client would pull again at once, and for ever
                 remark = "too many pulls of this client wait, or of long expressions"
                 connection.answer(request, failure(ResponseCode.SYSTEM_BUSY, remark))

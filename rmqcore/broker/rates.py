@@ -6,12 +6,12 @@ Source: RocketMQ common/stats/StatsItem.java, store/stats/BrokerStatsManager.jav
 from __future__ import annotations
 
 import datetime
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rmqcore.broker.traffic import KINDS, In, Out, Traffic
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: name in answers, seconds it reaches back, samples between two that are kept
 _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 86400, 360))
@@ -81,6 +81,10 @@ class _History:
         return told
 
 
+def _today() -> datetime.date:
+    return datetime.datetime.fromtimestamp(wall_clock_ms() / 1000).astimezone().date()
+
+
 class DayTotals:
     """Messages that came and went since the start, as they stood at the last two midnights.
 
@@ -91,9 +95,7 @@ class DayTotals:
     Source: RocketMQ store/stats/BrokerStats.java.
     """
 
-    def __init__(
-        self, traffic: Traffic, today: Callable[[], datetime.date] = datetime.date.today
-    ) -> None:
+    def __init__(self, traffic: Traffic, today: Callable[[], datetime.date] = _today) -> None:
         self._traffic = traffic
         self._today = today
         self._day = today()
@@ -134,7 +136,7 @@ class Rates:
     """
 
     def __init__(
-        self, traffic: Traffic, cluster: str, clock: Callable[[], float] = time.monotonic
+        self, traffic: Traffic, cluster: str, clock: Callable[[], float] = monotonic_s
     ) -> None:
         self._cluster = cluster
         self.days = DayTotals(traffic)

@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -48,6 +47,7 @@ from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
 from rmqcore.store.parts.writing import WireMessage
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -291,7 +291,7 @@ class SendMessages:
     async def _append_later(self, message: WireMessage) -> PutMessageResult:
         """Append with whatever that takes, and note since when it waits."""
         number = next(self._numbers)
-        self._waiting[number] = time.monotonic()
+        self._waiting[number] = monotonic_s()
         try:
             return await self._store.append_later(message)
         finally:
@@ -307,7 +307,7 @@ class SendMessages:
         """
         if not self._waiting:
             return
-        waited_ms = (time.monotonic() - next(iter(self._waiting.values()))) * 1000
+        waited_ms = (monotonic_s() - next(iter(self._waiting.values()))) * 1000
         if waited_ms > self._config().os_page_cache_busy_time_out_mills:
             remark = (
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -24,7 +23,7 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: brokers wait 10 s for the answer
 _SETTLED_WITHIN_S: Final = 8.0
@@ -157,7 +156,7 @@ class Asked:
         single = SingleMessage(queue, message.queue_offset)
         single.add(messages, message.queue_offset + 1)
         self._offer(single)
-        began = time.monotonic()
+        began = monotonic_s()
         try:
             async with asyncio.timeout(_SETTLED_WITHIN_S):
                 result = await single.result
@@ -170,7 +169,7 @@ class Asked:
             "autoCommit": True,
             "consumeResult": result,
             "order": self._orderly,
-            "spentTimeMills": int((time.monotonic() - began) * 1000),
+            "spentTimeMills": int((monotonic_s() - began) * 1000),
         }
         return success(body=format_compact_java_json(told).encode())
 

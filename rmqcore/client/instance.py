@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import ssl
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rmqcore.arguments import text
@@ -39,6 +38,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.sockets import local_address
+from rmqcore.world import monotonic_s, wall_clock_ns
 
 AUTO_CREATE_TOPIC = "TBW102"
 #: queues that a client asks for when its first message creates a topic
@@ -118,7 +118,7 @@ class ClientInstance:
     def _take_name(self) -> None:
         """Be another than all clients of all processes; a fork would copy the name."""
         self._pid = os.getpid()
-        self.client_id = f"{self._host}@{self._pid}#{time.monotonic_ns()}#{next(_NUMBERS)}"
+        self.client_id = f"{self._host}@{self._pid}#{wall_clock_ns()}#{next(_NUMBERS)}"
         self.ids = UniqueIds(self._host)
 
     async def start(self, processors: Mapping[int, Processor] | None = None) -> None:
@@ -400,16 +400,16 @@ class ClientInstance:
 
     async def _look_after(self) -> None:
         """Send heart-beats: to a broker when it is first used, to all every half a minute."""
-        due_s = time.monotonic() + HEART_BEAT_INTERVAL_S
+        due_s = monotonic_s() + HEART_BEAT_INTERVAL_S
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(due_s - time.monotonic()):
+                async with asyncio.timeout(due_s - monotonic_s()):
                     await self._strangers.wait()
             self._strangers.clear()
-            if time.monotonic() < due_s:
+            if monotonic_s() < due_s:
                 await self.meet_new_brokers()
             else:
-                due_s = time.monotonic() + HEART_BEAT_INTERVAL_S
+                due_s = monotonic_s() + HEART_BEAT_INTERVAL_S
                 await self._look_at_routes()
                 await self.heart_beat()
             await asyncio.sleep(_MEET_INTERVAL_S)
@@ -430,12 +430,12 @@ class Deadline:
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
-        self._end_s = time.monotonic() + timeout_ms / 1000
+        self._end_s = monotonic_s() + timeout_ms / 1000
 
     @property
     def rest_ms(self) -> float:
         """Milliseconds that are left, 0 at least."""
-        return max(0.0, (self._end_s - time.monotonic()) * 1000)
+        return max(0.0, (self._end_s - monotonic_s()) * 1000)
 
     def check(self, address: str, code: int) -> None:
         """Raise when nothing is left.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -21,7 +20,7 @@ from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, connect, send_all
 from rmqcore.services.event_loop import to_the_end
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ class HAClient:
         loop = asyncio.get_running_loop()
         start = await self._where_to_begin()
         self._heard()
-        self._idle, self._last_data = 0, time.monotonic()
+        self._idle, self._last_data = 0, monotonic_s()
         self.state = HAState.TRANSFER
         await self._report(sock, start)
         receiver = Receiver(sock)
@@ -292,7 +291,7 @@ class HAClient:
                 expected = offset + len(body)
                 self._idle = 0 if body else self._idle + 1
                 if body:
-                    self._last_data = time.monotonic()
+                    self._last_data = monotonic_s()
             appended = self._store.appended_offset
             has_nothing = self._has_nothing()
             if has_nothing and self._asks and appended == 0:
@@ -319,7 +318,7 @@ class HAClient:
 
     def _has_nothing(self) -> bool:
         """Whether the master has said for long enough that it has nothing to send."""
-        return self._idle >= _IDLE_MAX and time.monotonic() - self._last_data >= QUIET_S
+        return self._idle >= _IDLE_MAX and monotonic_s() - self._last_data >= QUIET_S
 
     async def _note_compared(self) -> None:
         self._unsure = False
@@ -358,12 +357,12 @@ class HAClient:
             )
 
     def _heard(self) -> None:
-        self._last_read, self._last_read_ms = time.monotonic(), wall_clock_ms()
+        self._last_read, self._last_read_ms = monotonic_s(), wall_clock_ms()
 
     async def _report(self, sock: socket.socket, offset: int) -> None:
         self._reported = offset
         await send_all(sock, [REPORT.pack(offset)])
-        self._last_write, self._last_write_ms = time.monotonic(), wall_clock_ms()
+        self._last_write, self._last_write_ms = monotonic_s(), wall_clock_ms()
 
     async def _keep_house(self, sock: socket.socket) -> str:
         """Say that this slave is there; close a connection on which nothing comes any more.
@@ -374,7 +373,7 @@ class HAClient:
         interval_s = self._config.ha_send_heartbeat_interval / 1000
         most_s = self._config.ha_housekeeping_interval / 1000
         while True:
-            now = time.monotonic()
+            now = monotonic_s()
             if now - self._last_read > most_s:
                 return f"it has not said a word for {now - self._last_read:.0f} s"
             if now - self._last_write >= interval_s:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -16,6 +15,7 @@ from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, send_all
+from rmqcore.world import monotonic_s
 
 #: bytes of log that go out in one system call, in one frame or more
 _SEND_MAX: Final = 1024 * 1024
@@ -52,7 +52,7 @@ class Log(Protocol):
 class FlowMonitor:
     """Counts the bytes that were sent in the last second. Source: RocketMQ FlowMonitor."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic_s) -> None:
         self._clock = clock
         self._sent: deque[tuple[float, int]] = deque()
         self._total = 0
@@ -113,7 +113,7 @@ class HAConnection:
         self._log = log
         self._config = config
         self._on_ack = on_ack
-        self._last_read = self._last_write = time.monotonic()
+        self._last_read = self._last_write = monotonic_s()
         self._sleeping: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -165,7 +165,7 @@ class HAConnection:
             size = await self._receiver.into(reports.free)
             if size == 0:
                 return "the slave has closed the connection"
-            self._last_read = time.monotonic()
+            self._last_read = monotonic_s()
             offset = reports.received(size)
             if offset is None:
                 continue
@@ -181,7 +181,7 @@ class HAConnection:
 
     async def _keep_house(self) -> str:
         most_s = self._config.ha_housekeeping_interval / 1000
-        while (silent_s := time.monotonic() - self._last_read) <= most_s:
+        while (silent_s := monotonic_s() - self._last_read) <= most_s:
             await asyncio.sleep(min(_LOOK_S, most_s - silent_s + 0.001))
             self.wake()
         return f"the slave has not said a word for {silent_s:.0f} s"
@@ -193,7 +193,7 @@ class HAConnection:
         # an empty slave gets all there is; RocketMQ sends it the last file only
         self.next_offset = self.request_offset or self._log.min_phy_offset
         while True:
-            if time.monotonic() - self._last_write > interval_s:
+            if monotonic_s() - self._last_write > interval_s:
                 await self._send([HEADER.pack(self.next_offset, 0)])
             frames, size = self._frames()
             if frames:
@@ -208,7 +208,7 @@ class HAConnection:
 
     async def _send(self, buffers: list[bytes | memoryview]) -> None:
         await send_all(self._sock, buffers)
-        self._last_write = time.monotonic()
+        self._last_write = monotonic_s()
 
     def _frames(self) -> tuple[list[bytes | memoryview], int]:
         """The next frames, header and body by turns, and how many bytes of the log they carry."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Final
 
 from rmqcore.ha.settings import HAConfig
 from rmqcore.status import PutMessageStatus
+from rmqcore.world import monotonic_s
 
 Settle = Callable[[PutMessageStatus], None]
 _LATE: Final = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -107,7 +107,7 @@ class GroupTransferService:
 
     def begin(self, end: int) -> SlaveWait:
         """Begin to wait until enough slaves have the log up to ``end``."""
-        wait = SlaveWait(time.monotonic() + self._timeout_s)
+        wait = SlaveWait(monotonic_s() + self._timeout_s)
         self._enlist(end, wait.settle)
         return wait
 
@@ -178,7 +178,7 @@ class SlaveWait:
 
     def status(self) -> PutMessageStatus:
         """Wait to the end; how it ended."""
-        self._settled.wait(max(0.0, self._deadline - time.monotonic()))
+        self._settled.wait(max(0.0, self._deadline - monotonic_s()))
         return self._status
 
 

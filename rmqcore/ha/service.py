@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -18,7 +17,7 @@ from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
 from rmqcore.remoting.sockets import listen
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -181,14 +180,14 @@ class HAService:
     async def _serve(self, connection: HAConnection) -> None:
         host = connection.address.rpartition(":")[0]
         logger.info("slave %s: connected", connection.address)
-        reason, began = "the master stops", time.monotonic()
+        reason, began = "the master stops", monotonic_s()
         try:
             reason = await connection.serve()
         finally:
             self.connections.remove(connection)
             self.waits.forget(connection)
             # a peer that comes again and again for the same reason is told of once
-            lasted_ms = 1000 * (time.monotonic() - began)
+            lasted_ms = 1000 * (monotonic_s() - began)
             told = self._told.get(host) == reason
             if connection.request_offset >= 0:
                 told = told and lasted_ms < self._config.ha_housekeeping_interval

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable
 
 from rmqcore.namesrv.kv_config import KVConfig
 from rmqcore.namesrv.namesrv_config import NamesrvConfig
@@ -25,6 +23,7 @@ from rmqcore.remoting import (
     Tls,
 )
 from rmqcore.remoting.connection import Gate
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class NameServer:
         *,
         tls: Tls | None = None,
         gate: Gate | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        world: World = REAL,
     ) -> None:
         """Read what is kept of the key-value configuration; `start` opens the port.
 
@@ -55,7 +54,7 @@ class NameServer:
             config: the settings.
             tls: its certificate, see `load_tls`; None serves plain connections.
             gate: asked before each request, see `RemotingServer`.
-            clock: seconds that never step back.
+            world: tells how long ago a broker was heard of.
 
         Raises:
             CorruptConfigFileError: the kept configuration cannot be parsed.
@@ -64,10 +63,10 @@ class NameServer:
         config = config or NamesrvConfig()
         idle_timeout_s = float(config.server_channel_max_idle_time_s)
         self._scan_interval_s = config.scan_not_active_broker_interval_ms / 1000
-        self._clock = clock
+        self._world = world
         self._tls = tls or Tls()
         self._kv = KVConfig(config.kv_config_path)
-        self.routes = RouteTable(clock, config, self._min_broker_id_changed)
+        self.routes = RouteTable(world.monotonic_s, config, self._min_broker_id_changed)
         self._server = RemotingServer(
             config.bind_address if host is None else host,
             config.listen_port if port is None else port,
@@ -99,7 +98,7 @@ class NameServer:
         Raises:
             OSError: the address is not this machine's, or the port is taken.
         """
-        requests = NamesrvRequests(self.routes, self._kv, self._clock)
+        requests = NamesrvRequests(self.routes, self._kv, self._world.monotonic_s)
         self._server.processors.update(requests.processors())
         await self._server.start()
         self._client = RemotingClient(settings=ClientSettings(tls=self._tls.client))

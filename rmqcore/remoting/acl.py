@@ -14,11 +14,11 @@ from __future__ import annotations
 import base64
 import hmac
 import struct
-import time
 from collections.abc import Callable, Mapping
 
 from rmqcore.remoting.codes import VERSION_4_9_3
 from rmqcore.remoting.command import RemotingCommand
+from rmqcore.world import wall_clock_ns
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
@@ -55,7 +55,7 @@ class AclSigner:
         security_token: str | None = None,
         *,
         strict: bool = False,
-        clock_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = wall_clock_ns,
     ) -> None:
         self._access_key = access_key
         self._secret_key = secret_key

@@ -10,7 +10,6 @@ Source: PlainAccessValidator, PlainPermissionManager; DefaultAuthorizationContex
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,6 +21,7 @@ from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.connection import Connection
 from rmqcore.remoting.errors import RequestRefusedError
 from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.world import wall_clock_ns
 
 PUB, SUB = Permission.PUB, Permission.SUB
 
@@ -128,7 +128,7 @@ class AccessGate:
         self,
         accounts: Mapping[str, Account],
         topic_at: TopicAt | None = None,
-        clock_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = wall_clock_ns,
     ) -> None:
         self._accounts = accounts
         self._clock_ns = clock_ns

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from broker.conftest import Peer
@@ -175,8 +174,7 @@ def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients,
 
 def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypatch):
     now_s = 1000.0
-    clock = SimpleNamespace(monotonic=lambda: now_s)
-    monkeypatch.setattr("rmqcore.broker.client_requests.time", clock)
+    monkeypatch.setattr("rmqcore.broker.client_requests.monotonic_s", lambda: now_s)
     monkeypatch.setattr("rmqcore.broker.broker.SAMPLE_S", 0.01)
 
     async def scenario(broker, peer):

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from types import SimpleNamespace
 
 import pytest
 from broker.conftest import LONG_MS, Peer, held, records
@@ -94,7 +93,7 @@ def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker, monkeypatch)
         hold.hold = noted
         # while a pull is taken in no time goes by
         now_s = time.monotonic()
-        monkeypatch.setattr("rmqcore.broker.pull.time", SimpleNamespace(monotonic=lambda: now_s))
+        monkeypatch.setattr("rmqcore.broker.pull.monotonic_s", lambda: now_s)
         answer = await peer.pull("T", offset=1, suspend_ms=300)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         # it waits once more when the first message is told of late

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 import warnings
 from contextlib import asynccontextmanager, contextmanager
 
@@ -123,13 +122,11 @@ async def tries(client, count=3):
 class Clock:
     """The time that both sides of replication go by, in seconds; it stands still by itself."""
 
-    strftime = staticmethod(time.strftime)
-
     def __init__(self, monkeypatch):
         self.now = 1000.0
         self._rounds = 0
         for module in (connection, ha_client, resync):
-            monkeypatch.setattr(module, "time", self)
+            monkeypatch.setattr(module, "monotonic_s", self.monotonic)
         monkeypatch.setattr(connection, "FlowMonitor", lambda: FlowMonitor(self.monotonic))
         # how often a master looks at it
         monkeypatch.setattr(connection, "_LOOK_S", 0.001)

@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import sys
-import time
-from types import SimpleNamespace
 
 import pytest
 from ha.pair import (
@@ -40,7 +38,6 @@ FILE = 16 << 10
 ALIKE = b"x" * 200
 QUICK = {"ha_send_heartbeat_interval": 20}
 #: a clock whose second never ends
-NOW = SimpleNamespace(strftime=lambda _: "now", monotonic=time.monotonic)
 
 
 @pytest.fixture(autouse=True)
@@ -336,9 +333,7 @@ def test_a_log_with_nothing_in_common_is_fetched_anew_in_files_of_its_size(tmp_p
 
 
 def test_what_is_cut_off_twice_in_a_second_is_kept_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        resync, "time", SimpleNamespace(strftime=lambda _: "now", monotonic=time.monotonic)
-    )
+    monkeypatch.setattr(resync, "strftime", lambda *_: "now")
     end = parted(tmp_path, 30, 300, 5)
     with master_store(tmp_path / "m") as master:
         kept = []
@@ -511,7 +506,7 @@ def tree(path):
 def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatch, whole):
     """In whatever state a kill leaves it."""
     monkeypatch.setattr(resync, "_LOOK", 5000)
-    monkeypatch.setattr(resync, "time", NOW)
+    monkeypatch.setattr(resync, "strftime", lambda *_: "now")
     if whole:
         with master_store(tmp_path / "m", 300), master_store(tmp_path / "s") as slave:
             fill(slave, 200, seed=4)
@@ -565,7 +560,7 @@ def test_a_cut_has_room_for_what_it_keeps_before_it_takes_anything(tmp_path, mon
 
     with master_store(tmp_path / "m") as master:
         with monkeypatch.context() as patch:
-            patch.setattr(resync, "os", SimpleNamespace(fsync=full))
+            patch.setattr(resync, "sync_fd", full)
             done = command(master, str(tmp_path / "s"), "--yes")
             assert (done.exit_code, files(tmp_path / "s" / "commitlog")) == (5, before)
             assert str(tmp_path / "s" / "resync-") in done.stderr

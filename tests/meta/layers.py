@@ -51,8 +51,8 @@ ROWS = (
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
     "metaq/": {"errors", "status", "version", "native.base", "native.format", "world"},
-    "remoting/": {"errors", "java"},
-    "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file"},
+    "remoting/": {"errors", "java", "world"},
+    "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file", "world"},
     "client/": {
         "errors",
         "arguments",

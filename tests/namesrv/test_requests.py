@@ -25,6 +25,7 @@ from rmqcore.remoting import (
     RequestRefusedError,
     ResponseCode,
 )
+from rmqcore.world import REAL, World
 
 pytestmark = pytest.mark.engine
 
@@ -61,8 +62,8 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(clock=None, gate=None, **settings):
-    more = {"clock": clock} if clock else {}
-    server = NameServer(port=0, config=NamesrvConfig(**settings), gate=gate, **more)
+    world = World(monotonic_s=clock) if clock else REAL
+    server = NameServer(port=0, config=NamesrvConfig(**settings), gate=gate, world=world)
     await server.start()
     client = RemotingClient(settings=PATIENT)
     try:

@@ -9,6 +9,7 @@ from namesrv.brokers import register_command
 from rmqcore.client.instance import ClientInstance
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import World
 
 pytestmark = [pytest.mark.logic, pytest.mark.seeded]
 PORT = 9876
@@ -25,7 +26,7 @@ def nodes(machines):
 @asynccontextmanager
 async def serving(loop, node):
     async def start():
-        server = NameServer(node.address, PORT, SETTINGS, clock=loop.time)
+        server = NameServer(node.address, PORT, SETTINGS, world=World(monotonic_s=loop.time))
         await server.start()
         return server
 
