@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from queue import Empty
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 from kombu.exceptions import ChannelError
@@ -24,7 +23,7 @@ from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_
 from rmqcore.errors import StoreClosedError, StoreError, StoreNotFoundError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.version import __version__
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, sleep, wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
@@ -334,7 +333,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         Returns:
             the seconds after which that has to be said again, or ``longest_s``.
         """
-        now = monotonic()
+        now = monotonic_s()
         for queue in queues:
             expires_ms = self._declared(queue).get("x-expires", 0)
             if not expires_ms:
@@ -537,7 +536,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         Raises:
             TimeoutError: nothing came within ``timeout`` seconds.
         """
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = None if timeout is None else monotonic_s() + timeout
         options = self.client.transport_options
         every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
         for channel in self.channels[:1]:
@@ -552,7 +551,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             if True in delivered:
                 return
             if deadline is not None:
-                left = min(left, deadline - monotonic())
+                left = min(left, deadline - monotonic_s())
                 if left <= 0:
                     raise TimeoutError
             if self._wait(consuming, left):

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.sharing import open_shared
+from rmqcore.world import monotonic_s
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
@@ -93,7 +93,7 @@ class OpenedStore:
             every_s: the seconds; None for never.
             expire: called before, drops what is of no use any more.
         """
-        now = monotonic()
+        now = monotonic_s()
         due = now >= self._deletes_at or self._handed_out_size >= self._file_size
         if every_s is None or not due:
             return

@@ -6,7 +6,6 @@ import base64
 import binascii
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import StrEnum
@@ -22,6 +21,7 @@ from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_wi
 from rmqcore.cli.output import NOTES, print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.errors import MessageIllegalError, PutMessageError
+from rmqcore.world import monotonic_s
 
 _SHOW_EVERY = 4096
 _STANDARD_INPUT = Path("-")
@@ -184,10 +184,10 @@ def put(
     source = Input(paths or [], kind, queue_ids, {"tags": tags, "keys": tuple(keys or ())})
     wanted = Durability(durability.value) if durability else None
     with Bars() as bars, open_with_others(store, config, settings, bars) as opened:
-        began = time.monotonic()
+        began = monotonic_s()
         done = _put_all(opened, source, topic, wanted, bars)
         opened.flush()
-        elapsed = time.monotonic() - began
+        elapsed = monotonic_s() - began
     _print_receipt(done | {"topic": topic, "elapsed_s": round(elapsed, 6)}, as_json)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -31,6 +30,7 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import print_message
 from rmqcore.files.log_walker import first_record
 from rmqcore.store.parts.iteration import OnDamage
+from rmqcore.world import sleep
 
 Topic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")
@@ -109,7 +109,7 @@ def tail(
             # before damage that is not passed over, too
             _print_all(last, show)
         while follow:
-            time.sleep(interval_ms / 1000)
+            sleep(interval_ms / 1000)
             _print_all(_selected(reader.new(), tags, None, None), show)
     damage.finish()
 

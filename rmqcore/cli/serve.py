@@ -8,7 +8,6 @@ import ipaddress
 import json
 import logging
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
@@ -24,6 +23,7 @@ from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import AccessGate, Account, TlsMode, admin_of, load_accounts, load_tls, run
 from rmqcore.remoting.descriptors import raise_limit
+from rmqcore.world import monotonic_s
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
@@ -100,7 +100,7 @@ def serve(
     A new store takes RocketMQ's file sizes. Delayed messages are delivered, and old files are
     deleted as RocketMQ does.
     """
-    began = time.monotonic()
+    began = monotonic_s()
     properties = _properties(config, settings)
     host = host or _listens_on(properties, to_others=insecure or auth is not None)
     accounts = _accounts(auth, host, insecure=insecure, registers=True)
@@ -148,7 +148,7 @@ def broker(
     as_json: AsJson = False,
 ) -> None:
     """Serve a store as a broker that registers with the name servers of namesrvAddr."""
-    began = time.monotonic()
+    began = monotonic_s()
     properties = _properties(config, settings)
     listens_on = host or _listens_on(properties, to_others=insecure or auth is not None)
     accounts = _accounts(auth, listens_on, insecure=insecure, registers=True)
@@ -173,7 +173,7 @@ def namesrv(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a name server that RocketMQ's brokers register with."""
-    began = time.monotonic()
+    began = monotonic_s()
     accounts = _accounts(auth, host, insecure=insecure, registers=False)
     loaded = NamesrvConfig.from_properties(parse_broker_conf(config) if config else {})
     tls = load_tls(tls_config) if tls_config else None
@@ -275,7 +275,7 @@ async def _until_signal(
             advice = "end what listens there, or give another port (0: any that is free)"
             raise OSError(error.errno, f"{error.strerror}; {advice}") from error
         raise
-    elapsed_ms = round((time.monotonic() - began) * 1000)
+    elapsed_ms = round((monotonic_s() - began) * 1000)
     if as_json:
         facts |= {"store": str(store) if store else None, "ready_ms": elapsed_ms}
         typer.echo(json.dumps(facts))

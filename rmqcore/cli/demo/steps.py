@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from rmqcore.cli.demo.writer import ACKNOWLEDGED
 from rmqcore.cli.progress import Bars
 from rmqcore.client.blocking import Consumer, Producer
 from rmqcore.doctor import verify as verify_store
+from rmqcore.world import monotonic_s, sleep
 
 _SAMPLE_EVERY = 101
 _MISSES = 500
@@ -116,10 +116,10 @@ def append(demo: Demo) -> Step:
     seconds, level = 0.0, Durability.MEMORY
     topics: set[str] = set()
     for entries in demo.corpus:
-        began = time.perf_counter()
+        began = monotonic_s()
         for topic, queue_id, key, tags, body in entries:
             receipt = put(topic, body, queue_id=queue_id, tags=tags, keys=key)
-        seconds += time.perf_counter() - began
+        seconds += monotonic_s() - began
         level = receipt.durability or level
         topics.add(topic)
         demo.sample += entries[demo.messages % _SAMPLE_EVERY :: _SAMPLE_EVERY]
@@ -132,11 +132,11 @@ def append(demo: Demo) -> Step:
 
 def dispatch(demo: Demo) -> Step:
     """Wait until consume queues and index have everything."""
-    began = time.perf_counter()
+    began = monotonic_s()
     behind = demo.store.dispatch_behind_bytes
     while demo.store.dispatch_behind_bytes:
-        time.sleep(0.001)
-    seconds = time.perf_counter() - began
+        sleep(0.001)
+    seconds = monotonic_s() - began
     queues = demo.store.queues()
     units = sum(demo.store.max_queue_offset(*queue) for queue in queues)
     note = f"{units:,} units in {len(queues)} queues; {behind:,} bytes of log were left to do"
@@ -145,9 +145,9 @@ def dispatch(demo: Demo) -> Step:
 
 def flush(demo: Demo) -> Step:
     """Write everything through to the disk."""
-    began = time.perf_counter()
+    began = monotonic_s()
     flushed = demo.store.flush()
-    seconds = time.perf_counter() - began
+    seconds = monotonic_s() - began
     note = f"{flushed:,} bytes of log on disk"
     return Step("flush", 0, 0, seconds, note, flushed == demo.store.max_phy_offset)
 
@@ -166,13 +166,13 @@ def read_by_queue(demo: Demo) -> Step:
 def query_by_key(demo: Demo) -> Step:
     """Look sampled keys up in the index, and some that were never put."""
     hits = size = wrong = 0
-    began = time.perf_counter()
+    began = monotonic_s()
     for entry in demo.bars.track("query by key", demo.sample, len(demo.sample)):
         found = demo.store.query_message(entry.topic, entry.key).messages
         hits += len(found)
         size += len(entry.body)
         wrong += [message.body for message in found] != [entry.body]
-    seconds = time.perf_counter() - began
+    seconds = monotonic_s() - began
     misses = demo.sample[:_MISSES]
     for entry in misses:
         wrong += len(demo.store.query_message(entry.topic, f"{entry.key}:never"))
@@ -191,10 +191,10 @@ def query_by_time(demo: Demo) -> Step:
         end = store.max_queue_offset(topic, queue_id)
         for offset in range(0, end, max(1, end // _TIMES_A_QUEUE)):
             stored = _store_time(store, topic, queue_id, offset) or 0
-            began = time.perf_counter()
+            began = monotonic_s()
             lower = store.queue_offset_by_time(topic, queue_id, stored)
             upper = store.queue_offset_by_time(topic, queue_id, stored, boundary="upper")
-            seconds += time.perf_counter() - began
+            seconds += monotonic_s() - began
             count += 2
             wrong += not lower <= offset <= upper
             for inside, outside in ((lower, lower - 1), (upper, upper + 1)):
@@ -208,9 +208,9 @@ def close_and_reopen(demo: Demo) -> Step:
     """Close in order and open again."""
     end = demo.store.max_phy_offset
     demo.close()
-    began = time.perf_counter()
+    began = monotonic_s()
     demo.open()
-    seconds = time.perf_counter() - began
+    seconds = monotonic_s() - began
     report = demo.store.recovery_report
     ok = report.clean_shutdown and demo.store.max_phy_offset == end and not report.findings
     note = "closed in order; the records agree with queues and index" if ok else "NOT in order"
@@ -221,9 +221,9 @@ def kill_and_recover(demo: Demo) -> Step:
     """Kill another process in the middle of its puts; open the store that it leaves."""
     demo.close()
     acknowledged = _write_and_kill(demo)
-    began = time.perf_counter()
+    began = monotonic_s()
     demo.open()
-    seconds = time.perf_counter() - began
+    seconds = monotonic_s() - began
     report = demo.store.recovery_report
     queues = _Queues(demo.store, first_queue=QUEUES)
     for entries in demo.corpus:
@@ -264,7 +264,7 @@ def broker(demo: Demo) -> Step:
     expected = {(entry.topic, entry.key): entry for entry in sent}
     received = wrong = again = 0
     with tempfile.TemporaryDirectory(prefix="rmqcore-demo-broker-") as path, _serve(path) as names:
-        began = time.perf_counter()
+        began = monotonic_s()
         with Producer(names, group="demo") as producer:
             for topic, _, key, tags, body in demo.bars.track("broker", sent, len(sent)):
                 producer.send(topic, body, tags=tags, keys=key)
@@ -278,7 +278,7 @@ def broker(demo: Demo) -> Step:
                     continue
                 received += 1
                 wrong += (message.body, message.tags) != (entry.body, entry.tags)
-        seconds = time.perf_counter() - began
+        seconds = monotonic_s() - began
     ok = received == len(sent) > 0 and not wrong
     note = f"{received:,} of {len(sent):,} sent one by one, consumed"
     note += ", every body, key and tag as sent" if ok else f"; {wrong} WRONG"
@@ -318,7 +318,7 @@ class _Queues:
 
     def compare(self, entries: list[Entry]) -> bool:
         """Read the messages of one file; False at the first that is not there or differs."""
-        began = time.perf_counter()
+        began = monotonic_s()
         try:
             for topic, queue_id, key, tags, body in entries:
                 message = next(self._queue(topic, self._first_queue + queue_id), None)
@@ -329,7 +329,7 @@ class _Queues:
                 self.messages += 1
                 self.size += len(body)
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += monotonic_s() - began
         return True
 
     def all_read(self, queue_ids: range) -> bool:
