@@ -38,41 +38,41 @@ def check_after(path, durable, written):
     return found
 
 
-def cut_again_and_again(tmp_path, monkeypatch, rng, how, cuts):
-    disk = FaultDisk(monkeypatch)
+def cut_again_and_again(tmp_path, rng, how, cuts):
     path, found, number = tmp_path / "0", [], 0
     settings = {"flush_interval_commit_log_ms": 5, "flush_commit_log_least_pages": 1}
     settings |= {"flush_interval_consume_queue_ms": 5, "flush_disk_type": how}
-    for generation in range(1, cuts + 1):
-        store = rmqcore.open_store(path, **PAGES, **settings)
-        written, durable = list(found), list(found)
-        for _ in range(rng.choice([3, 40, 200])):
-            number += 1
-            receipt = put(store, number)
-            written.append(number)
-            if receipt.durability == "disk":
-                durable = list(written)
-            if rng.random() < 0.01:
-                store.flush()
-                durable = list(written)
-            if rng.random() < 0.02:
-                rounds(rng.choice(store.parts.log_services.timed))
-        target = tmp_path / str(generation)
-        disk.cut(path, target, rng)
-        store.close()
-        shutil.rmtree(path)
-        path = target
-        found = check_after(path, durable, written)
+    with FaultDisk() as disk:
+        for generation in range(1, cuts + 1):
+            store = rmqcore.open_store(path, **PAGES, **settings)
+            written, durable = list(found), list(found)
+            for _ in range(rng.choice([3, 40, 200])):
+                number += 1
+                receipt = put(store, number)
+                written.append(number)
+                if receipt.durability == "disk":
+                    durable = list(written)
+                if rng.random() < 0.01:
+                    store.flush()
+                    durable = list(written)
+                if rng.random() < 0.02:
+                    rounds(rng.choice(store.parts.log_services.timed))
+            target = tmp_path / str(generation)
+            disk.cut(path, target, rng)
+            store.close()
+            shutil.rmtree(path)
+            path = target
+            found = check_after(path, durable, written)
 
 
 @pytest.mark.parametrize("how", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("_case", range(3))
-def test_power_cut(tmp_path, monkeypatch, rng, how, _case):
-    cut_again_and_again(tmp_path, monkeypatch, rng, how, 3)
+def test_power_cut(tmp_path, rng, how, _case):
+    cut_again_and_again(tmp_path, rng, how, 3)
 
 
 @pytest.mark.storm
 @pytest.mark.parametrize("how", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("_case", range(50))
-def test_power_cuts_for_long(tmp_path, monkeypatch, rng, how, _case):
-    cut_again_and_again(tmp_path, monkeypatch, rng, how, 12)
+def test_power_cuts_for_long(tmp_path, rng, how, _case):
+    cut_again_and_again(tmp_path, rng, how, 12)

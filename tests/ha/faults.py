@@ -17,7 +17,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from patience import until_async
 
 from crash.fault_disk import FaultDisk
@@ -104,9 +103,9 @@ async def serve_names(port, ready, told):
 
 async def serve_broker(path, properties, lost, seed, ready, told):
     """A broker; when it loses power, ``lost`` becomes the store as it finds it again."""
-    disk = FaultDisk(pytest.MonkeyPatch())
+    disk = FaultDisk()
     # what was written in an earlier life has reached the disk
-    disk.flushed = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    disk.note_all(path)
     broker = Broker(path, properties)
     # of no broker.conf, where it is 5 s
     broker._ha_config = dataclasses.replace(broker._ha_config, ha_retry_interval=20)
