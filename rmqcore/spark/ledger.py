@@ -8,7 +8,6 @@ before the other goes.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from rmqcore.errors import StoreError
 from rmqcore.spark.staging import StagedFile
-from rmqcore.world import sync_directory, wall_clock_ms
+from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
 
 #: how the names of series begin; an anonymous one is never asked for again
 ANONYMOUS, JOB = "run-", "job-"
@@ -118,7 +117,7 @@ class Ledger:
         with fresh.open("w", encoding="utf-8") as file:
             file.write(json.dumps(facts))
             file.flush()
-            os.fsync(file.fileno())
+            sync_fd(file.fileno())
         fresh.rename(path)
         sync_directory(path.parent)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +25,7 @@ from rmqcore.spark.ledger import ANONYMOUS, JOB, Ledger, appending, forget_done,
 from rmqcore.spark.staging import Frame, StagedFile
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, sleep, wall_clock_ms
 
 _STALE_S = 7 * 24 * 3600
 _LOCK_POLL_S = 0.1
@@ -144,14 +143,14 @@ def finish_appends(
 
 def _opened(store_path: str, config: str | None, lock_timeout_s: float) -> DefaultMessageStore:
     """The store, open for writing, when another writer has ended in time."""
-    deadline = time.monotonic() + lock_timeout_s
+    deadline = monotonic_s() + lock_timeout_s
     while True:
         try:
             return open_store(store_path, config=config)
         except StoreLockedError:
-            if time.monotonic() >= deadline:
+            if monotonic_s() >= deadline:
                 raise
-            time.sleep(_LOCK_POLL_S)
+            sleep(_LOCK_POLL_S)
 
 
 def forget_staged(files: list[StagedFile]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from rmqcore.spark.analysis import traffic
 from rmqcore.spark.jobs import audit, export, rebuild_consume_queues
 from rmqcore.spark.plot import page, table, traffic_picture
 from rmqcore.spark.reader import read
+from rmqcore.world import monotonic_s
 
 _QUERY = (
     "SELECT topic, count(*) AS messages, count(DISTINCT queue_id) AS queues, "
@@ -123,9 +123,9 @@ class _Pipeline:
             ("SQL", self._query),
         )
         for name, step in steps:
-            began = time.perf_counter()
+            began = monotonic_s()
             messages, size, note, ok = step()
-            seconds = time.perf_counter() - began
+            seconds = monotonic_s() - began
             self._report.steps.append(PipelineStep(name, messages, size, seconds, note, ok))
         return self._report
 

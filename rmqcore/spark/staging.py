@@ -21,7 +21,7 @@ from rmqcore.files.store_dir import make_directory
 from rmqcore.message import Message
 from rmqcore.native.format._numbers import BATCH_ITEM_SIZE_MIN, PROPERTIES_SIZE_MAX
 from rmqcore.services.delay_schedule import DELAY_REQUESTS
-from rmqcore.world import sync_directory
+from rmqcore.world import sync_directory, sync_fd
 
 # topic bytes, queue id, system flag, Unix ms of birth, times consumed, messages, body bytes
 _HEAD = struct.Struct("<HiiqiIQ")
@@ -157,7 +157,7 @@ class StageWriter:
             if queue.messages:
                 self._write(key, queue)
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_fd(self._file.fileno())
         sync_directory(self.path.parent)
         return StagedFile(str(self.path), self._file.tell(), self.message_count, self.only_copied)
 

@@ -6,7 +6,6 @@ The data source is driven as Spark's worker does it, without a JVM.
 import json
 import os
 import shutil
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -337,8 +336,8 @@ def test_a_commit_waits_for_the_end_of_another_writer(store_path, monkeypatch):
 
     file = staged(store_path, Message("T", b"x", properties={"UNIQ_KEY": "U"}))
     other = open_store(store_path)
-    clock = SimpleNamespace(monotonic=lambda: 0, sleep=lambda _seconds: other.close())
-    monkeypatch.setattr(log_owner, "time", clock)
+    monkeypatch.setattr(log_owner, "monotonic_s", lambda: 0)
+    monkeypatch.setattr(log_owner, "sleep", lambda _seconds: other.close())
     assert log_owner.append_staged(str(store_path), None, "j", 0, [file], lock_timeout_s=1) == 1
 
 
