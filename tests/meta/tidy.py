@@ -131,14 +131,6 @@ BANS = (
     ),
     Ban("bare except", pattern(r"\bexcept\s*:"), "name the exceptions", (*PYTHON, *CYTHON)),
     Ban(
-        "time.time(",
-        pattern(r"\btime\.time(?:_ns)?\(|from time import [^\n]*\btime(?:_ns)?\b"),
-        "the clock that the object was given",
-        (*PYTHON, *CYTHON),
-        below=("rmqcore",),
-        but_not=("rmqcore/world.py",),
-    ),
-    Ban(
         "print(",
         pattern(r"(?<![\w.])print\("),
         "logging, or a value that the command line prints",
