@@ -122,7 +122,8 @@ class Network:
             place: address and port to connect to.
             done: called once.
         """
-        host = sock.machine.address if place[0] in ("127.0.0.1", "0.0.0.0") else place[0]  # noqa: S104 - compared
+        here = ("127.0.0.1", "0.0.0.0")  # noqa: S104 - compared
+        host = sock.machine.address if place[0] in here else place[0]
         _Connecting(self._loop, self, sock, (host, place[1]), done).ask(0)
 
 

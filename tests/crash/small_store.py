@@ -12,7 +12,11 @@ SETTINGS = {
     "max_hash_slot_num": 16,
     "max_index_num": 64,
 }
-NAMES = {"abort", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"}
+NAMES = {
+    *("abort", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"),
+    # what an opening has cut off the log
+    "doctor",
+}
 
 
 def body_of(number):

@@ -152,7 +152,7 @@ def test_a_master_that_hangs_up_has_said_nothing_of_its_end(tmp_path):
         async with peer_master(*[play] * 3) as port:
             for ask in (find_divergence, fetch):
                 with pytest.raises(ConnectionResetError, match="closed the connection"):
-                    await ask(slave, f"127.0.0.1:{port}")
+                    await ask(slave.followed_log, f"127.0.0.1:{port}")
 
     with slave_store(tmp_path / "s") as slave:
         for first in (0, 500):
@@ -192,7 +192,7 @@ def test_heart_beats_of_a_master_that_may_send_no_more_in_this_second(tmp_path, 
             if asks == "compare":
                 assert (await find_divergence(slave.followed_log, address)).in_order
             elif asks == "fetch":
-                assert await fetch(empty, address) == master.max_phy_offset
+                assert await fetch(empty.followed_log, address) == master.max_phy_offset
             else:
                 async with following(slave, service.port) as client:
                     while slave.followed_log.unsure_offset != slave.max_phy_offset:
@@ -253,7 +253,7 @@ def test_logs_that_begin_part_and_end_anywhere(tmp_path, rng, case):
 
     async def asked(ask, slave):
         async with rocketmq_master(theirs, least) as address:
-            return await ask(slave, address)
+            return await ask(slave.followed_log, address)
 
     with slave_store(tmp_path / "s") as slave:
         slave.followed_log.append_data(ours[begin:], begin)
@@ -385,7 +385,7 @@ def test_a_master_whose_log_ends_with_a_file_has_those_before_it(tmp_path, least
 
     async def scenario(ask, store):
         async with rocketmq_master(log, least) as address:
-            return await ask(store, address)
+            return await ask(store.followed_log, address)
 
     assert len(log) == 6 * FILE
     with slave_store(tmp_path / "s") as slave, slave_store(tmp_path / "empty") as empty:
