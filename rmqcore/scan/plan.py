@@ -25,6 +25,7 @@ from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import CHUNK_SIZE, LogWalk
 from rmqcore.scan.split import Split
+from rmqcore.scan.unit_ranges import UnitRange
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -36,6 +37,10 @@ _QUEUES_CUT_AT = 4
 _WALK_MAX = 256 << 20
 #: such a cut is behind the place where it should be by so many bytes, or one record
 _CUT_CHUNK_SIZE = 64 << 10
+#: bytes before and behind the end of the log that are looked at for whether it has moved
+_SEEN_BYTES = 64
+#: a writer gives each queue its part of so many bytes of log, one queue after the other
+_DISPATCHED_AT_ONCE = 64 << 20
 #: a split ends at the end of a file when it is shorter by no more than this part of it
 _SHORTER_MAX = 8
 _ConfigSource = StoreConfig | str | Path | None
@@ -70,11 +75,26 @@ def plan(
         ConfigError: a setting contradicts the files.
         CorruptStoreError: a log file has another length, or is missing between two.
     """
+    log = open_log(store_path, config=config)
+    return log.splits(split_size, start_phy_offset, end_phy_offset, topics)
+
+
+def open_log(store_path: str | os.PathLike[str], *, config: _ConfigSource = None) -> LogPlan:
+    """The log of a store as it is now; only read.
+
+    Args:
+        store_path: the store's directory.
+        config: settings of the store, as for `open_store`.
+
+    Raises:
+        StoreNotFoundError: no store is there.
+        ConfigError: a setting contradicts the files.
+        CorruptStoreError: a log file has another length, or is missing between two.
+    """
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
-    fitted = fitted_config(loaded, directory)
-    return LogPlan(directory, fitted).splits(split_size, start_phy_offset, end_phy_offset, topics)
+    return LogPlan(directory, fitted_config(loaded, directory))
 
 
 class LogPlan:
@@ -84,6 +104,7 @@ class LogPlan:
         directory, config: of the store.
         start, end: physical offsets between which the log is published.
         files: (physical offset, path, bytes) of each log file.
+        trusted_end: up to here consume queues know every record of their queues.
         ends_in_blank: the last file that holds records ends in an end-of-file record.
 
     Args:
@@ -107,6 +128,47 @@ class LogPlan:
         #: behind the last record that a queue which is cut at knows
         self.known_end = max((self._known_end(queue) for queue in self._cut_queues), default=0)
         self.end = self._published_end()
+        self.trusted_end = self._trusted_end()
+        self._seen = self._seen_now()
+
+    def is_current(self) -> bool:
+        """True when the log still begins and ends where it did when this was made."""
+        return self._seen == self._seen_now()
+
+    def _seen_now(self) -> tuple[object, ...]:
+        """What changes whenever a record or a file comes or goes: a few bytes around the end."""
+        try:
+            listed = self.directory.commit_log.stat()
+            seen: list[object] = [listed.st_ino, listed.st_mtime_ns]
+            for start, path, size in self.files:
+                if start + size >= self.end:
+                    at = max(0, self.end - start - _SEEN_BYTES)
+                    with path.open("rb") as file:
+                        seen.append(os.pread(file.fileno(), 2 * _SEEN_BYTES, at))
+        except OSError:
+            return ()
+        return tuple(seen)
+
+    @property
+    def cut_keys(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of the consume queues that tell where the log may be cut."""
+        return [(queue.topic, queue.queue_id) for queue in self._cut_queues]
+
+    def _trusted_end(self) -> int:
+        """Up to where every queue has all that the log has of it."""
+        if self.directory.is_locked():
+            return self._record_before(min(self.known_end, self.end) - _DISPATCHED_AT_ONCE)
+        # what the queues had is not all on the disk, and nobody has recovered yet
+        return self.start if self.directory.was_aborted else min(self.known_end, self.end)
+
+    def _record_before(self, phy_offset: int) -> int:
+        """Where the last record at or before an offset begins that a cut queue knows."""
+        found = self.start
+        for queue in self._cut_queues:
+            unit = queue.unit_at(queue.first_at_or_above(phy_offset + 1) - 1)
+            if unit is not None and found < unit[0] <= phy_offset and self._confirms(unit):
+                found = unit[0]
+        return found
 
     def _check_files(self) -> None:
         for number, (start, path, size) in enumerate(self.files):
@@ -231,6 +293,10 @@ class LogPlan:
             return None
         return file.read_bytes(phy_offset - file.file_from_offset, found.size)
 
+    def good_record_at(self, phy_offset: int) -> GoodRecord | None:
+        """Where the good record at a physical offset ends, and its time; None for none."""
+        return self._good_at(self._file_at(phy_offset), phy_offset)
+
     @staticmethod
     def _good_at(file: MappedFile | None, phy_offset: int) -> GoodRecord | None:
         if file is None:
@@ -255,8 +321,8 @@ class LogPlan:
 
     # ---- cutting
 
-    def split(self, start: int, end: int) -> Split:
-        """The split between two physical offsets."""
+    def split(self, start: int, end: int, units: Iterable[UnitRange] | None = None) -> Split:
+        """The split between two physical offsets; of some units' records only, where given."""
         origin = self.files[0][0] if self.files else 0
         return Split(
             str(self.directory.path),
@@ -265,6 +331,8 @@ class LogPlan:
             end,
             start - (start - origin) % self.file_size,
             self.file_size,
+            None if units is None else tuple(units),
+            0 if units is None else self.config.mapped_file_size_consume_queue,
         )
 
     def splits(
@@ -325,6 +393,12 @@ class LogPlan:
         queue.correct_min_offset(self.start)
         return queue.min_offset, queue.max_offset
 
+    def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
+        """The last record that a queue knows; None for none."""
+        queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
+        unit = None if queue is None else queue.unit_at(queue.max_offset - 1)
+        return None if unit is None else self.good_record_at(unit[0])
+
     def _first_unit(self, queue: ConsumeQueue, target: int) -> int | None:
         """The first record of a queue at or behind ``target`` that the log confirms."""
         queue.correct_min_offset(target)
@@ -335,10 +409,7 @@ class LogPlan:
 
     def _first_message(self, low: int, high: int, topics: set[str]) -> int:
         """Where the first message of some topics lies that their consume queues know."""
-        if self.directory.was_aborted and not self.directory.is_locked():
-            # what the queues had is not all on the disk, and nobody has recovered yet
-            return low
-        first = max(self.known_end, low)
+        first = max(self.trusted_end, low)
         for topic in sorted(topics):
             directory = self.directory.consume_queue / topic
             names = subdirectories(directory)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any
+from typing import Any, Unpack, cast
 
 from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptStoreError
@@ -13,7 +12,11 @@ from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.scan.log_walk import Damage, LogWalk
-from rmqcore.scan.plan import plan
+from rmqcore.scan.plan import open_log
+from rmqcore.scan.queue_walk import QueueWalk
+from rmqcore.scan.selected import SelectedLog
+from rmqcore.scan.selection import SELECTION_NAMES, RowFilter, Selection, settled
+from rmqcore.scan.shown_topics import shown
 from rmqcore.scan.split import Split
 
 #: where a message lies and when it was stored: the cheapest useful columns
@@ -44,72 +47,71 @@ def read(
     split: Split,
     columns: Iterable[str] = DEFAULT_COLUMNS,
     *,
-    topics: Iterable[str] | None = None,
-    queue_ids: Iterable[int] | None = None,
-    begin_ms: int | None = None,
-    end_ms: int | None = None,
-    uncommitted: bool = False,
     verify_crc: bool = False,
     plain_bodies: bool = False,
     batch_rows: int = 4096,
     batch_bytes: int = 16 << 20,
     delays_ms: tuple[int, ...] = DELAYS_MS,
     on_damage: Callable[[Damage], None] | None = None,
+    **selection: Unpack[Selection],
 ) -> ColumnBatches:
     """The messages of a split as a stream of record batches, in log order.
 
     Args:
-        split: from `plan`.
+        split: from `plan`, or from a `SelectedLog` of the same selection.
         columns: names out of `rmqcore.scan.COLUMNS`; only these are decoded.
-        topics: only messages of these.
-        queue_ids: only messages of these.
-        begin_ms: only messages stored at this time or later.
-        end_ms: only messages stored at this time or earlier.
-        uncommitted: also prepared and rolled-back transactional records, which are in no queue.
         verify_crc: refuse a body that contradicts its CRC; the column ``crc_ok`` only says so.
         plain_bodies: decompress bodies that are stored compressed.
         batch_rows: at most so many rows in a batch.
         batch_bytes: a batch is made of at most so many bytes of log.
         delays_ms: delay of level 1, 2, ..., for the tags code of delayed messages.
         on_damage: called for each damaged place, which is passed over; None raises there.
+        **selection: only these messages: see `Selection`.
 
     Returns:
         a stream to iterate over, or to hand to anything that takes Arrow, as often as is wanted.
 
     Raises:
         ValueError: an unknown column.
+        TypeError: an unknown name in the selection.
         CorruptRecordError, CorruptStoreError: when the stream comes there; all rows before it are
             handed out.
         RecordsGoneError: when the stream comes there.
     """
-    limits: dict[str, Any] = {}
-    if begin_ms is not None:
-        limits["begin_ms"] = begin_ms
-    if end_ms is not None:
-        limits["end_ms"] = end_ms
     names = tuple(columns)
-    decoder = partial(
-        ColumnDecoder,
-        names,
-        row_max=batch_rows,
-        byte_max=batch_bytes,
-        topics=None if topics is None else tuple(topics),
-        queue_ids=None if queue_ids is None else tuple(queue_ids),
-        uncommitted=uncommitted,
-        verify_crc=verify_crc,
-        plain_bodies=plain_bodies,
-        delays_ms=delays_ms,
-        **limits,
-    )
+    wanted = settled(selection)
+
+    def begin() -> tuple[ColumnDecoder, RowFilter]:
+        chosen = RowFilter(**wanted)
+        decoder = ColumnDecoder(
+            names,
+            row_max=batch_rows,
+            byte_max=batch_bytes,
+            rows=chosen,
+            verify_crc=verify_crc,
+            plain_bodies=plain_bodies,
+            delays_ms=delays_ms,
+        )
+        return decoder, chosen
+
     # what is wrong with the arguments is said now
-    decoder()
+    begin()
     empty = ColumnDecoder(names, row_max=1).take()
-    return ColumnBatches(empty, lambda: _batches(decoder(), LogWalk(split, on_damage=on_damage)))
+
+    def batches() -> Iterator[ColumnBatch]:
+        decoder, chosen = begin()
+        if split.units is None:
+            walk = LogWalk(split, on_damage=on_damage).run(decoder.decode)
+        else:
+            walk = QueueWalk(split, chosen, on_damage=on_damage).run(decoder)
+        return _batches(decoder, walk)
+
+    return ColumnBatches(empty, batches)
 
 
-def _batches(decoder: ColumnDecoder, walk: LogWalk) -> Iterator[ColumnBatch]:
+def _batches(decoder: ColumnDecoder, walk: Iterator[ScanStatus]) -> Iterator[ColumnBatch]:
     try:
-        for status in walk.run(decoder.decode):
+        for status in walk:
             if status is ScanStatus.CAPACITY:
                 yield decoder.take()
     except CorruptStoreError:
@@ -125,22 +127,30 @@ def read_store(
     columns: Iterable[str] = DEFAULT_COLUMNS,
     *,
     config: StoreConfig | str | None = None,
-    **selection: Any,
+    **settings: Any,
 ) -> ColumnBatches:
     """The messages of a whole store, cold or live, as one stream of record batches.
+
+    Of what was deleted with its topic, and of a broker's own topics that are not named, there are
+    none.
 
     Args:
         store_path: the store's directory.
         columns: as for `read`.
         config: settings of the store, as for `open_store`.
-        **selection: further arguments of `read`.
+        **settings: further arguments of `read`, the selection among them.
 
     Returns:
         as `read`; each reading has the messages that the store had when this was called.
     """
     names = tuple(columns)
-    splits = plan(store_path, topics=selection.get("topics"), config=config)
+    log = open_log(store_path, config=config)
+    wanted = {name: value for name, value in settings.items() if name in SELECTION_NAMES}
+    others = {name: value for name, value in settings.items() if name not in SELECTION_NAMES}
+    selection = shown(log, settled(cast("Selection", wanted)))
+    splits = SelectedLog(log, selection).splits()
     empty = ColumnDecoder(names, row_max=1).take()
     return ColumnBatches(
-        empty, lambda: (batch for split in splits for batch in read(split, names, **selection))
+        empty,
+        lambda: (batch for split in splits for batch in read(split, names, **others, **selection)),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmqcore.scan.unit_ranges import UnitRange
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -16,6 +18,8 @@ class Split:
         start, end: physical offsets; both are where a record begins or the log ends.
         first_file: physical offset at which the file that holds ``start`` begins.
         file_size: bytes of every log file.
+        units: only the records of these units are wanted, and only they are read; None for all.
+        unit_file_size: bytes of every consume-queue file.
     """
 
     store: str
@@ -24,6 +28,8 @@ class Split:
     end: int
     first_file: int
     file_size: int
+    units: tuple[UnitRange, ...] | None = None
+    unit_file_size: int = 0
 
     @property
     def size(self) -> int:

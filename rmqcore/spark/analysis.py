@@ -7,24 +7,35 @@ them: a few groups, a few hits.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmqcore import open_store
 from rmqcore.errors import ConfigError
 from rmqcore.message import decode_message_id
-from rmqcore.scan import DEFAULT_COLUMNS, Split, plan, read
+from rmqcore.scan import (
+    DEFAULT_COLUMNS,
+    LogPlan,
+    SelectedLog,
+    Selection,
+    Split,
+    open_log,
+    plan,
+    read,
+)
 from rmqcore.spark.planning import SPLIT_SIZE
 from rmqcore.spark.runner import grouped, in_tasks, task_count
 from rmqcore.spark.schema import schema_of
 
 StorePath = str | os.PathLike[str]
 _MINUTE_US = 60_000_000
+#: messages of one key
+_MOST = 2**31 - 1
 _TRAFFIC_PART = (
     "topic string, minute timestamp, latency_ms bigint, messages bigint, bytes bigint, "
     "largest bigint"
@@ -149,65 +160,86 @@ def trace(
     spark: SparkSession,
     store: StorePath,
     *,
-    key: str | None = None,
+    key: str | Iterable[str] | None = None,
     message_id: str | None = None,
-    unique_key: str | None = None,
+    unique_key: str | Iterable[str] | None = None,
     body: str | None = None,
     topics: Iterable[str] | None = None,
     columns: Iterable[str] = DEFAULT_COLUMNS,
+    index: bool = False,
     **window: Any,
 ) -> DataFrame:
-    """Where messages are that satisfy all that is asked for, without any index.
+    """Where messages are that satisfy all that is asked for.
+
+    Reads what lies in the window, or what the index names. Prepared and rolled-back transactional
+    messages are found, too.
 
     Args:
         spark: the session.
         store: the store's directory.
-        key: one of their keys.
+        key: one of their keys, or their unique key; of several any.
         message_id: the id that a broker gave, which holds the physical offset.
-        unique_key: the id that a producer gave.
+        unique_key: the id that a producer gave; of several any.
         body: a regular expression (RE2) that is found in the body.
         topics: only messages of these.
         columns: of the frame.
+        index: ask the store's index for the keys and read nothing else; what the index has lost is
+            not found then.
         **window: ``begin_ms`` and ``end_ms``: only messages stored at or between these times.
 
     Raises:
-        ConfigError: nothing was asked for.
+        ConfigError: nothing was asked for, or an index without keys.
         ValueError: the message id is none.
     """
     if not (key or message_id or unique_key or body or topics or window):
         raise ConfigError("trace", "", "give a key, an id, a body, topics or a time to look for")
     names = tuple(columns)
-    chosen = None if topics is None else tuple(topics)
-    asked = {
-        "keys": None if key is None else rf"(?:^| ){re.escape(key)}(?: |$)",
-        "unique_key": None if unique_key is None else rf"^{re.escape(unique_key)}$",
-        "body": body,
-    }
-    patterns = {name: pattern for name, pattern in asked.items() if pattern is not None}
-    offset = None if message_id is None else decode_message_id(message_id)[1]
-    wanted = tuple(dict.fromkeys((*names, *patterns, "phy_offset")))
+    selection = cast("Selection", {"uncommitted": True, **window})
+    for name, given in (("keys", key), ("unique_keys", unique_key)):
+        if given is not None:
+            texts = (given,) if isinstance(given, str) else tuple(given)
+            selection[name] = texts  # type: ignore[literal-required]
+    if topics is not None:
+        selection["topics"] = tuple(topics)
+    log = open_log(store)
+    if index:
+        splits = _places_in_index(store, log, selection)
+    elif message_id is not None:
+        splits = _record_split(log, decode_message_id(message_id)[1])
+    else:
+        splits = SelectedLog(log, selection).splits(SPLIT_SIZE)
+    wanted = names if body is None else tuple(dict.fromkeys((*names, "body")))
 
     def work(group: list[Split]) -> Iterator[pa.RecordBatch]:
         for split in group:
-            if offset is not None and not split.start <= offset < split.end:
-                continue
-            for batch in read(split, wanted, topics=chosen, uncommitted=True, **window):
-                found = _matching(pa.record_batch(batch), patterns, offset)
+            for columns_read in read(split, wanted, **selection):
+                found = pa.record_batch(columns_read)
+                if body is not None:
+                    found = found.filter(pc.match_substring_regex(found.column("body"), body))
                 if found.num_rows:
                     yield found.select(names)
 
-    schema = schema_of(names)
-    return _frame(spark, store, chosen, work, schema)
+    return _frame(spark, store, None, work, schema_of(names), splits)
 
 
-def _matching(
-    batch: pa.RecordBatch, patterns: dict[str, str], offset: int | None
-) -> pa.RecordBatch:
-    for name, pattern in patterns.items():
-        batch = batch.filter(pc.match_substring_regex(batch.column(name), pattern))
-    if offset is not None:
-        batch = batch.filter(pc.equal(batch.column("phy_offset"), offset))
-    return batch
+def _record_split(log: LogPlan, phy_offset: int) -> list[Split]:
+    """A split that is one record; none when it is not there."""
+    record = log.good_record_at(phy_offset)
+    return [] if record is None else [log.split(phy_offset, record.end_offset)]
+
+
+def _places_in_index(store: StorePath, log: LogPlan, selection: Selection) -> list[Split]:
+    """A split for each message that the index finds under one of the keys."""
+    keys = [*(selection.get("keys") or ()), *(selection.get("unique_keys") or ())]
+    if not keys:
+        raise ConfigError("index", True, "give keys or unique keys to ask it for")
+    window = {name: selection[name] for name in ("begin_ms", "end_ms") if name in selection}
+    found: set[tuple[int, int]] = set()
+    with open_store(store, mode="r") as opened:
+        for topic in selection.get("topics") or sorted({topic for topic, _ in opened.queues()}):
+            for result in opened.query_many(topic, keys, max_messages=_MOST, **window):
+                found.update((one.phy_offset, one.store_size) for one in result)
+    return [log.split(offset, offset + size) for offset, size in sorted(found)]
 
 
 def compact(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,10 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
 
     takes_limits = True
     _target: Offsets | None = None
+    #: the offsets of the batch that was planned last
+    _batch: tuple[Offsets, Offsets] = ({}, {})
+    #: when a trigger was not passed over; the first never is
+    _triggered_s = -math.inf
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that the options set."""
@@ -45,6 +51,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         # a log that the stream has not seen yet is read from its earliest record on
         first = {name: first.get(name, self._plans[name].start) for name in ends}
         self._latest = dict(ends)
+        if self._waits(first, ends):
+            return start
         if self._target is not None:
             ends = {name: max(first[name], min(ends[name], self._target[name])) for name in ends}
         backlog = sum(ends[name] - first[name] for name in ends)
@@ -63,32 +71,72 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 backlog -= ends[name] - first[name]
                 ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
+        self._batch = (first, dict(ends))
         return self.offset_of(ends, start.get("latest", {}))
 
+    def _waits(self, first: Offsets, ends: Offsets) -> bool:
+        """Whether a trigger is passed over because there are too few new messages yet."""
+        least, now_s = self.options.min_offsets_per_trigger, time.monotonic()
+        if least is None or self._target is not None:
+            return False
+        if now_s - self._triggered_s < self.options.max_trigger_delay_s:
+            counts = (
+                self.selected(self._plans[name], first[name], ends[name], self.choice)
+                for name in ends
+            )
+            if sum(sum(log.queue_counts().values()) for log in counts) < least:
+                return True
+        self._triggered_s = now_s
+        return False
+
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs end, for the progress report of the query."""
-        return self.offset_of(self._latest, {}) if self._latest else None
+        """Where the logs end, for the progress report of the query, and what is behind it.
+
+        ``bytes``: of log between the offsets of the batch, and of those that are read. ``lag``: by
+        queue, how many messages there are behind the batch, as consume queues know it.
+        """
+        if not self._latest:
+            return None
+        first, ends = self._batch
+        read = lag = 0
+        queues: dict[str, dict[str, int]] = {}
+        for name, end in ends.items():
+            plan = self._plans[name]
+            read += self.selected(plan, first[name], end, self.choice).bytes
+            behind = self.selected(plan, end, plan.end, self.choice) if end < plan.end else None
+            for (topic, queue_id), count in behind.queue_counts().items() if behind else ():
+                of_topic = queues.setdefault(topic, {})
+                of_topic[str(queue_id)] = of_topic.get(str(queue_id), 0) + count
+                lag += count
+        log = sum(ends[name] - first[name] for name in ends)
+        found = self.offset_of(self._latest, {})
+        return found | {"bytes": {"log": log, "read": read}, "lag": queues, "messages_behind": lag}
 
     def _end_of_rows(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
         """Where so many of a log's chosen rows end, and how many there are up to there."""
         rows = 0
+        plan = self._plans[name]
         if start >= end:
             return end, 0
-        partition = LogPartition(self._plans[name].split(start, end), name, self.choice)
-        chosen = partition.row_filter(self.options)
-        columns = tuple(dict.fromkeys(("phy_offset", "store_size", *chosen.columns)))
+        if not self.options.include_uncommitted:
+            known = min(plan.known_end, end)
+            told = self.selected(plan, start, known, self.choice).end_of_rows(row_max)
+            if told is not None:
+                reached, rows = told
+                if reached is not None or known >= end:
+                    return reached or end, rows
+                start = max(start, known)
+        # what its writer has not given to consume queues yet
+        partition = LogPartition(plan.split(start, end), name, self.choice)
         batches = read(
             partition.split,
-            columns,
-            topics=self.options.topics,
-            queue_ids=self.options.queue_ids,
-            begin_ms=self.options.starting_timestamp,
-            uncommitted=self.options.include_uncommitted,
+            ("phy_offset", "store_size"),
             batch_rows=min(row_max, self.options.batch_rows),
             on_damage=None if self.options.fail_on_data_loss else lambda _: None,
+            **partition.selection(self.options),
         )
         for columns_read in batches:
-            batch = chosen.apply(pa.record_batch(columns_read))
+            batch = pa.record_batch(columns_read)
             if rows + batch.num_rows >= row_max:
                 last = row_max - rows - 1
                 offset = batch.column("phy_offset")[last].as_py()

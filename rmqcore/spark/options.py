@@ -31,7 +31,9 @@ class ReadOptions:
         show_broker: add the column ``broker``.
         columns: names asked for, None for the default set.
         starting_offsets, ending_offsets: "earliest", "latest", or queue offsets.
-        row_limits: per trigger: ("bytes" or "rows", how many), None for all there is.
+        assign: topics, and the ids of their queues.
+        starting_times, ending_times: Unix milliseconds of single queues.
+        min_offsets_per_trigger: a trigger waits for so many, or ``max_trigger_delay_s``.
         verify_crc: "off", "fail", "flag"; None compares the bodies that are handed out.
     """
 
@@ -40,6 +42,7 @@ class ReadOptions:
     columns: str | None = None
     topics: tuple[str, ...] | None = None
     topic_pattern: str | None = None
+    assign: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     queue_ids: tuple[int, ...] | None = None
     tags: tuple[str, ...] | None = None
     starting_offsets: str | QueueOffsets | None = None
@@ -48,10 +51,16 @@ class ReadOptions:
     ending_phy_offset: int | None = None
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
+    starting_times: QueueOffsets | None = None
+    ending_times: QueueOffsets | None = None
+    starting_times_strategy: str = "error"
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_s: float = 900
     max_bytes_per_trigger: int | None = None
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
     max_partition_bytes: int | None = None
+    max_partition_records: int | None = None
     slots: int | None = None
     fail_on_data_loss: bool = True
     include_properties: bool = False
@@ -119,10 +128,10 @@ def _size(name: str, text: str) -> int:
 
 
 def _seconds(name: str, text: str) -> float:
-    match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|ms|min)?", text.strip().lower(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|ms|m|min)?", text.strip().lower(), re.ASCII)
     if match is None:
         raise ConfigError(name, text, "expected a time such as 60s, 500ms or 5min")
-    return float(match[1]) * {None: 1, "s": 1, "ms": 0.001, "min": 60}[match[2]]
+    return float(match[1]) * {None: 1, "s": 1, "ms": 0.001, "m": 60, "min": 60}[match[2]]
 
 
 def _flag(name: str, text: str) -> bool:
@@ -196,6 +205,37 @@ def _offsets(name: str, text: str) -> str | QueueOffsets:
     return offsets
 
 
+def _assigned(name: str, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    rule = 'expected JSON such as {"TopicA": [0, 1], "TopicB": [2]}'
+    try:
+        found = tuple(
+            (topic, tuple(sorted(set(queue_ids)))) for topic, queue_ids in json.loads(text).items()
+        )
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(name, text, rule) from None
+    ids = [queue_id for _, queue_ids in found for queue_id in queue_ids]
+    if not ids or not all(type(queue_id) is int and queue_id >= 0 for queue_id in ids):
+        raise ConfigError(name, text, rule)
+    return tuple(sorted(found))
+
+
+def _times(name: str, text: str) -> QueueOffsets:
+    rule = 'expected JSON with Unix milliseconds, such as {"TopicA": {"0": 1764000000000}}'
+    try:
+        found = tuple(
+            (topic, int(queue_id), time_ms)
+            for topic, queues in json.loads(text).items()
+            for queue_id, time_ms in queues.items()
+        )
+    except (ValueError, AttributeError):
+        raise ConfigError(name, text, rule) from None
+    for _, _, time_ms in found:
+        if type(time_ms) is not int:
+            raise ConfigError(name, text, rule)
+        _time(name, str(time_ms))
+    return found
+
+
 _count = partial(_whole, least=1)
 _Parser = Callable[[str, str], Any]
 _READ: dict[str, tuple[str, _Parser]] = {
@@ -203,6 +243,7 @@ _READ: dict[str, tuple[str, _Parser]] = {
     "topics": ("topics", _names),
     "subscribe": ("topics", _names),
     "subscribePattern": ("topic_pattern", _pattern),
+    "assign": ("assign", _assigned),
     "queueIds": ("queue_ids", _queue_ids),
     "tags": ("tags", _tags),
     "startingOffsets": ("starting_offsets", _offsets),
@@ -211,10 +252,19 @@ _READ: dict[str, tuple[str, _Parser]] = {
     "endingPhyOffset": ("ending_phy_offset", _whole),
     "startingTimestamp": ("starting_timestamp", _time),
     "endingTimestamp": ("ending_timestamp", _time),
+    "startingOffsetsByTimestamp": ("starting_times", _times),
+    "endingOffsetsByTimestamp": ("ending_times", _times),
+    "startingOffsetsByTimestampStrategy": (
+        "starting_times_strategy",
+        partial(_one_of, words=("error", "latest")),
+    ),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", _count),
+    "maxTriggerDelay": ("max_trigger_delay_s", _seconds),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", _size),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _count),
     "minPartitions": ("min_partitions", _count),
     "maxPartitionBytes": ("max_partition_bytes", _size),
+    "maxRecordsPerPartition": ("max_partition_records", _count),
     "slots": ("slots", _count),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "includeProperties": ("include_properties", _flag),
@@ -233,6 +283,17 @@ _WRITE: dict[str, tuple[str, _Parser]] = {
     "lockTimeout": ("lock_timeout_s", _seconds),
     "config": ("config", _text),
 }
+#: attributes of which one is given at most
+_EXCLUSIVE = (
+    ("topics", "topic_pattern"),
+    ("topics", "assign"),
+    ("topic_pattern", "assign"),
+    ("queue_ids", "assign"),
+    ("max_bytes_per_trigger", "max_offsets_per_trigger"),
+    ("starting_offsets", "starting_times"),
+    ("starting_timestamp", "starting_times"),
+    ("ending_offsets", "ending_times"),
+)
 #: handled by `_stores`; and what Spark itself adds for a writer of streams
 _PLACES = ("path", "paths", "broker")
 _SPARKS_OWN = ("checkpointlocation", "queryname", "triggerinterval")
@@ -248,13 +309,15 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         ConfigError: an unknown option, a wrong value, or two that contradict each other.
     """
     found = _parsed(options, _READ)
-    if "topics" in found and "topic_pattern" in found:
-        raise ConfigError("subscribePattern", found["topic_pattern"], "give it or topics, not both")
-    if "max_bytes_per_trigger" in found and "max_offsets_per_trigger" in found:
+    for one, other in _EXCLUSIVE:
+        if one in found and other in found:
+            names = {attribute: name for name, (attribute, _) in reversed(_READ.items())}
+            raise ConfigError(names[other], found[other], f"give it or {names[one]}, not both")
+    if found.get("min_offsets_per_trigger", 0) > found.get("max_offsets_per_trigger", 2**63):
         raise ConfigError(
-            "maxOffsetsPerTrigger",
-            found["max_offsets_per_trigger"],
-            "give it or maxBytesPerTrigger, not both",
+            "minOffsetsPerTrigger",
+            found["min_offsets_per_trigger"],
+            "expected no more than maxOffsetsPerTrigger",
         )
     stores = _stores(options)
     return ReadOptions(

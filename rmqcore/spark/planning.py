@@ -7,12 +7,11 @@ from pyspark.sql.datasource import InputPartition
 from rmqcore.config import load_config
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.recovery.geometry import fitted_config
-from rmqcore.scan import LogPlan, Split
+from rmqcore.scan import LogPlan, SelectedLog, Selection, Split, open_log
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, named_offsets
-from rmqcore.spark.row_filter import RowFilter
+from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
-from rmqcore.spark.topic_choice import ShownTopics, TopicChoice
+from rmqcore.spark.topic_choice import TopicChoice
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
@@ -46,16 +45,10 @@ class LogPartition(InputPartition):
         self.besides = besides
         self.latest_phy_offset = latest_phy_offset
 
-    def row_filter(self, options: ReadOptions) -> RowFilter:
-        """What its rows have to satisfy."""
+    def selection(self, options: ReadOptions) -> Selection:
+        """Which records of its split are rows."""
         directory = StoreDir(self.split.store, load_config(options.config).store_path_commit_log)
-        shown = ShownTopics(
-            directory,
-            self.choice,
-            besides=self.besides,
-            services=options.include_uncommitted,
-        )
-        return RowFilter.of(options, shown, self.latest_phy_offset)
+        return rows_wanted(options, directory, self.choice, self.besides, self.latest_phy_offset)
 
     def __repr__(self) -> str:
         return f"LogPartition({self.broker}, {self.split.start} to {self.split.end})"
@@ -69,10 +62,7 @@ def open_plan(path: str, options: ReadOptions) -> LogPlan:
         ConfigError: a setting contradicts the files.
         CorruptStoreError: a log file has another length, or is missing between two.
     """
-    loaded = load_config(options.config)
-    directory = StoreDir(path, loaded.store_path_commit_log)
-    directory.require()
-    return LogPlan(directory, fitted_config(loaded, directory))
+    return open_log(path, config=options.config)
 
 
 def batch_partitions(options: ReadOptions) -> list[LogPartition]:
@@ -89,13 +79,17 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
     check_selection(options, (plan for _, plan in plans))
     check_ranges(options, (plan for _, plan in plans))
     choice = TopicChoice.of(options)
-    size = split_size(options, sum(plan.end - plan.start for _, plan in plans))
+    logs = [
+        (broker, SelectedLog(plan, rows_wanted(options, plan.directory, choice)))
+        for broker, plan in plans
+    ]
+    size = split_size(options, sum(log.bytes for _, log in logs))
     low = -1 if options.starting_phy_offset is None else options.starting_phy_offset
     high = options.ending_phy_offset
     return [
         LogPartition(split, broker, choice)
-        for broker, plan in plans
-        for split in plan.splits(size, topics=options.topics)
+        for broker, log in logs
+        for split in log.splits(size, options.max_partition_records)
         if split.end > low and (high is None or split.start < high)
     ]
 
@@ -119,6 +113,7 @@ def _check_batch(options: ReadOptions) -> None:
     for name, value in (
         ("maxBytesPerTrigger", options.max_bytes_per_trigger),
         ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+        ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
     ):
         if value is not None:
             raise ConfigError(name, value, "only a stream has triggers: use spark.readStream")

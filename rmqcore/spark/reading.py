@@ -37,33 +37,25 @@ def read_partition(
     if not isinstance(partition, LogPartition):
         return
     settle_worker()
-    chosen = partition.row_filter(options)
-    plain = [name for name in schema.names if name != BROKER]
-    wanted = list(dict.fromkeys((*plain, *chosen.columns))) or ["phy_offset"]
-    end_ms = options.ending_timestamp
+    names = [name for name in schema.names if name != BROKER] or ["phy_offset"]
     batches = read(
         partition.split,
-        wanted,
-        topics=partition.choice.names,
-        queue_ids=partition.choice.queue_ids,
-        begin_ms=options.starting_timestamp,
-        end_ms=None if end_ms is None else end_ms - 1,
-        uncommitted=options.include_uncommitted,
+        names,
         verify_crc=options.verify_crc == "fail"
-        or (options.verify_crc is None and not _HOLDS_BODY.isdisjoint(wanted)),
+        or (options.verify_crc is None and not _HOLDS_BODY.isdisjoint(names)),
         plain_bodies=options.decompress_body,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
         delays_ms=load_config(options.config).delay_levels_ms,
         on_damage=None if options.fail_on_data_loss else _passed_over,
+        **partition.selection(options),
     )
     for columns_read in batches:
-        batch = chosen.apply(pa.record_batch(columns_read))
-        yield _arranged(batch, schema, partition.broker)
+        yield _arranged(pa.record_batch(columns_read), schema, partition.broker)
 
 
 def _arranged(batch: pa.RecordBatch, schema: pa.Schema, broker: str) -> pa.RecordBatch:
-    """The columns of the schema, without those that only the filter needed."""
+    """The columns of the schema, of the types and names that it says."""
     if BROKER in schema.names:
         batch = batch.append_column(BROKER, pa.repeat(broker, batch.num_rows))
     arrays = [batch.column(name) for name in schema.names]

@@ -44,6 +44,7 @@ def check_selection(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
         _check_offsets(options, queues)
         _check_names(options, queues)
         _check_times(options, plans)
+        _check_queue_times(options, plans)
 
 
 def check_ranges(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
@@ -120,10 +121,15 @@ def _check_offsets(options: ReadOptions, queues: dict[str, set[int]]) -> None:
 
 def _check_names(options: ReadOptions, queues: dict[str, set[int]]) -> None:
     chosen = set(queues)
-    if options.topics is not None:
-        chosen &= set(options.topics)
-        for topic in sorted(set(options.topics) - chosen):
+    assigned = None if options.assign is None else dict(options.assign)
+    topics = options.topics if assigned is None else assigned
+    if topics is not None:
+        chosen &= set(topics)
+        for topic in sorted(set(topics) - chosen):
             _log.warning("nothing matches %s", unknown("topic", topic, queues))
+    for topic, ids in assigned.items() if assigned is not None else ():
+        for queue_id in sorted(set(ids) - queues.get(topic, set(ids))):
+            _log.warning("nothing matches assign: %s has no queue %d", topic, queue_id)
     if options.topic_pattern is not None:
         chosen = {topic for topic in queues if re.fullmatch(options.topic_pattern, topic)}
         if not chosen:
@@ -155,6 +161,22 @@ def _check_times(options: ReadOptions, plans: list[LogPlan]) -> None:
             end,
             min(first),
         )
+
+
+def _check_queue_times(options: ReadOptions, plans: list[LogPlan]) -> None:
+    """Kafka's rule: a time behind which a queue has nothing is an error, unless told otherwise."""
+    if options.starting_times_strategy == "latest":
+        return
+    for topic, queue_id, time_ms in options.starting_times or ():
+        last = [plan.last_of_queue(topic, queue_id) for plan in plans]
+        has_tail = any(plan.known_end < plan.end for plan in plans)
+        if not has_tail and all(one is None or one.store_timestamp_ms < time_ms for one in last):
+            raise ConfigError(
+                f"startingOffsetsByTimestamp of {topic}/{queue_id}",
+                time_ms,
+                "nothing was stored then or later; startingOffsetsByTimestampStrategy=latest "
+                "waits for what comes",
+            )
 
 
 def _first_stored_ms(plan: LogPlan) -> int | None:

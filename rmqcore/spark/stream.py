@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from rmqcore.errors import ConfigError, StoreError
-from rmqcore.scan import LogPlan
+from rmqcore.scan import LogPlan, SelectedLog
 from rmqcore.spark.options import LATEST, ReadOptions, named_offsets
 from rmqcore.spark.planning import LogPartition, open_plan, split_size
 from rmqcore.spark.reading import read_partition
+from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
 from rmqcore.spark.topic_choice import TopicChoice
 
@@ -70,6 +71,7 @@ class RmqStreamReader(DataSourceStreamReader):
         """What lies between two offsets, cut for parallel tasks."""
         first, last = self.offsets(start), self.offsets(end)
         size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
+        row_max = self.options.max_partition_records
         latest: Offsets = end.get("latest", {})
         old, new = self._choice_of(start), self._choice_of(end) or self.choice
         found: list[LogPartition] = []
@@ -85,9 +87,22 @@ class RmqStreamReader(DataSourceStreamReader):
                 LogPartition(split, self._name(broker), new, besides, latest.get(broker, 0))
                 for low, high, besides in stretches
                 if low < high
-                for split in plan.splits(size, low, high)
+                for split in self.selected(plan, low, high, new, besides).splits(size, row_max)
             ]
         return found
+
+    def selected(
+        self,
+        plan: LogPlan,
+        low: int,
+        high: int,
+        choice: TopicChoice,
+        besides: TopicChoice | None = None,
+    ) -> SelectedLog:
+        """What is read between two physical offsets of a log, where records begin."""
+        return SelectedLog(
+            plan, rows_wanted(self.options, plan.directory, choice, besides), low, high
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -136,7 +151,9 @@ class RmqStreamReader(DataSourceStreamReader):
         """Where the logs end now; never before ``start``."""
         ends = {}
         for broker, path in self.stores.items():
-            self._plans[broker] = open_plan(path, self.options)
+            known = self._plans.get(broker)
+            if known is None or not known.is_current():
+                self._plans[broker] = open_plan(path, self.options)
             end, low = self._plans[broker].end, start.get(broker, 0)
             if end < low:
                 self._lost(broker, f"the log ends at {end}, before {low} where the stream is")
@@ -148,8 +165,10 @@ class RmqStreamReader(DataSourceStreamReader):
         if self.options.starting_phy_offset is not None:
             wanted = min(max(self.options.starting_phy_offset, plan.start), plan.end)
             return max(plan.start, plan.split(wanted, wanted).first_file)
-        if self.options.starting_offsets in (None, "latest") and (
-            self.options.starting_timestamp is None
+        if (
+            self.options.starting_offsets in (None, "latest")
+            and self.options.starting_timestamp is None
+            and self.options.starting_times is None
         ):
             return plan.end
         return plan.start
@@ -185,12 +204,14 @@ def _check_stream(options: ReadOptions, *, takes_limits: bool) -> None:
         ("endingOffsets", options.ending_offsets),
         ("endingPhyOffset", options.ending_phy_offset),
         ("endingTimestamp", options.ending_timestamp),
+        ("endingOffsetsByTimestamp", options.ending_times),
     ):
         if value is not None:
             raise ConfigError(name, value, "a stream does not end: use spark.read")
     for name, limit in (
         ("maxBytesPerTrigger", options.max_bytes_per_trigger),
         ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+        ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
     ):
         if limit is not None and not takes_limits:
             raise ConfigError(name, limit, "limits need Spark 4.2 or later")

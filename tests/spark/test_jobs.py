@@ -190,6 +190,17 @@ def test_trace(spark, large_store, messages):
     assert found(message_id=message_id) == [offset]
     assert found(body=f"0{number}$", topics=[topic]) == [offset]
     assert found(key="K") == []
+    keys = [f"K{number}", "K17", f"K{number + 1}", "nothing"]
+    offsets = {row["phy_offset"] for row in trace(spark, large_store, key=keys).collect()}
+    assert offset in offsets
+    assert len(offsets) == 3
+    assert sorted(found(key=keys, index=True)) == sorted(offsets)
+    assert sorted(found(key=keys, topics=[topic])) == sorted(
+        found(key=keys, topics=[topic], index=True)
+    )
+    assert found(key=unique_key) == [offset]
+    with pytest.raises(ValueError, match="give keys"):
+        trace(spark, large_store, topics=[topic], index=True)
     assert found(key=f"K{number}", begin_ms=1, end_ms=2) == []
     with pytest.raises(ValueError, match="give a key"):
         trace(spark, large_store)

@@ -12,6 +12,7 @@ from reference.records import Record, encode_record
 from reference.values import encode_properties
 from rmqcore.native.columns._arrow import ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
+from rmqcore.native.columns._row_filter import RowFilter
 from rmqcore.native.format._message import message_from
 from rmqcore.native.format._next_record import ScanStatus
 
@@ -100,7 +101,7 @@ def test_the_selection_keeps_what_fits_and_nothing_else():
         records.append(record)
         data += encode_record(record)
     settings = {"topics": ["T1", "T2"], "queue_ids": [0, 3], "begin_ms": 1010, "end_ms": 1050}
-    rows, _, _ = decoded(data, columns=["phy_offset"], uncommitted=False, **settings)
+    rows, _, _ = decoded(data, columns=["phy_offset"], rows=RowFilter(**settings))
     assert [row["phy_offset"] for row in rows] == [
         r.phy_offset
         for r in records

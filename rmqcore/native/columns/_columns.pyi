@@ -1,9 +1,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Self, final
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from rmqcore.native.columns._arrow import ColumnBatch
+from rmqcore.native.columns._row_filter import RowFilter
 
 COLUMNS: tuple[str, ...]
 NULLABLE: frozenset[str]
@@ -16,11 +19,7 @@ class ColumnDecoder:
         *,
         row_max: int = 16384,
         byte_max: int = 16777216,
-        topics: Iterable[str] | None = None,
-        queue_ids: Iterable[int] | None = None,
-        begin_ms: int = -9223372036854775808,
-        end_ms: int = 9223372036854775807,
-        uncommitted: bool = True,
+        rows: RowFilter | None = None,
         verify_crc: bool = False,
         plain_bodies: bool = False,
         delays_ms: Sequence[int] = (),
@@ -30,4 +29,7 @@ class ColumnDecoder:
     def decode(
         self, buffer: Buffer, at: int, stop: int, *, base_offset: int
     ) -> tuple[int, int]: ...
+    def decode_stretches(
+        self, buffer: Buffer, stretches: Buffer | NDArray[np.int64], number: int, phy_offset: int
+    ) -> tuple[int, int, int]: ...
     def take(self) -> ColumnBatch: ...

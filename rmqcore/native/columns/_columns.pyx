@@ -6,10 +6,9 @@ serves a later one. Columns bear the names of a message's attributes; times are 
 so lose their ``_ms``. Text is made valid UTF-8 in the way that message objects show it.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 cimport cython
 
 from rmqcore.native.columns._arrow cimport (
@@ -17,6 +16,8 @@ from rmqcore.native.columns._arrow cimport (
     rmq_column, rmq_pool, rmq_pool_close, rmq_pool_new,
 )
 from rmqcore.native.columns._column_store cimport *
+from rmqcore.native.columns._plain_bodies cimport decompress_bodies
+from rmqcore.native.columns._row_filter cimport IS_ROW, UNKNOWN_TOPIC, RowFilter, Verdict
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, read_properties
@@ -24,9 +25,6 @@ from rmqcore.native.format._record cimport (
     CHECK_BODY, NO_FILE, RecordHead, Slice, bytes_t, check_body_crc, next_record, rmq_crc32_init,
 )
 from rmqcore.native.format._tags cimport DelayLevels, tags_code_of
-
-from rmqcore.native.format.compression import decompress
-from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
 
@@ -72,7 +70,6 @@ NULLABLE = frozenset([name for index, name in enumerate(COLUMNS) if KINDS[index]
 cdef int64_t BYTES_MAX = 512 << 20
 # Compressed bytes in one batch that is to be decompressed: zlib makes at most 1032 of one.
 cdef int64_t COMPRESSED_BYTES_MAX = 1 << 20
-cdef Py_ssize_t PLAIN_BODY_MAX = 64 << 20
 
 
 @cython.final
@@ -83,9 +80,7 @@ cdef class ColumnDecoder:
         columns: names out of `COLUMNS`; the batches have them in this order.
         row_max: rows of a batch.
         byte_max: bytes of log that a batch is made of.
-        topics, queue_ids: only records of these; None for all.
-        begin_ms, end_ms: only records stored at or between these times.
-        uncommitted: also prepared and rolled-back transactional records, which are in no queue.
+        rows: which records are rows; None for all.
         verify_crc: stop at a body that contradicts its CRC.
         plain_bodies: decompress bodies that are stored compressed.
         delays_ms: delay of level 1, 2, ..., for the tags code of delayed messages.
@@ -100,14 +95,12 @@ cdef class ColumnDecoder:
     cdef int order[COLUMN_COUNT]
     cdef bint wanted[COLUMN_COUNT]
     cdef int column_count
-    cdef bint needs_properties, uncommitted, verify_crc, plain_bodies, out_of_memory
+    cdef bint needs_properties, verify_crc, plain_bodies, out_of_memory
     cdef readonly int64_t row_count
-    cdef int64_t row_max, byte_max, byte_count, compressed_bytes, begin_ms, end_ms
-    cdef tuple topics
-    cdef list queue_ids
-    cdef Slice* topic_at
-    cdef int32_t* queue_id_at
-    cdef int32_t topic_count, queue_id_count
+    cdef int64_t row_max, byte_max, byte_count, compressed_bytes
+    cdef RowFilter chosen
+    cdef bint asks
+    cdef Slice asked
     cdef int64_t* delays
     cdef DelayLevels levels
     cdef Pair* pairs
@@ -116,36 +109,23 @@ cdef class ColumnDecoder:
     cdef HostText born_host, store_host
 
     def __cinit__(
-        self, columns, *, int64_t row_max=16384, int64_t byte_max=16777216, topics=None,
-        queue_ids=None, int64_t begin_ms=INT64_MIN, int64_t end_ms=INT64_MAX,
-        bint uncommitted=True, bint verify_crc=False, bint plain_bodies=False, delays_ms=(),
+        self, columns, *, int64_t row_max=16384, int64_t byte_max=16777216,
+        RowFilter rows=None, bint verify_crc=False, bint plain_bodies=False, delays_ms=(),
     ):
         cdef int32_t index
         self.row_max = max(1, row_max)
         self.byte_max = max(1, min(byte_max, BYTES_MAX))
-        self.begin_ms, self.end_ms = begin_ms, end_ms
-        self.uncommitted, self.verify_crc = uncommitted, verify_crc
+        self.chosen = rows
+        self.verify_crc = verify_crc
         self.set_columns(tuple(columns))
         self.plain_bodies = plain_bodies and self.wanted[BODY]
-        self.topics = None if topics is None else tuple([topic.encode() for topic in topics])
-        self.queue_ids = None if queue_ids is None else list(queue_ids)
-        self.topic_count = -1 if topics is None else <int32_t>len(self.topics)
-        self.queue_id_count = -1 if queue_ids is None else <int32_t>len(self.queue_ids)
-        self.topic_at = <Slice*>malloc((self.topic_count + 2) * sizeof(Slice))
-        self.queue_id_at = <int32_t*>malloc((self.queue_id_count + 2) * sizeof(int32_t))
         self.delays = <int64_t*>malloc((len(delays_ms) + 1) * sizeof(int64_t))
         self.row_offsets = <int64_t*>malloc(self.row_max * sizeof(int64_t))
         self.row_flags = <int32_t*>malloc(self.row_max * sizeof(int32_t))
         self.pairs = <Pair*>malloc((PAIRS_MAX if self.wanted[PROPERTIES] else 1) * sizeof(Pair))
         self.pool = rmq_pool_new()
-        if not (self.pool and self.topic_at and self.queue_id_at and self.delays
-                and self.row_offsets and self.row_flags and self.pairs):
+        if not (self.pool and self.delays and self.row_offsets and self.row_flags and self.pairs):
             raise MemoryError
-        for index in range(self.topic_count):
-            self.topic_at[index].at = <bytes_t>PyBytes_AS_STRING(self.topics[index])
-            self.topic_at[index].size = <int32_t>PyBytes_GET_SIZE(self.topics[index])
-        for index in range(self.queue_id_count):
-            self.queue_id_at[index] = self.queue_ids[index]
         for index in range(<int32_t>len(delays_ms)):
             self.delays[index] = delays_ms[index]
         self.levels.delays = self.delays
@@ -171,8 +151,6 @@ cdef class ColumnDecoder:
             rmq_blocks_drop(self.blocks)
         if self.pool != NULL:
             rmq_pool_close(self.pool)
-        free(self.topic_at)
-        free(self.queue_id_at)
         free(self.delays)
         free(self.row_offsets)
         free(self.row_flags)
@@ -190,21 +168,67 @@ cdef class ColumnDecoder:
             (position where it stopped, why), as `DispatchBatch.scan`; CAPACITY: `take` the batch
             and call again from there.
         """
-        cdef int status = OK, count
+        cdef int status
         cdef BufferHold hold = BufferHold(buffer, None, base_offset)
-        cdef bytes_t base = <bytes_t>hold.view.buf
         if at < 0 or stop < at or stop > hold.view.len:
             raise IndexError(f"{at} to {stop} lie outside the buffer")
+        status = self.decode_piece(<bytes_t>hold.view.buf, &at, stop, base_offset)
+        return at, status
+
+    def decode_stretches(self, buffer, stretches, Py_ssize_t number, int64_t phy_offset) -> tuple:
+        """Add the records of stretches of the log that lie one behind the other in a buffer.
+
+        Args:
+            buffer: the bytes of all of them.
+            stretches: physical offsets (begin, end) of each, as int64.
+            number: the stretch with which to begin.
+            phy_offset: where in it.
+
+        Returns:
+            (number of the stretch where it stopped, physical offset, why), as `decode`.
+        """
+        cdef BufferHold hold = BufferHold(buffer), places = BufferHold(stretches)
+        cdef const int64_t* place = <const int64_t*>places.view.buf
+        cdef Py_ssize_t index, count = places.view.len // 16
+        cdef int64_t begin = 0, at = phy_offset, size
+        cdef int status = OK
+        for index in range(count):
+            size = place[1] - place[0]
+            if not 0 <= size <= hold.view.len - begin or (
+                index == number and not place[0] <= phy_offset <= place[1]
+            ):
+                raise IndexError(f"stretch {index} does not fit")
+            if index >= number:
+                at = begin + (phy_offset - place[0] if index == number else 0)
+                status = self.decode_piece(
+                    <bytes_t>hold.view.buf, &at, begin + size, place[0] - begin
+                )
+                at += place[0] - begin
+                if status != OK:
+                    return index, at, status
+            begin += size
+            place += 2
+        return count, at, status
+
+    cdef int decode_piece(
+        self, bytes_t base, int64_t* at, int64_t stop, int64_t base_offset
+    ) except? -1000:
+        cdef int status = OK, count
         self.begin()
-        with nogil:
-            while status == OK and at < stop:
-                status = self.gather(base, &at, stop, base_offset, &count)
-                if not self.add(count):
-                    self.out_of_memory = True
-                    break
+        while True:
+            self.asks = False
+            with nogil:
+                while status == OK and at[0] < stop and not self.asks:
+                    status = self.gather(base, at, stop, base_offset, &count)
+                    if not self.add(count):
+                        self.out_of_memory = True
+                        break
+            if not self.asks or self.out_of_memory:
+                break
+            self.chosen.learn(self.asked.at, self.asked.size)
         if self.out_of_memory:
             raise MemoryError
-        return at, status
+        return status
 
     cdef int begin(self) except -1:
         """Make the memory of a fresh batch ready, as much as the batch before had."""
@@ -258,15 +282,27 @@ cdef class ColumnDecoder:
         cdef int checks = CHECK_BODY if self.verify_crc else 0
         cdef int64_t here = at[0]
         cdef Row* row
+        cdef Verdict verdict = IS_ROW
+        cdef bint all_chosen = self.chosen is None
         while here < stop and found < ROWS_AT_ONCE:
             row = &self.rows[found]
             row.at = base + here
             status = next_record(
                 row.at, stop - here, base_offset + here, NO_FILE, checks, &row.head
             )
-            if status == OK and self.selected(row.at, &row.head):
+            if status == OK and not all_chosen:
+                verdict = self.chosen.judge(row.at, &row.head)
+                if verdict == UNKNOWN_TOPIC:
+                    self.asks = True
+                    self.asked.at = row.at + row.head.topic_at
+                    self.asked.size = row.head.topic_size
+                    break
+            if status == OK and verdict == IS_ROW:
                 if self.is_full(self.row_count + found, &row.head):
                     status = CAPACITY
+                    if not all_chosen:
+                        # it comes again
+                        self.chosen.of_topics_count -= 1
                 else:
                     self.byte_count += row.head.total_size
                     if row.head.sys_flag & COMPRESSED:
@@ -278,28 +314,6 @@ cdef class ColumnDecoder:
         at[0] = here
         count[0] = found
         return status
-
-    cdef bint selected(self, bytes_t record, const RecordHead* head) noexcept nogil:
-        cdef int32_t transaction = head.sys_flag & TRANSACTION_MASK
-        cdef int32_t index
-        if not self.uncommitted and transaction != 0 and transaction != TRANSACTION_COMMIT:
-            return False
-        if not self.begin_ms <= head.store_timestamp <= self.end_ms:
-            return False
-        if self.queue_id_count >= 0:
-            for index in range(self.queue_id_count):
-                if self.queue_id_at[index] == head.queue_id:
-                    break
-            else:
-                return False
-        if self.topic_count < 0:
-            return True
-        for index in range(self.topic_count):
-            if self.topic_at[index].size == head.topic_size and memcmp(
-                self.topic_at[index].at, record + head.topic_at, head.topic_size
-            ) == 0:
-                return True
-        return False
 
     cdef bint is_full(self, int64_t rows, const RecordHead* head) noexcept nogil:
         return rows >= self.row_max or (rows > 0 and (
@@ -405,7 +419,9 @@ cdef class ColumnDecoder:
         cdef int index
         self.begin()
         if self.plain_bodies and self.compressed_bytes:
-            self.decompress_bodies()
+            decompress_bodies(
+                &self.stores[BODY], self.row_count, self.row_flags, self.row_offsets
+            )
         block = &self.blocks.blocks[3 * STORE_COUNT]
         if not rmq_block_grow(block, columns_size):
             raise MemoryError
@@ -449,49 +465,3 @@ cdef class ColumnDecoder:
         parts[1].nullable = False
         parts[2].name = b"value"
         parts[1].format = parts[2].format = b"u"
-
-    cdef int decompress_bodies(self) except -1:
-        """Replace the compressed bodies of the batch by what the producer gave."""
-        cdef Store* old = &self.stores[BODY]
-        cdef const int32_t* ends = <const int32_t*>old.offsets.at
-        cdef rmq_block[2] memory
-        cdef Store plain
-        cdef int64_t row
-        cdef bytes body
-        memset(memory, 0, sizeof(memory))
-        memset(&plain, 0, sizeof(Store))
-        plain.values = &memory[0]
-        plain.offsets = &memory[1]
-        try:
-            if not (room(plain.values, old.size) and room(plain.offsets, old.offsets.size)):
-                raise MemoryError
-            (<int32_t*>plain.offsets.at)[0] = 0
-            for row in range(self.row_count):
-                body = PyBytes_FromStringAndSize(
-                    <char*>old.values.at + ends[row], ends[row + 1] - ends[row]
-                )
-                if self.row_flags[row] & COMPRESSED:
-                    body = plain_body(body, self.row_flags[row], self.row_offsets[row])
-                if plain.size + PyBytes_GET_SIZE(body) > 0x7FFFFFFF:
-                    raise CorruptRecordError(
-                        "commit log", self.row_offsets[row],
-                        "the bodies of one batch exceed 2 GiB",
-                    )
-                if not put_bytes(&plain, row, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)):
-                    raise MemoryError
-            old.values[0], memory[0] = memory[0], old.values[0]
-            old.offsets[0], memory[1] = memory[1], old.offsets[0]
-            old.size = plain.size
-        finally:
-            free(memory[0].at)
-            free(memory[1].at)
-        return 0
-
-
-cdef bytes plain_body(bytes body, int32_t sys_flag, int64_t phy_offset):
-    try:
-        return decompress(body, sys_flag, PLAIN_BODY_MAX)
-    except ValueError as error:
-        raise CorruptRecordError(
-            "commit log", phy_offset, f"the body does not decompress: {error}"
-        ) from error

@@ -1,0 +1,186 @@
+"""Where the messages of some queues lie, as their consume queues know it: counts and bisections.
+
+Reads single units, never whole files; believes what it reads, so `LogPlan.trusted_end` says up to
+where that may be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqcore.config import StoreConfig
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
+from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
+from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
+from rmqcore.scan.unit_ranges import UnitRange
+
+#: units that are looked at together for one that is no filler
+_LOOK_UNITS = 256
+
+
+class QueueUnits:
+    """Bisections in the consume queues of a store.
+
+    Args:
+        directory, config: of the store.
+    """
+
+    def __init__(self, directory: StoreDir, config: StoreConfig) -> None:
+        self._directory = directory
+        self._files = UnitFiles(directory, config.mapped_file_size_consume_queue)
+        self._ranges: dict[QueueKey, UnitRange] = {}
+
+    def keys(self, topics: Iterable[str], queue_ids: Iterable[int] | None) -> list[QueueKey] | None:
+        """The queues of topics that have units; None where consume queues cannot tell them all.
+
+        Args:
+            topics: names.
+            queue_ids: only queues with these ids; None for all.
+        """
+        chosen = None if queue_ids is None else set(queue_ids)
+        found = []
+        for topic in sorted(set(topics)):
+            names = self._names(topic)
+            if not names or topic.startswith(LIGHT_QUEUE_PREFIX):
+                # the queues are lost, or hold batches, or what other topics have
+                return None
+            ids = sorted(int(name) for name in names)
+            found += [(topic, queue_id) for queue_id in ids if chosen is None or queue_id in chosen]
+        return found
+
+    def _names(self, topic: str) -> list[str]:
+        if "/" in topic or topic in ("", ".", "..") or "\0" in topic:
+            return []
+        names = subdirectories(self._directory.consume_queue / topic)
+        return [name for name in names if name.isascii() and name.isdigit()]
+
+    def range(self, key: QueueKey) -> UnitRange:
+        """The units of a queue; looked up once."""
+        found = self._ranges.get(key)
+        if found is None:
+            first, room = self._files.bounds(key)
+            found = UnitRange(*key, first, self._end(key, first, room))
+            self._ranges[key] = found
+        return found
+
+    def _end(self, key: QueueKey, first: int, room: int) -> int:
+        """Number behind the last unit that has been written: zeros follow."""
+        low, high = first, room
+        while low < high:
+            middle = (low + high) // 2
+            if self._files.unit_head(key, middle)[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def place(self, key: QueueKey, number: int, stop: int) -> tuple[int, int, int] | None:
+        """(number, physical offset, size) of the first message from a unit on.
+
+        None when only fillers come before ``stop``.
+        """
+        while number < stop:
+            data = self._files.units(key, number, min(_LOOK_UNITS, stop - number))
+            for at in range(0, len(data), UNIT_SIZE):
+                phy_offset, size = UNIT_HEAD.unpack_from(data, at)
+                if 0 < size < FILLER_SIZE:
+                    return number + at // UNIT_SIZE, phy_offset, size
+            number += len(data) // UNIT_SIZE
+        return None
+
+    def first_at_or_above(
+        self, key: QueueKey, phy_offset: int, within: UnitRange | None = None
+    ) -> int:
+        """Number of the first unit whose record begins at or behind a physical offset.
+
+        Args:
+            key: the queue.
+            phy_offset: the offset.
+            within: the units to look among; None for all.
+        """
+        bounds = within or self.range(key)
+        low, high = bounds.first, bounds.end
+        while low < high:
+            middle = (low + high) // 2
+            found = self.place(key, middle, high)
+            if found is not None and found[1] < phy_offset:
+                low = found[0] + 1
+            else:
+                high = middle
+        return low
+
+    def between(self, key: QueueKey, low: int, high: int) -> UnitRange:
+        """The units of a queue whose records begin in ``[low, high)``."""
+        bounds = self.range(key)
+        first = self.first_at_or_above(key, low)
+        end = self.first_at_or_above(key, high, UnitRange(*key, first, bounds.end))
+        return UnitRange(*key, first, end)
+
+    def places(self, units: UnitRange, most: int) -> NDArray[np.int64]:
+        """(physical offset, size) of the messages of a range's first units, of so many at most."""
+        return places_of(
+            self._files, UnitRange(*units.key, units.first, min(units.end, units.first + most))
+        )
+
+    def place_of_nth(self, ranges: list[UnitRange], count: int) -> tuple[int, int] | None:
+        """(physical offset, size) of the record that is number ``count`` of ranges in log order.
+
+        Fillers count as well. None when there are not so many.
+        """
+        if sum(units.count for units in ranges) < count:
+            return None
+        left, before = [units for units in ranges if units.count], 0
+        places = [self._first_and_last(units) for units in left]
+        low = min((first for first, _ in places), default=0)
+        high = max((last for _, last in places), default=0) + 1
+        # before `low` there are fewer records than are wanted, before `high` there are enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            cuts = [self.first_at_or_above(units.key, middle, units) for units in left]
+            found = before + sum(cut - units.first for units, cut in zip(left, cuts, strict=True))
+            if found < count:
+                before, low = found, middle
+                left = [
+                    UnitRange(*units.key, cut, units.end)
+                    for units, cut in zip(left, cuts, strict=True)
+                    if cut < units.end
+                ]
+            else:
+                high = middle
+                left = [
+                    UnitRange(*units.key, units.first, cut)
+                    for units, cut in zip(left, cuts, strict=True)
+                    if cut > units.first
+                ]
+        # what is left are units of the one record that begins at `low`
+        found_places = [self.place(units.key, units.first, units.end) for units in left]
+        return next(((at, size) for _, at, size in filter(None, found_places)), None)
+
+    def _first_and_last(self, units: UnitRange) -> tuple[int, int]:
+        first = self.place(units.key, units.first, units.end)
+        last = self.place(units.key, units.end - 1, units.end) or first
+        return (0, 0) if first is None or last is None else (first[1], last[1])
+
+    def topics(self) -> list[str]:
+        """Names of all topics that have queues of single messages of their own."""
+        return [
+            topic
+            for topic in subdirectories(self._directory.consume_queue)
+            if self._names(topic) and not topic.startswith(LIGHT_QUEUE_PREFIX)
+        ]
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+
+def places_of(files: UnitFiles, units: UnitRange) -> NDArray[np.int64]:
+    """(physical offset, size) of the messages of a range, a row each; no fillers."""
+    found = np.frombuffer(files.units(units.key, units.first, units.count), UNITS)
+    found = found[(found["size"] > 0) & (found["size"] < FILLER_SIZE)]
+    return np.stack((found["phy_offset"].astype(np.int64), found["size"].astype(np.int64)), 1)

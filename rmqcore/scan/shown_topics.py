@@ -1,0 +1,80 @@
+"""From which physical offset on the records of a topic are messages of it, and shown as such."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME, DeletedTopics
+from rmqcore.files.service_topics import is_service_topic
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan.selection import HIDDEN, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rmqcore.scan.plan import LogPlan
+
+#: the files that say which topics there are, and which were deleted
+_TABLES = ("topics.json", DELETED_TOPICS_NAME)
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+class ShownTopics:
+    """What is shown of each topic of a store.
+
+    Of a topic that was deleted what came later; of a topic of a broker's own services nothing,
+    unless it is named.
+
+    Args:
+        directory: of the store.
+        named: topics that are asked for by name.
+        services: show the topics of a broker's services, too.
+    """
+
+    def __init__(
+        self, directory: StoreDir, named: Iterable[str] = (), *, services: bool = False
+    ) -> None:
+        self._named = frozenset(named)
+        self._services = services
+        self._deleted = _deleted_topics(directory.path, directory.commit_log, _signature(directory))
+        # of a store that is written, a topic may be newer than the list of them
+        self._is_written = directory.is_locked()
+
+    def rule(self, topic: str) -> tuple[int, dict[int, int]]:
+        """The `TopicRule` of the store."""
+        if is_service_topic(topic) and not (self._services or topic in self._named):
+            return HIDDEN, {}
+        if not self._is_written and self._deleted.is_gone(topic):
+            return HIDDEN, {}
+        first = self._deleted.since(topic)
+        # one that RocketMQ has deleted and made again begins anew in each of its queues
+        begins = self._deleted.begins(topic)
+        return first, {queue_id: max(first, begin) for queue_id, begin in begins.items()}
+
+
+def shown(log: LogPlan, selection: Selection) -> Selection:
+    """A selection that leaves out what is not shown, where it has no rule of its own."""
+    if "topic_rule" in selection:
+        return selection
+    services = selection.get("uncommitted", False)
+    topics = ShownTopics(log.directory, selection.get("topics") or (), services=services)
+    return {**selection, "topic_rule": topics.rule}
+
+
+def _signature(directory: StoreDir) -> _Signature:
+    """Changes whenever one of the tables is written anew."""
+    found = []
+    for name in _TABLES:
+        with suppress(OSError):
+            status = (directory.config / name).stat()
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=8)
+def _deleted_topics(path: Path, commit_log: Path, _signature: _Signature) -> DeletedTopics:
+    """What tables say; read once by a worker that has many tasks of one store."""
+    return DeletedTopics(StoreDir(path, str(commit_log))).load()
