@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Unpack
 
 from rmqcore.config import to_broker_conf
-from rmqcore.store.closed_by_with import ClosedByWith
+from rmqcore.store.column_reads import ColumnReads
 from rmqcore.store.parts.reading import MAX_BYTES, Reading
 from rmqcore.store.words import in_the_words_of
 
@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 
 
 @in_the_words_of(Reading)
-class ReadableStore(ClosedByWith):
+class ReadableStore(ColumnReads):
     """Forwards reads to the part that answers them; each sees what had been put when it began.
 
     Args:
         reading: answers.
     """
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
 
     def get_message(
         self,
@@ -109,6 +106,20 @@ class ReadableStore(ClosedByWith):
             end_ms=end_ms,
             page=page,
             explain=explain,
+        )
+
+    def query_many(
+        self,
+        topic: str,
+        keys: Iterable[str],
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+    ) -> list[QueryMessageResult]:
+        """See `Reading.query_many`."""
+        return self._reading.query_many(
+            topic, keys, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms
         )
 
     def queue_offset_by_time(

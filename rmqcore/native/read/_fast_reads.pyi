@@ -58,3 +58,6 @@ class FastReads:
     def query(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int | None
     ) -> QueryMessageResult | None: ...
+    def query_many(
+        self, topic: str, keys: list[str], max_messages: int, begin_ms: int, end_ms: int | None
+    ) -> list[QueryMessageResult | None] | None: ...

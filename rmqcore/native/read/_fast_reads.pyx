@@ -20,6 +20,7 @@ from rmqcore.native.format._layout cimport (
     FILLER_SIZE, UNIT_SIZE, UNIT_SIZE_AT, UNIT_TAGS_CODE_AT,
 )
 from rmqcore.native.read._log_map cimport LogMap
+from rmqcore.native.read._many_keys cimport find_many
 from rmqcore.native.format._record cimport bytes_t
 
 from rmqcore.native.base._mapped import PAGE_SIZE as _PAGE_SIZE
@@ -433,21 +434,34 @@ cdef class FastReads:
         cdef int64_t begin = whole_number(begin_ms)
         cdef int64_t end = INT64_MAX if end_ms is None else whole_number(end_ms)
         cdef int64_t count = whole_number(max_messages)
-        cdef list files, mapped
-        if count < 1:
+        if type(key) is not str or not self.can_query(topic, count, begin, end):
             return None
-        if type(topic) is not str or type(key) is not str or not (<str>topic).isascii():
-            return None
-        if self.index is None or begin < 0 or end < 0 or not self.level():
-            return None
-        files = self.index.files
-        if files is self.index_files:
-            mapped = self.mapped
-        elif len(files) > self.index_files_max:
-            return None
-        else:
-            mapped = [file.mapped for file in files]
-            self.index_files, self.mapped = files, mapped
         return find_by_key(
-            mapped, self.log, self.first_offset(), topic, key, begin, end, count
+            self.mapped, self.log, self.first_offset(), topic, key, begin, end, count
         )
+
+    def query_many(self, topic, list keys not None, max_messages, begin_ms, end_ms) -> list | None:
+        """As `query` of each key; None when the general path has to be taken for all of them."""
+        cdef int64_t begin = whole_number(begin_ms)
+        cdef int64_t end = INT64_MAX if end_ms is None else whole_number(end_ms)
+        cdef int64_t count = whole_number(max_messages)
+        if not self.can_query(topic, count, begin, end):
+            return None
+        return find_many(
+            self.mapped, self.log, self.first_offset(), topic, keys, begin, end, count
+        )
+
+    cdef bint can_query(self, topic, int64_t count, int64_t begin, int64_t end) except -1:
+        """True when the fast path may be tried; `mapped` has the index files then."""
+        cdef list files
+        if count < 1 or type(topic) is not str or not (<str>topic).isascii():
+            return False
+        if self.index is None or begin < 0 or end < 0 or not self.level():
+            return False
+        files = self.index.files
+        if files is not self.index_files:
+            if len(files) > self.index_files_max:
+                return False
+            self.mapped = [file.mapped for file in files]
+            self.index_files = files
+        return True

@@ -24,6 +24,7 @@ from rmqcore.native.columns._arrow import ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS as _COLUMNS
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._message import status_text
+from rmqcore.native.read.result_html import table_of
 from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
@@ -368,6 +369,9 @@ cdef class GetMessageResult:
     def to_polars(self) -> object:
         """The messages as a ``polars.DataFrame``; needs polars."""
         return self.batches().to_polars()
+
+    def _repr_html_(self) -> str:
+        return table_of(f"GetMessageResult: {self.status.name}", self.messages)
 
     def __repr__(self):
         return (

@@ -21,6 +21,7 @@ from rmqcore.native.format._record cimport (
 )
 
 from rmqcore.native.format._message import status_text
+from rmqcore.native.read.result_html import table_of
 from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
@@ -127,6 +128,9 @@ cdef class QueryMessageResult:
 
     def __iter__(self):
         return iter(self.messages)
+
+    def _repr_html_(self) -> str:
+        return table_of("QueryMessageResult", self.messages)
 
     def __repr__(self):
         return f"QueryMessageResult({len(self.found)} messages, next_page={self.next_page})"

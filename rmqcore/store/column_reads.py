@@ -1,0 +1,109 @@
+"""`ColumnReads`: what a store gives as columns, whether it is open for writing or read only."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
+
+from rmqcore.store.closed_by_with import ClosedByWith
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import polars
+
+    from rmqcore.config import StoreConfig
+    from rmqcore.scan.dataset import StoreDataset
+    from rmqcore.scan.selection import Selection
+    from rmqcore.store.parts.reading import Reading
+
+#: topics that a notebook shows
+_ROWS_SHOWN = 50
+
+
+class ColumnReads(ClosedByWith):
+    """Datasets and lazy frames of a store, and what a notebook shows of it.
+
+    A subclass sets ``path`` and ``config``.
+
+    Args:
+        reading: answers reads.
+    """
+
+    path: Path
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    @property
+    def config(self) -> StoreConfig:
+        """Settings of the store."""
+        raise NotImplementedError
+
+    def arrow_dataset(
+        self,
+        columns: Iterable[str] | None = None,
+        *,
+        plain_bodies: bool = False,
+        **selection: Unpack[Selection],
+    ) -> StoreDataset:
+        """The messages there are now as a ``pyarrow.dataset.Dataset``; needs pyarrow.
+
+        A scan of it decodes only the columns and records that its projection and filter ask for.
+        DuckDB takes it by the variable's name.
+
+        Args:
+            columns: names out of `rmqcore.scan.COLUMNS`; None for the usual ones.
+            plain_bodies: decompress bodies that are stored compressed.
+            **selection: only these messages; see `rmqcore.scan.Selection`.
+
+        Raises:
+            ValueError: an unknown column.
+            StoreClosedError: the store is closed.
+        """
+        from rmqcore.scan.dataset import StoreDataset  # noqa: PLC0415 - needs pyarrow
+
+        # refuses a closed store, and looks which files there are
+        self._reading.max_phy_offset  # noqa: B018
+        return StoreDataset(
+            self.path,
+            columns,
+            config=self.config,
+            plain_bodies=plain_bodies,
+            selection=selection,
+        )
+
+    def scan_polars(
+        self,
+        columns: Iterable[str] | None = None,
+        *,
+        plain_bodies: bool = False,
+        **selection: Unpack[Selection],
+    ) -> polars.LazyFrame:
+        """The messages there are now as a lazy frame of Polars; needs polars and pyarrow.
+
+        Arguments and errors as those of `arrow_dataset`.
+        """
+        from rmqcore.scan.polars_source import lazy_frame  # noqa: PLC0415 - needs polars
+
+        return lazy_frame(self.arrow_dataset(columns, plain_bodies=plain_bodies, **selection))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the topics, with their queues and messages."""
+        rows: dict[str, list[int]] = {}
+        reading = self._reading
+        for topic, queue_id in reading.queues():
+            end = reading.max_queue_offset(topic, queue_id)
+            count = end - reading.min_queue_offset(topic, queue_id)
+            rows.setdefault(topic, []).append(count)
+        lines = [
+            f"<tr><td>{html.escape(topic)}</td><td>{len(counts)}</td><td>{sum(counts):,}</td></tr>"
+            for topic, counts in list(rows.items())[:_ROWS_SHOWN]
+        ]
+        more = len(rows) - len(lines)
+        return (
+            f"<p><b>{type(self).__name__}</b> {html.escape(str(self.path))}</p>"
+            "<table><thead><tr><th>topic</th><th>queues</th><th>messages</th></tr></thead>"
+            f"<tbody>{''.join(lines)}</tbody></table>" + (f"<p>and {more} more</p>" if more else "")
+        )

@@ -1,0 +1,45 @@
+"""The example of docs/arrow.md and the notebook without Spark show what is printed in them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "arrow.md").read_text("utf-8")
+
+
+def test_a_store_as_a_table(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("duckdb")
+    pytest.importorskip("polars")
+    monkeypatch.chdir(tmp_path)
+    code, said = re.search(
+        r"# Tables out.*?```python\n(.*?)```.*?```text\n(.*?)```", PAGE, re.DOTALL
+    ).groups()
+    exec(compile(code, "arrow.md", "exec"), {})
+    assert capsys.readouterr().out.rstrip() == said.rstrip()
+
+
+def test_the_cells_of_the_notebook(tmp_path, monkeypatch, capsys):
+    for package in ("duckdb", "polars", "pandas"):
+        pytest.importorskip(package)
+    notebook = json.loads((ROOT / "examples" / "columns.ipynb").read_text("utf-8"))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        # a name alone at the end is shown as a table
+        lines = "".join(cell["source"]).rstrip().split("\n")
+        tables = [out for out in cell["outputs"] if out["output_type"] == "execute_result"]
+        exec(compile("\n".join(lines[:-1] if tables else lines), "cell", "exec"), names)
+        for out in tables:
+            shown = eval(lines[-1], names)._repr_html_()
+            assert shown == "".join(out["data"]["text/html"])
+        printed = [
+            "".join(out["text"]) for out in cell["outputs"] if out["output_type"] == "stream"
+        ]
+        assert [capsys.readouterr().out] == (printed or [""])
