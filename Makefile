@@ -133,6 +133,7 @@ bench-counts: build ## instructions of five kernels against their baselines; nee
 
 bench-spark: build $(VENV)/spark ## Spark's paths beside Parquet's and the engine's own, 2 GiB of log; ARGS="--size 256m"
 	@$(PY) bench/spark.py $(ARGS)
+	@$(PY) bench/selection.py
 
 # ---- lanes that test another build, from another directory ----------------------------------------
 
