@@ -38,7 +38,7 @@ def write(path: Path, size: int) -> int:
     with open_store(path, mapped_file_size_commit_log=256 << 20) as store:
         for start in range(0, count, _BATCH):
             # the store's clock, so that an hour passes in seconds
-            store._tail.fixed_time_ms = _FIRST_MS + start * _HOUR_MS // count
+            store.parts.files.tail.fixed_time_ms = _FIRST_MS + start * _HOUR_MS // count
             run = start // _BATCH
             store.put_messages(
                 [

@@ -94,7 +94,7 @@ def timed(store_path):
     """Two queues; message n was stored in second n."""
     with open_store(store_path, mapped_file_size_commit_log=64 << 10) as opened:
         for number in range(20):
-            opened._tail.fixed_time_ms = at(number)
+            opened.parts.files.tail.fixed_time_ms = at(number)
             for queue_id in range(2):
                 opened.put("T", b"%d" % number, queue_id=queue_id)
     return store_path

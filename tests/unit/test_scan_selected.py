@@ -218,7 +218,7 @@ def long_store(tmp_path_factory):
 def written_over_time(path, after_ms):
     with rmqcore.open_store(path, mapped_file_size_commit_log=1 << 20) as opened:
         for start in range(0, COUNT, 100):
-            opened._tail.fixed_time_ms = 1_700_000_000_000 + after_ms(start)
+            opened.parts.files.tail.fixed_time_ms = 1_700_000_000_000 + after_ms(start)
             opened.put_messages(
                 [
                     rmqcore.Message(f"T{start // 100 % 3}", b"%0200d" % number)

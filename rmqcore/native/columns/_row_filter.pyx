@@ -10,7 +10,7 @@ cimport cython
 
 from rmqcore.native.columns._word_set cimport WordSet, add_word, drop_words, find_word
 from rmqcore.native.format._layout cimport *
-from rmqcore.native.format._properties cimport Layout, Properties, next_item, read_properties
+from rmqcore.native.format._properties cimport Properties, next_item, read_properties
 from rmqcore.native.format._record cimport RecordHead, Slice, bytes_t
 
 # The physical offset that no record has.
