@@ -7,12 +7,12 @@ Source: RocketMQ broker/processor/PopMessageProcessor.java, common/SubscriptionG
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqcore.broker.settings import BrokerConfig
+from rmqcore.chance import randrange
 from rmqcore.files.config_tables import TopicConfig
 
 PRIORITY_FACTOR: Final = "priority.factor"
@@ -47,7 +47,7 @@ class QueueScan:
             config: the broker's settings.
             ordered: whether it is a pop in order, which knows neither priority nor retries.
         """
-        chance, first = random.randrange(_PERCENT), 1 + random.randrange(_QUEUES)  # noqa: S311
+        chance, first = randrange(_PERCENT), 1 + randrange(_QUEUES)
         by_priority = topic.attributes.get("message.type") == "PRIORITY" and not ordered
         if by_priority and chance < priority_factor(group):
             percent, first = config.pop_from_retry_probability_for_priority, 0

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import json
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -23,6 +22,7 @@ from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.timer import TimerMessages
 from rmqcore.broker.topics import Topics
 from rmqcore.broker.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, Traffic
+from rmqcore.chance import token_hex
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TOPIC_NAME_MAX, TopicConfig
 from rmqcore.files.service_topics import HALF_TOPIC
@@ -243,7 +243,7 @@ class SendMessages:
         if wanted.batch:
             _check_batch(wanted.topic)
         else:
-            unique_key = unique_key or secrets.token_hex(16).upper()
+            unique_key = unique_key or token_hex(16).upper()
             properties = wanted.stored_properties(self._own_properties(), unique_key)
         message = WireMessage(
             wanted.topic,
@@ -352,7 +352,7 @@ class SendMessages:
         text = wanted.properties_text.encode() + b"\x02" + self._own_properties()
         properties, name = decode_properties(text), wanted.topic
         properties.pop("POP_CK", None)
-        properties.setdefault("UNIQ_KEY", secrets.token_hex(16).upper())
+        properties.setdefault("UNIQ_KEY", token_hex(16).upper())
         own_queue = queue_by_priority(properties, topic.write_queue_nums)
         if own_queue is None:
             properties.pop(PRIORITY_PROPERTY, None)

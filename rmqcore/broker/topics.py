@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -16,6 +15,7 @@ from rmqcore.broker.budgets import (
 )
 from rmqcore.broker.settings import BrokerConfig
 from rmqcore.broker.table_file import TableFile
+from rmqcore.chance import randrange
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -221,7 +221,7 @@ class Topics:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         if queue_id >= 0:
             return queue_id
-        return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - spreads load
+        return randrange(max(1, topic.write_queue_nums))
 
     def _create_system_topics(self) -> list[str]:
         config = self._config()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rmqcore.arguments import text
+from rmqcore.chance import token_bytes
 from rmqcore.client.errors import (
     BadAnswerError,
     ClientClosedError,
@@ -50,7 +50,6 @@ _MEET_INTERVAL_S = 1.0
 DEFAULT_TIMEOUT_MS = 3000.0
 #: for a good-bye, which brokers can do without
 _GOOD_BYE_TIMEOUT_MS = 1000.0
-_NUMBERS = itertools.count(1)
 
 
 class ClientInstance:
@@ -118,7 +117,7 @@ class ClientInstance:
     def _take_name(self) -> None:
         """Be another than all clients of all processes; a fork would copy the name."""
         self._pid = os.getpid()
-        self.client_id = f"{self._host}@{self._pid}#{wall_clock_ns()}#{next(_NUMBERS)}"
+        self.client_id = f"{self._host}@{self._pid}#{int.from_bytes(token_bytes(8))}"
         self.ids = UniqueIds(self._host)
 
     async def start(self, processors: Mapping[int, Processor] | None = None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rmqcore._codec import decode_record, encode_batch, encode_properties, encode_record
 from rmqcore.arguments import properties_of, text, whole_number
+from rmqcore.chance import token_hex
 from rmqcore.client.instance import AUTO_CREATE_TOPIC
 from rmqcore.client.names import TOPIC_MAX, check_name
 from rmqcore.client.results import SendResult, TransactionState
@@ -67,7 +67,7 @@ class Outgoing:
 
     def ask_for_reply(self, client_id: str, timeout_ms: float) -> str:
         """Let a consumer reply; returns what the reply will be known by."""
-        correlation_id = str(uuid.uuid4())
+        correlation_id = token_hex(16)
         self.properties |= {
             "CORRELATION_ID": correlation_id,
             "REPLY_TO_CLIENT": client_id,

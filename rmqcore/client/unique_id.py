@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import os
-import secrets
 from datetime import UTC, datetime
 
+from rmqcore.chance import token_bytes
 from rmqcore.world import wall_clock_ms
 
 _COUNTER_MASK = 0xFFFF
@@ -31,9 +31,9 @@ class UniqueIds:
         try:
             packed = ipaddress.ip_address(host).packed[-4:]
         except ValueError:
-            packed = secrets.token_bytes(4)
+            packed = token_bytes(4)
         process = (os.getpid() & 0xFFFF).to_bytes(2, "big")
-        self._prefix = (packed + process + secrets.token_bytes(4)).hex().upper()
+        self._prefix = (packed + process + token_bytes(4)).hex().upper()
         self._numbers = itertools.count()
         self._month_ms = self._next_month_ms = 0
 

@@ -11,7 +11,6 @@ change places in one step.
 from __future__ import annotations
 
 import os
-import uuid
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from rmqcore._codec import decode_record
 from rmqcore._index import HEADER_SIZE, read_header
+from rmqcore.chance import token_hex
 from rmqcore.config import StoreConfig
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptIndexError
@@ -329,7 +329,7 @@ class _FileWriter:
                 self._finish(file)
 
     def _create(self) -> IndexFile:
-        path = self._root / f".{self._file_number}-{uuid.uuid4().hex}"
+        path = self._root / f".{self._file_number}-{token_hex(16)}"
         file = IndexFile(path, *self._geometry, OpenFiles())
         file.create(self._before)
         self._file = file

@@ -9,11 +9,11 @@ Source: PlainAccessValidator, PlainPermissionManager; DefaultAuthorizationContex
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rmqcore.chance import token_hex
 from rmqcore.remoting.accounts import Account, Permission
 from rmqcore.remoting.acl import ACCESS_KEY, signature_is_right, strict_signature_is_right
 from rmqcore.remoting.codes import RequestCode, ResponseCode
@@ -133,7 +133,7 @@ class AccessGate:
         self._accounts = accounts
         self._clock_ns = clock_ns
         self._topic_at = topic_at or _nothing_at
-        self._decoy = secrets.token_hex(16)
+        self._decoy = token_hex(16)
 
     def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """Return the refusal of a request; None lets it pass, and notes whose it is."""

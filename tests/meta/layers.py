@@ -13,7 +13,7 @@ PACKAGE = "rmqcore"
 
 #: Lowest first. A row may be used by every row below it here, also where both are of one floor.
 ROWS = (
-    ("F0", "errors status version"),
+    ("F0", "errors status version chance"),
     ("F0", "arguments"),
     ("F0", "native.base/"),
     ("F0", "world"),
@@ -51,11 +51,12 @@ ROWS = (
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
     "metaq/": {"errors", "status", "version", "native.base", "native.format", "world"},
-    "remoting/": {"errors", "java", "world"},
+    "remoting/": {"errors", "java", "chance", "world"},
     "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file", "world"},
     "client/": {
         "errors",
         "arguments",
+        "chance",
         "world",
         "message",
         "_codec",

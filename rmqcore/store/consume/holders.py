@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from rmqcore.chance import token_hex
+
 _PROC: Final = Path("/proc")
 #: fields of /proc/PID/stat behind the command: state, flags, the time of the start
 _STATE_FIELD: Final = 0
@@ -23,7 +25,7 @@ _EXITING: Final = 4
 
 def new_holder() -> str:
     """A name of its own for a holder in this process: ``process.start.namespace-random``."""
-    return f"{_process(os.getpid())}-{os.urandom(6).hex()}"
+    return f"{_process(os.getpid())}-{token_hex(6)}"
 
 
 class Holder:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Any, Final
 
 from rmqcore._codec import decode_batch
 from rmqcore.arguments import properties_of
+from rmqcore.chance import token_hex
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.parts.batches import as_message, encoded_batch, listed
 from rmqcore.store.sharing.put_again import PUT_ID, UNIQUE_KEY
@@ -20,7 +20,7 @@ class UniqueKeys:
     """Gives each message a UNIQ_KEY of its own; to one that has a key, an id of its own beside."""
 
     def __init__(self) -> None:
-        self._prefix = os.urandom(_PREFIX_SIZE).hex().upper()
+        self._prefix = token_hex(_PREFIX_SIZE).upper()
         self._numbers = itertools.count()
 
     def put(self, args: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
