@@ -56,6 +56,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.sockets import hold_port
+from rmqcore.services.runner import Runner
 from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Broker:
         *,
         accounts: Mapping[str, Account] | None = None,
         tls: Tls | None = None,
+        runner: Runner | None = None,
     ) -> None:
         """Prepare a broker; `start` opens the store and the port.
 
@@ -99,6 +101,7 @@ class Broker:
             properties: RocketMQ's names, or a `Path` to a ``broker.conf``.
             accounts: who is served, see `load_accounts`; None serves everybody.
             tls: its certificate, see `load_tls`; None serves plain connections.
+            runner: runs the store's services; None gives each a thread.
 
         Raises:
             ConfigError: a setting is not what it should be.
@@ -112,6 +115,7 @@ class Broker:
         self.path = Path(path)
         self._accounts = accounts
         self._tls = tls or Tls()
+        self._runner = runner
         self.store: DefaultMessageStore | None = None
         self._server: RemotingServer | None = None
         self._fast_server: RemotingServer | None = None
@@ -189,7 +193,11 @@ class Broker:
         )
         self.config = _as_role(self.config, config.broker_role)
         return DefaultMessageStore(
-            self.path, config, progress=self._progressed, keep_from=self._keep_from
+            self.path,
+            config,
+            progress=self._progressed,
+            keep_from=self._keep_from,
+            runner=self._runner,
         )
 
     def _keep_from(self) -> int | None:

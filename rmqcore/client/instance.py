@@ -38,7 +38,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.sockets import local_address
-from rmqcore.world import monotonic_s, wall_clock_ns
+from rmqcore.world import monotonic_s
 
 AUTO_CREATE_TOPIC = "TBW102"
 #: queues that a client asks for when its first message creates a topic

@@ -60,7 +60,7 @@ def stop_running(runner: Runner, services: Iterable[Service]) -> None:
             runner.stop(service)
 
 
-class _Rounds:
+class Rounds:
     """The rounds of one service, and what becomes of those that fail."""
 
     def __init__(self, service: Service, on_error: OnError) -> None:
@@ -114,14 +114,14 @@ class Threads:
 
     def __init__(self, world: World = REAL) -> None:
         self._monotonic_s = world.monotonic_s
-        self._running: dict[Service, tuple[threading.Thread, _Rounds]] = {}
+        self._running: dict[Service, tuple[threading.Thread, Rounds]] = {}
 
     def start(self, service: Service, on_error: OnError) -> None:
         """As `Runner.start`."""
         if self.is_running(service):
             return
         service.begin()
-        rounds = _Rounds(service, on_error)
+        rounds = Rounds(service, on_error)
         thread = threading.Thread(
             target=_run, args=(weakref.ref(rounds), self._monotonic_s), name=service.name
         )
@@ -151,7 +151,7 @@ class Threads:
         return None if known is None else known[0]
 
 
-def _run(rounds: weakref.ref[_Rounds], monotonic_s: Callable[[], float]) -> None:
+def _run(rounds: weakref.ref[Rounds], monotonic_s: Callable[[], float]) -> None:
     """The rounds of a service, until it is stopped or gone."""
     while (kept := rounds()) is not None and (following := kept.one(monotonic_s())) is not None:
         rest_s, whole = following
@@ -190,7 +190,7 @@ class ByHand:
         """As `Runner.start`; the first round is due at once."""
         if service not in self._running:
             service.begin()
-            self._running[service] = _Due(_Rounds(service, on_error), self._monotonic_s())
+            self._running[service] = _Due(Rounds(service, on_error), self._monotonic_s())
 
     def stop(self, service: Service, timeout_s: float = 30.0) -> bool:
         """As `Runner.stop`; no round is running unless it is this one that calls."""
@@ -250,7 +250,7 @@ class ByHand:
 class _Due:
     """When the next round of a service is due."""
 
-    def __init__(self, rounds: _Rounds, at_s: float) -> None:
+    def __init__(self, rounds: Rounds, at_s: float) -> None:
         self.rounds = rounds
         self.at_s = at_s
         #: whether it waits so long although it is woken

@@ -182,6 +182,12 @@ class ClusterLoop(SimulatedLoop):
             remove(sock)
 
 
+def new_loop(seed: object) -> ClusterLoop:
+    """Make a loop; see `SimulatedLoop`."""
+    # it has no signals, pipes and subprocesses
+    return ClusterLoop(seed)  # type: ignore[abstract]
+
+
 def _end_wait(ready: asyncio.Future[None], error: OSError | None) -> None:
     if ready.done():
         return

@@ -10,6 +10,8 @@ from rmqcore.simulation.loop import NANOSECONDS
 #: TCP's first pause before it repeats what was lost; each is twice the one before
 _AGAIN_NS: Final = NANOSECONDS // 5
 _LONGEST_PAUSE_NS: Final = 8 * NANOSECONDS
+_LEAST_NS: Final = 50_000
+_MEAN_NS: Final = 100_000
 
 
 class Waiting(Protocol):
@@ -34,8 +36,8 @@ class Link:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.least_ns = 50_000
-        self.mean_ns = 100_000
+        self.least_ns = _LEAST_NS
+        self.mean_ns = _MEAN_NS
         self.loss = 0.0
         self.closed = False
         self.waiting: dict[Waiting, None] = {}
@@ -48,6 +50,11 @@ class Link:
             delay_ns += again_ns
             again_ns *= 2
         return delay_ns
+
+    def mend(self) -> None:
+        """Be as at first."""
+        self.least_ns, self.mean_ns, self.loss = _LEAST_NS, _MEAN_NS, 0.0
+        self.open()
 
     def open(self) -> None:
         """Let everything through again, also what waits."""

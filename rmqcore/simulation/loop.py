@@ -23,11 +23,14 @@ from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
 from rmqcore.simulation.errors import StuckError
+from rmqcore.world import hold_time, release_time
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 NANOSECONDS = 1_000_000_000
+#: Unix time when the loop's is 0
+_WALL_NS = 1_700_000_000 * NANOSECONDS
 #: what an event takes, so that who waits by going round comes to an end
 _EVENT_NS = 2_000
 #: the loop's time when it begins; not 0, which would hide that something counts from there
@@ -46,15 +49,33 @@ class Node:
         name: for traces.
         address: of its machine.
         context: what its first events run in; who plans another hands it on.
+        wall_ns: nanoseconds by which its wall clock is ahead of the loop's time.
+        after_event: called behind each of its events.
     """
 
-    __slots__ = ("address", "alive", "context", "held", "kept", "name", "number", "ready", "tasks")
+    __slots__ = (
+        "address",
+        "after_event",
+        "alive",
+        "context",
+        "held",
+        "kept",
+        "name",
+        "number",
+        "ready",
+        "tasks",
+        "wall_ns",
+    )
 
     def __init__(self, number: int, name: str, address: str) -> None:
         self.number = number
         self.name = name
         self.address = address
         self.alive = True
+        #: called behind each event of it
+        self.after_event: Callable[[], None] | None = None
+        #: how far its wall clock is ahead of the loop's time
+        self.wall_ns = _WALL_NS
         #: nothing of it runs while above 0
         self.held = 0
         self.ready: deque[_Event] = deque()
@@ -330,6 +351,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             self._running = False
             asyncio._set_running_loop(previous)
+            release_time()
         return task.result()
 
     def step(self) -> None:
@@ -358,6 +380,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             return
         self.now_ns += _EVENT_NS
         self.events += 1
+        hold_time(self.now_ns + node.wall_ns, self.now_ns)
         self.trace = (self.trace * 1_000_003 + self.now_ns + node.number) & 0xFFFFFFFFFFFFFFFF
         try:
             event._context.run(event._callback, *event._args)
@@ -366,6 +389,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         except BaseException as error:  # noqa: BLE001 - as asyncio's loops do
             context = {"message": "an event has failed", "exception": error}
             event._context.run(self.call_exception_handler, context)
+        if node.after_event is not None and node.alive:
+            node.after_event()
 
     def mix(self, number: int) -> None:
         """Let the trace follow from a number, too."""

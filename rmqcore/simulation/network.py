@@ -70,6 +70,11 @@ class Network:
         """Let everything through again, also what waits."""
         self.link(source, target).open()
 
+    def heal(self) -> None:
+        """Let every link be as it was at first."""
+        for link in self._links.values():
+            link.mend()
+
     def end_process(self, node: Node) -> None:
         """Close what a process had open, as its kernel does when it is killed."""
         machine = self.machine(node.address)

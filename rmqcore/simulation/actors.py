@@ -1,0 +1,98 @@
+"""`LoopRunner`: the services of a store as actors on a simulated loop, each round an event."""
+
+from __future__ import annotations
+
+import random
+from contextvars import Context, copy_context
+from typing import Final
+
+from rmqcore.services.runner import OnError, Rounds
+from rmqcore.services.service import Service
+from rmqcore.simulation.loop import NANOSECONDS, SimulatedLoop, current_node
+
+#: the most that a thread takes to wake, mostly much less
+_WAKING_NS: Final = 5_000_000
+
+
+class LoopRunner:
+    """Runs services on the node that has made it; see `rmqcore.services.runner.Runner`.
+
+    After each event of the node it looks which services were woken.
+    """
+
+    def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
+        """Make a runner; to be called on the node.
+
+        Args:
+            loop: whose events rounds are.
+            rng: how long services take to wake.
+        """
+        self._loop = loop
+        self._rng = rng
+        self._context = copy_context()
+        self._running: dict[Service, _Actor] = {}
+        current_node(loop).after_event = self.look
+
+    def start(self, service: Service, on_error: OnError) -> None:
+        """As `Runner.start`; the first round comes in a moment."""
+        if service not in self._running:
+            service.begin()
+            self._running[service] = _Actor(self._loop, self._context, service, on_error)
+            self._plan(self._running[service])
+
+    def stop(self, service: Service, timeout_s: float = 30.0) -> bool:
+        """As `Runner.stop`; no round is running unless it is this one that calls."""
+        del timeout_s
+        service.end()
+        self._running.pop(service, None)
+        service.last(ended=True)
+        return True
+
+    def is_running(self, service: Service) -> bool:
+        """As `Runner.is_running`."""
+        return service in self._running
+
+    def look(self) -> None:
+        """Bring forward the rounds of services that were woken."""
+        for service, actor in self._running.items():
+            if not actor.soon and service.woken:
+                self._plan(actor)
+
+    def _plan(self, actor: _Actor) -> None:
+        actor.soon = True
+        waking_ns = int(self._rng.random() ** 8 * _WAKING_NS)
+        actor.plan(self._loop.now_ns + waking_ns)
+
+
+class _Actor:
+    """One service: when its next round is."""
+
+    __slots__ = ("_context", "_loop", "_number", "_rounds", "soon")
+
+    def __init__(
+        self, loop: SimulatedLoop, context: Context, service: Service, on_error: OnError
+    ) -> None:
+        self._loop = loop
+        self._context = context
+        self._rounds = Rounds(service, on_error)
+        #: of the plan that counts: a later one replaces it
+        self._number = 0
+        #: whether waking it changes nothing: its round comes soon, or whatever comes
+        self.soon = False
+
+    def plan(self, when_ns: int) -> None:
+        """Let the next round be then."""
+        self._number += 1
+        self._loop.call_at_ns(when_ns, self._round, self._number, context=self._context)
+
+    def _round(self, number: int) -> None:
+        service = self._rounds.service
+        if number != self._number or not service.active:
+            return
+        service.awake()
+        following = self._rounds.one(self._loop.time())
+        if following is None:
+            self.soon = True
+            return
+        rest_s, self.soon = following
+        self.plan(self._loop.now_ns + round(rest_s * NANOSECONDS))

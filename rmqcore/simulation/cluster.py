@@ -1,0 +1,225 @@
+"""`Cluster`: name servers, brokers and clients as processes on simulated machines.
+
+Each process may be stopped, killed, cut off from its power and started again. A killed process runs
+on in no way: its events are dropped, its connections are its kernel's, and what it had written is
+copied for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rmqcore.broker import Broker
+from rmqcore.namesrv import NameServer, NamesrvConfig
+from rmqcore.simulation.actors import LoopRunner
+from rmqcore.simulation.cluster_loop import ClusterLoop
+from rmqcore.simulation.loop import Node
+
+NAMESRV_PORT: Final = 9876
+BROKER_PORT: Final = 10911
+
+
+class Serving(Protocol):
+    """What a process serves with."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End in order."""
+
+
+class Process:
+    """A process that may die, and come again, on one machine.
+
+    Attributes:
+        name: of the process and of its machine.
+        address: of its machine.
+        node: of the present life; None while it does not run.
+        lives: how often it was started.
+    """
+
+    def __init__(self, loop: ClusterLoop, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.node: Node | None = None
+        self.lives = 0
+        #: added to the wall clock of its machine
+        self.skew_ns = 0
+        self._loop = loop
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin something in this process."""
+        if self.node is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self._loop.spawn(self.node, work)
+
+    def begin(self) -> Node:
+        """Begin a life."""
+        self.lives += 1
+        self.node = self._loop.new_node(f"{self.name}.{self.lives}", self.address)
+        self.node.wall_ns += self.skew_ns
+        return self.node
+
+    def end(self) -> None:
+        """Let nothing of this life go on."""
+        node, self.node = self.node, None
+        if node is not None:
+            self._loop.network.end_process(node)
+            self._loop.end_node(node)
+
+    def step_clock(self, by_ns: int) -> None:
+        """Put the machine's wall clock forward, or back."""
+        self.skew_ns += by_ns
+        if self.node is not None:
+            self.node.wall_ns += by_ns
+
+
+class Server(Process):
+    """A process that serves: a name server or a broker.
+
+    Attributes:
+        serving: what it serves with; None while it does not.
+        path: the directory of the present life.
+    """
+
+    def __init__(
+        self,
+        loop: ClusterLoop,
+        name: str,
+        address: str,
+        root: Path,
+        make: Callable[[Server], Serving],
+    ) -> None:
+        super().__init__(loop, name, address)
+        self.serving: Serving | None = None
+        self.path = root / "0"
+        self._root = root
+        self._make = make
+        self._starting: asyncio.Task[Any] | None = None
+
+    def is_down(self) -> bool:
+        """Whether it has no life."""
+        return self.node is None
+
+    def start(self) -> asyncio.Task[Any]:
+        """Begin a life in what the last one has left."""
+        self.begin()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._starting = self.spawn(self._serve())
+        return self._starting
+
+    async def _serve(self) -> None:
+        serving = self._make(self)
+        self.serving = serving
+        await serving.start()
+
+    async def stop(self) -> None:
+        """End in order."""
+        serving, self.serving = self.serving, None
+        if serving is not None and self.node is not None:
+            await self.spawn(serving.stop())
+        self.end()
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a life has begun that does not serve yet."""
+        return self._starting is not None and not self._starting.done()
+
+    def abandon(self) -> None:
+        """Let everything go, whatever state it is in."""
+        self.end()
+        self._forget()
+
+    def kill(self) -> None:
+        """Die at once, as by SIGKILL: what was written is there for the next life."""
+        self.end()
+        self._starting = None
+        following = self._root / str(self.lives)
+        if self.path.exists():
+            shutil.copytree(self.path, following)
+        self._forget()
+        self.path = following
+
+    def _forget(self) -> None:
+        """Let go what the last life had open, in a directory that nobody looks at any more."""
+        serving, self.serving = self.serving, None
+        store = serving.store if isinstance(serving, Broker) else None
+        if store is not None:
+            store.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Cluster:
+    """All processes.
+
+    Attributes:
+        loop: whose events they are.
+        names, brokers: the servers, by name.
+        clients: the processes of clients.
+    """
+
+    def __init__(self, loop: ClusterLoop, root: Path, seed: object) -> None:
+        self.loop = loop
+        self.names: dict[str, Server] = {}
+        self.brokers: dict[str, Server] = {}
+        self.clients: dict[str, Process] = {}
+        self._root = root
+        self._seed = seed
+        self._machines = 0
+
+    def _address(self) -> str:
+        self._machines += 1
+        return f"10.0.0.{self._machines}"
+
+    @property
+    def namesrv_addr(self) -> str:
+        """The addresses of the name servers."""
+        return ";".join(f"{each.address}:{NAMESRV_PORT}" for each in self.names.values())
+
+    def add_name_server(self, name: str) -> Server:
+        """Add a name server."""
+
+        def make(server: Server) -> Serving:
+            config = NamesrvConfig(kv_config_path=str(server.path / "kvConfig.json"))
+            return NameServer(server.address, NAMESRV_PORT, config, clock=self.loop.time)
+
+        self.names[name] = server = Server(
+            self.loop, name, self._address(), self._root / name, make
+        )
+        return server
+
+    def add_broker(self, name: str, properties: dict[str, object]) -> Server:
+        """Add a broker; the settings of where it listens are filled in."""
+
+        def make(server: Server) -> Serving:
+            rng = random.Random(f"{self._seed}/{name}/{server.lives}")  # noqa: S311 - repeatable
+            where = {
+                "brokerIP1": server.address,
+                "listenPort": BROKER_PORT,
+                "namesrvAddr": self.namesrv_addr,
+            }
+            return Broker(server.path, {**properties, **where}, runner=LoopRunner(self.loop, rng))
+
+        self.brokers[name] = server = Server(
+            self.loop, name, self._address(), self._root / name, make
+        )
+        return server
+
+    def add_client(self, name: str) -> Process:
+        """Add a machine of clients; its first life begins."""
+        self.clients[name] = client = Process(self.loop, name, self._address())
+        client.begin()
+        return client
+
+
+async def all_of(work: list[Awaitable[Any]]) -> None:
+    """Wait for several things; the first that fails is raised when all have ended."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

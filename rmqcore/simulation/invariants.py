@@ -1,0 +1,178 @@
+"""What has to hold behind a run, whatever has happened in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmqcore.doctor.verify import verify
+from rmqcore.simulation.history import History, Outcome, Place, Put, number_of
+from rmqcore.simulation.plan import Does, Fault, Plan, Way
+from rmqcore.store.opening import open_store
+
+_PAGE: Final = 64
+#: a timer is as exact as its wheel
+_EARLY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One thing that did not hold.
+
+    Attributes:
+        name: of the invariant.
+        text: what was found.
+    """
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}"
+
+
+#: what lies in the queues of clients' topics at the end
+Contents = dict[Place, int]
+
+
+def read_store(broker: str, path: Path, topics: tuple[str, ...]) -> Iterator[tuple[Place, int]]:
+    """The place and number of each message of clients' topics in a broker's store.
+
+    Raises:
+        ValueError: a message that nobody has sent, or a queue with a hole.
+    """
+    with open_store(path, mode="r") as store:
+        for topic, queue_id in store.queues():
+            if topic not in topics:
+                continue
+            offset = store.min_queue_offset(topic, queue_id)
+            end = store.max_queue_offset(topic, queue_id)
+            while offset < end:
+                found = store.get_message(topic, queue_id, offset, max_messages=_PAGE)
+                for message in found:
+                    if message.queue_offset != offset:
+                        raise ValueError(
+                            f"{broker}: {topic}/{queue_id} has {message.queue_offset} at {offset}"
+                        )
+                    body = message.decompressed_body()
+                    yield Place(broker, topic, queue_id, offset), number_of(body)
+                    offset += 1
+                if not len(found):
+                    raise ValueError(f"{broker}: {topic}/{queue_id} has nothing at {offset}")
+
+
+def judge(plan: Plan, history: History, stores: dict[str, Path]) -> Iterator[Broken]:
+    """Look at what is left of a run that has ended in order.
+
+    Args:
+        plan: what was to happen.
+        history: what clients did and saw.
+        stores: the directory of each master.
+    """
+    contents: Contents = {}
+    for broker, path in stores.items():
+        report = verify(path)
+        if not report.clean:
+            yield Broken("verify", f"{broker}: {'; '.join(map(str, report.findings))}")
+        try:
+            contents |= dict(read_store(broker, path, plan.topics))
+        except ValueError as error:
+            yield Broken("dense", str(error))
+    yield from (Broken("strange", text) for text in history.strange)
+    yield from _lost(history, contents)
+    yield from _never(history, contents)
+    yield from _places(history, contents)
+    yield from _order(history)
+    yield from _delivered(plan, history, contents)
+    yield from _in_order(plan, history)
+    if not any(fault.what is Fault.CLOCK for fault in plan.faults):
+        yield from _early(history)
+
+
+def must_have(put: Put) -> bool:
+    """Whether a message has to be in its topic at the end."""
+    operation = put.operation
+    if operation.does is Does.TRANSACTION and operation.count % 2:
+        return False
+    return put.outcome is Outcome.OK
+
+
+def _lost(history: History, contents: Contents) -> Iterator[Broken]:
+    there = set(contents.values())
+    for number, put in history.puts.items():
+        if must_have(put) and number not in there:
+            yield Broken("lost", f"{number}, acknowledged after {put.ended_s:.6f}, {put}")
+
+
+def _never(history: History, contents: Contents) -> Iterator[Broken]:
+    """What may not be there: what was rolled back, and what nobody has sent."""
+    for place, number in contents.items():
+        put = history.puts.get(number)
+        if put is None or put.operation.topic != place.topic:
+            yield Broken("unexpected", f"{number} at {place}")
+        elif put.operation.does is Does.TRANSACTION and put.operation.count % 2:
+            yield Broken("rolled back", f"{number} at {place}")
+
+
+def _places(history: History, contents: Contents) -> Iterator[Broken]:
+    """Each place is one message's for ever."""
+    seen = [(put.place, put.number) for put in history.puts.values() if put.place is not None]
+    for deliveries in history.deliveries.values():
+        seen += [(each.place, each.number) for each in deliveries]
+    for place, number in seen:
+        if contents.get(place, number) != number:
+            yield Broken("place", f"{place} was {number}, and is {contents[place]}")
+
+
+def _order(history: History) -> Iterator[Broken]:
+    """What was sent when something else of the queue was acknowledged lies behind it."""
+    by_queue: dict[tuple[str, str, int], list[Put]] = {}
+    for put in history.puts.values():
+        if put.place is not None:
+            by_queue.setdefault(put.place[:3], []).append(put)
+    for queue, puts in by_queue.items():
+        puts.sort(key=lambda put: put.place or Place("", "", 0, 0))
+        latest_s = 0.0
+        # from the last to the first: nobody may have ended before one in front of him began
+        for put in reversed(puts):
+            if latest_s and put.began_s > latest_s:
+                yield Broken("order", f"{queue}: {put} lies before what ended at {latest_s}")
+            latest_s = min(latest_s or put.ended_s, put.ended_s)
+
+
+def _delivered(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
+    """Each group has got everything that is in its topics."""
+    for group, deliveries in history.deliveries.items():
+        topics = {t for one in plan.consumers if one.group == group for t in one.topics}
+        got = {each.number for each in deliveries}
+        for place, number in contents.items():
+            if place.topic in topics and number not in got:
+                yield Broken("not delivered", f"{number} at {place} to {group}")
+
+
+def _in_order(plan: Plan, history: History) -> Iterator[Broken]:
+    """A group that consumes in order passes over nothing."""
+    orderly = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
+    for group in orderly:
+        reached: dict[tuple[str, str, int], int] = {}
+        for each in history.deliveries.get(group, ()):
+            queue, offset = each.place[:3], each.place.offset
+            if offset > reached.get(queue, -1) + 1:
+                yield Broken("passed over", f"{group}: {each} behind {reached.get(queue)}")
+            reached[queue] = max(reached.get(queue, -1), offset)
+
+
+def _early(history: History) -> Iterator[Broken]:
+    """Nothing that was delayed comes before its time."""
+    due_s: dict[int, float] = {}
+    for number, put in history.puts.items():
+        if put.operation.does is Does.TIMER:
+            due_s[number] = put.began_s + put.operation.count
+        elif put.operation.does is Does.DELAY:
+            due_s[number] = put.began_s + (1, 5, 10, 30, 60)[put.operation.count - 1]
+    for group, deliveries in history.deliveries.items():
+        for each in deliveries:
+            if each.at_s < due_s.get(each.number, 0.0) - _EARLY_S:
+                yield Broken("early", f"{group}: {each}, due at {due_s[each.number]}")

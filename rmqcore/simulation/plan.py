@@ -1,0 +1,311 @@
+"""`Plan`: what happens in a run, as data: cluster, load and faults, drawn before it begins.
+
+A plan replays without the code that has drawn it, and anything in it can be left out without the
+rest becoming another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+#: files so small that a run rolls, fills and expires some
+FILE_SIZES: Final = {
+    "mappedFileSizeCommitLog": 10 * 4096,
+    "mappedFileSizeConsumeQueue": 3 * 4096 - 3 * 4096 % 20,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+    "messageDelayLevel": "1s 5s 10s 30s 1m",
+}
+#: sizes of bodies, the last of them compressed
+_SIZES: Final = (20, 200, 2000, 6000)
+#: by level of ``messageDelayLevel``, the first of number 1, in seconds
+DELAYS_S: Final = (1, 5, 10, 30, 60)
+
+
+class Does(StrEnum):
+    """What a client does."""
+
+    SEND = "send"
+    BATCH = "batch"
+    TRANSACTION = "transaction"
+    DELAY = "delay"
+    TIMER = "timer"
+
+
+class Way(StrEnum):
+    """How a group consumes."""
+
+    PUSH = "push"
+    ORDERLY = "orderly"
+    POP = "pop"
+
+
+class Fault(StrEnum):
+    """What befalls the cluster."""
+
+    KILL = "kill"
+    POWER_CUT = "power cut"
+    PAUSE = "pause"
+    CLOCK = "clock"
+    PARTITION = "partition"
+    ONE_WAY = "one way"
+    BREAK = "break"
+    SLOW = "slow"
+    LOSS = "loss"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that a client does.
+
+    Attributes:
+        at_s: when, behind the beginning.
+        client: who.
+        does: what.
+        number: of the message, or of the first of a batch.
+        topic: where to.
+        queue_id: of which queue; -1: in turns.
+        size: bytes of the body.
+        count: messages of a batch; level of a delay; seconds until a timer; of a transaction 0 to
+            commit, 1 to roll back, 2 to say nothing and commit when asked, 3 to roll back then.
+    """
+
+    at_s: float
+    client: str
+    does: Does
+    number: int
+    topic: str
+    queue_id: int
+    size: int
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Befalls:
+    """One fault.
+
+    Attributes:
+        at_s: when, behind the beginning.
+        what: which.
+        whom: the server.
+        other: at the other end of a link.
+        for_s: how long it lasts.
+        size: seconds of a clock's step; how slow, or how lossy.
+    """
+
+    at_s: float
+    what: Fault
+    whom: str
+    other: str = ""
+    for_s: float = 0.0
+    size: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Consuming:
+    """One consumer: a group's on one client.
+
+    Attributes:
+        refuses: how often of a hundred times it gives a message back.
+        work_s: the longest that it works on a message.
+        leaves_s: when it ends in order, and begins again, behind the beginning; 0: not at all.
+    """
+
+    client: str
+    group: str
+    way: Way
+    topics: tuple[str, ...]
+    refuses: int = 0
+    work_s: float = 0.0
+    leaves_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A master and its slaves, with their settings."""
+
+    name: str
+    slaves: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module.
+
+    Attributes:
+        seed: what is drawn on the way follows from it.
+        for_s: how long load and faults last; then faults end, and the cluster has to get on.
+    """
+
+    seed: str
+    for_s: float
+    names: int
+    groups: tuple[Group, ...]
+    clients: tuple[str, ...]
+    topics: tuple[str, ...]
+    operations: tuple[Operation, ...]
+    consumers: tuple[Consuming, ...]
+    faults: tuple[Befalls, ...]
+
+    def to_json(self) -> str:
+        """The plan as a text."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan of a text that `to_json` has made."""
+        told = json.loads(text)
+        return cls(
+            seed=told["seed"],
+            for_s=told["for_s"],
+            names=told["names"],
+            groups=tuple(Group(**each) for each in told["groups"]),
+            clients=tuple(told["clients"]),
+            topics=tuple(told["topics"]),
+            operations=tuple(
+                Operation(**{**each, "does": Does(each["does"])}) for each in told["operations"]
+            ),
+            consumers=tuple(
+                Consuming(**{**each, "way": Way(each["way"]), "topics": tuple(each["topics"])})
+                for each in told["consumers"]
+            ),
+            faults=tuple(
+                Befalls(**{**each, "what": Fault(each["what"])}) for each in told["faults"]
+            ),
+        )
+
+
+def draw(seed: object, minutes: float = 1.0) -> Plan:
+    """Draw a plan: each has its own cluster, load and faults, and leaves out some kinds of each."""
+    rng = random.Random(f"{seed}/plan")  # noqa: S311 - repeatable
+    for_s = round(minutes * 60 * rng.uniform(0.5, 1.5), 3)
+    groups = tuple(_draw_group(rng, number) for number in range(rng.choice((1, 1, 2))))
+    clients = tuple(f"client{number}" for number in range(rng.randint(1, 3)))
+    topics = tuple(f"T{number}" for number in range(rng.randint(1, 3)))
+    names = rng.choice((1, 1, 2))
+    operations = _draw_operations(rng, clients, topics, for_s)
+    consumers = _draw_consumers(rng, clients, topics, for_s)
+    faults = () if rng.random() < 0.1 else _draw_faults(rng, names, groups, clients, for_s)
+    return Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
+
+
+def _some(rng: random.Random, kinds: list[Any]) -> list[Any]:
+    """About half of some kinds, one at least."""
+    return [kind for kind in kinds if rng.random() < 0.5] or [rng.choice(kinds)]
+
+
+def _draw_group(rng: random.Random, number: int) -> Group:
+    settings: dict[str, Any] = {
+        "flushDiskType": rng.choice(("SYNC_FLUSH", "ASYNC_FLUSH")),
+        "transactionCheckInterval": 2000,
+        "transactionTimeOut": 2000,
+        "flushIntervalCommitLog": rng.choice((60, 500)),
+        "flushConsumerOffsetInterval": rng.choice((500, 5000)),
+    }
+    return Group(f"broker{number}", 0, settings)
+
+
+def _draw_operations(
+    rng: random.Random, clients: tuple[str, ...], topics: tuple[str, ...], for_s: float
+) -> tuple[Operation, ...]:
+    kinds = _some(rng, list(Does))
+    every_s = rng.choice((0.05, 0.2, 1.0))
+    operations, at_s, number = [], 0.5, 0
+    while at_s < for_s:
+        does = rng.choice(kinds)
+        count = 0
+        if does is Does.BATCH:
+            count = rng.randint(2, 5)
+        elif does is Does.DELAY:
+            count = rng.randint(1, len(DELAYS_S) - 1)
+        elif does is Does.TIMER:
+            count = rng.randint(1, 20)
+        elif does is Does.TRANSACTION:
+            count = rng.randrange(4)
+        operations.append(
+            Operation(
+                at_s=round(at_s, 6),
+                client=rng.choice(clients),
+                does=does,
+                number=number,
+                topic=rng.choice(topics),
+                queue_id=rng.choice((-1, 0, 1)) if does is Does.SEND else -1,
+                size=rng.choice(_SIZES),
+                count=count,
+            )
+        )
+        number += count if does is Does.BATCH else 1
+        # load comes in bursts
+        at_s += rng.expovariate(1 / every_s) * rng.choice((0.1, 0.1, 3.0))
+    return tuple(operations)
+
+
+def _draw_consumers(
+    rng: random.Random, clients: tuple[str, ...], topics: tuple[str, ...], for_s: float
+) -> tuple[Consuming, ...]:
+    consumers = []
+    for way in _some(rng, [Way.PUSH, Way.ORDERLY]):
+        refuses = rng.choice((0, 0, 10))
+        consumers += [
+            Consuming(
+                client,
+                f"group-{way}",
+                way,
+                topics,
+                refuses,
+                rng.choice((0.0, 0.01, 1.0)),
+                round(rng.uniform(0, for_s), 3) if rng.random() < 0.2 else 0.0,
+            )
+            for client in clients[: rng.randint(1, len(clients))]
+        ]
+    return tuple(consumers)
+
+
+def _draw_faults(
+    rng: random.Random,
+    names: int,
+    groups: tuple[Group, ...],
+    clients: tuple[str, ...],
+    for_s: float,
+) -> tuple[Befalls, ...]:
+    kinds = _some(rng, [kind for kind in Fault if kind is not Fault.POWER_CUT])
+    brokers = servers_of(groups)
+    everybody = [*brokers, *(f"names{number}" for number in range(names)), *clients]
+    every_s = rng.choice((2.0, 10.0, 30.0))
+    faults, at_s = [], rng.expovariate(1 / every_s)
+    while at_s < for_s:
+        what = rng.choice(kinds)
+        dies = what in (Fault.KILL, Fault.POWER_CUT, Fault.RESTART)
+        whom = rng.choice(everybody[: -len(clients)] if dies else everybody)
+        if what is Fault.CLOCK:
+            size = rng.choice((-60.0, -1.0, -0.01, 0.5, 5.0, 3600.0))
+        else:
+            size = rng.choice((0.05, 0.2, 0.5))
+        faults.append(
+            Befalls(
+                round(at_s, 6),
+                what,
+                whom,
+                rng.choice([one for one in everybody if one != whom]),
+                round(rng.choice((0.2, 2.0, 10.0, 40.0)) * rng.random(), 3),
+                size,
+            )
+        )
+        at_s += rng.expovariate(1 / every_s)
+    return tuple(faults)
+
+
+def servers_of(groups: tuple[Group, ...]) -> list[str]:
+    """The names of all brokers, each master in front of its slaves."""
+    return [
+        name
+        for group in groups
+        for name in (group.name, *(f"{group.name}-slave{n}" for n in range(1, group.slaves + 1)))
+    ]

@@ -1,0 +1,59 @@
+"""What a simulated run puts in the place of the process's own time, chance, id and threads."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from rmqcore import chance
+from rmqcore.recovery import walk
+from rmqcore.world import monotonic_s, wall_clock_ns
+
+_PROCESS_ID = 4711
+
+
+class _Beside:
+    """`rmqcore.recovery.beside_thread.BesideThread`, which does the work when it is given it."""
+
+    def start(self, work: Callable[[], None]) -> None:
+        work()
+
+    def wait(self) -> None:
+        """Nothing is left to wait for."""
+
+    def end(self) -> None:
+        """Nothing is left to end."""
+
+
+def _process_id() -> int:
+    return _PROCESS_ID
+
+
+@contextmanager
+def stand_ins(seed: object) -> Iterator[None]:
+    """Let this process be a simulated one meanwhile; nothing else may run in it.
+
+    Args:
+        seed: what is drawn follows from it, by its text.
+    """
+    source = random.Random(f"{seed}/product")  # noqa: S311 - repeatable
+    collected = gc.isenabled()
+    gc.disable()
+    chance.follow(source)
+    try:
+        with (
+            mock.patch.object(os, "getpid", _process_id),
+            mock.patch.object(time, "monotonic", monotonic_s),
+            mock.patch.object(time, "time_ns", wall_clock_ns),
+            mock.patch.object(walk, "BesideThread", _Beside),
+        ):
+            yield
+    finally:
+        chance.follow(None)
+        if collected:
+            gc.enable()

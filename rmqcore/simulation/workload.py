@@ -1,0 +1,177 @@
+"""What clients do in a run: they send what the plan says, and consume."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rmqcore.client import Consumer, Producer, SendResult, SendStatus, TransactionState
+from rmqcore.errors import RmqCoreError
+from rmqcore.remoting import RequestRefusedError
+from rmqcore.simulation.cluster import Cluster
+from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, body_of, number_of
+from rmqcore.simulation.plan import Consuming, Does, Operation, Plan, Way
+from rmqcore.world import wall_clock_ms
+
+#: pause before a consumer that could not begin, or was refused something, tries again
+_AGAIN_S: Final = 1.0
+#: how a transaction ends that its producer says nothing of at first
+_SAID_LATER: Final = 2
+_PERCENT: Final = 100
+
+
+class Workload:
+    """The clients' side of a run.
+
+    Attributes:
+        history: what they did and saw.
+        running: operations that have not ended.
+        draining: whether consumers take everything, as fast as they can.
+    """
+
+    def __init__(self, cluster: Cluster, plan: Plan) -> None:
+        self.history = History()
+        self.running = 0
+        self.draining = False
+        self._cluster = cluster
+        self._plan = plan
+        self._rng = random.Random(f"{plan.seed}/workload")  # noqa: S311 - repeatable
+        self._producers: dict[str, Producer] = {}
+        self._transactions = {
+            operation.number: operation
+            for operation in plan.operations
+            if operation.does is Does.TRANSACTION
+        }
+
+    def begin(self) -> None:
+        """Let every client begin."""
+        loop = self._cluster.loop
+        by_client: dict[str, list[Operation]] = {name: [] for name in self._plan.clients}
+        for operation in self._plan.operations:
+            by_client[operation.client].append(operation)
+        for name, operations in by_client.items():
+            self._cluster.clients[name].spawn(self._produce(name, operations, loop.time()))
+        for consuming in self._plan.consumers:
+            self.history.deliveries.setdefault(consuming.group, [])
+            self._cluster.clients[consuming.client].spawn(self._consume(consuming, loop.time()))
+
+    # ---- producing
+
+    async def _produce(self, name: str, operations: Sequence[Operation], begin_s: float) -> None:
+        loop = self._cluster.loop
+        producer = Producer(
+            self._cluster.namesrv_addr, group=f"producers-{name}", check_transaction=self._check
+        )
+        await producer.start()
+        self._producers[name] = producer
+        for operation in operations:
+            await loop.pause(max(0.0, begin_s + operation.at_s - loop.time()))
+            loop.create_task(self._do(producer, operation))
+
+    async def send_now(self, client: str, operation: Operation) -> Outcome:
+        """Let a client send something now; what it knows of it then."""
+        await self._do(self._producers[client], operation)
+        return self.history.puts[operation.number].outcome
+
+    async def _do(self, producer: Producer, operation: Operation) -> None:
+        now_s = self._cluster.loop.time()
+        count = operation.count if operation.does is Does.BATCH else 1
+        numbers = range(operation.number, operation.number + count)
+        puts = [Put(operation, number, now_s) for number in numbers]
+        self.history.puts |= {put.number: put for put in puts}
+        self.running += 1
+        outcome, result = Outcome.UNKNOWN, None
+        try:
+            result = await self._send(producer, operation, numbers)
+            outcome = Outcome.OK if result.status is SendStatus.SEND_OK else Outcome.STORED
+        except RequestRefusedError:
+            outcome = Outcome.REFUSED
+        except RmqCoreError:
+            pass
+        finally:
+            self.running -= 1
+        for at, put in enumerate(puts):
+            put.outcome, put.ended_s = outcome, self._cluster.loop.time()
+            if result is not None and operation.does in (Does.SEND, Does.BATCH):
+                put.place = Place(
+                    result.broker_name, result.topic, result.queue_id, result.queue_offset + at
+                )
+
+    async def _send(self, producer: Producer, operation: Operation, numbers: range) -> SendResult:
+        topic, size, count = operation.topic, operation.size, operation.count
+        body = body_of(operation.number, size)
+        does = operation.does
+        if does is Does.BATCH:
+            return await producer.send_batch(topic, [body_of(number, 20) for number in numbers])
+        if does is Does.TRANSACTION:
+            return await producer.send_in_transaction(
+                topic, body, lambda _: _end_of(operation, count < _SAID_LATER)
+            )
+        where: dict[str, Any] = {"keys": str(operation.number)}
+        if does is Does.DELAY:
+            where["delay_level"] = count
+        elif does is Does.TIMER:
+            where["deliver_at_ms"] = wall_clock_ms() + 1000 * count
+        elif operation.queue_id >= 0:
+            where["queue_id"] = operation.queue_id
+        return await producer.send(topic, body, **where)
+
+    def _check(self, message: Any) -> TransactionState:
+        return _end_of(self._transactions[number_of(message.body)], True)
+
+    # ---- consuming
+
+    async def _consume(self, consuming: Consuming, begin_s: float) -> None:
+        loop = self._cluster.loop
+        while True:
+            try:
+                async with Consumer(
+                    self._cluster.namesrv_addr,
+                    consuming.group,
+                    dict.fromkeys(consuming.topics, "*"),
+                    start="first",
+                    orderly=consuming.way is Way.ORDERLY,
+                ) as consumer:
+                    await self._receive(consumer, consuming, begin_s)
+            except RmqCoreError:
+                await loop.pause(_AGAIN_S)
+
+    async def _receive(self, consumer: Consumer, consuming: Consuming, begin_s: float) -> None:
+        loop = self._cluster.loop
+        leaves_s = begin_s + consuming.leaves_s
+        if not consuming.leaves_s or leaves_s < loop.time():
+            leaves_s = float("inf")
+        while loop.time() < leaves_s:
+            message = await consumer.receive(min(60.0, leaves_s - loop.time()))
+            if message is None:
+                continue
+            self._note(consuming.group, message)
+            if consuming.work_s and not self.draining:
+                await loop.pause(self._rng.random() ** 4 * consuming.work_s)
+            if not self.draining and self._rng.random() * _PERCENT < consuming.refuses:
+                await consumer.nack(message, delay_level=1)
+            else:
+                await consumer.ack(message)
+
+    def _note(self, group: str, message: Any) -> None:
+        place = Place(
+            message.broker_name, message.stored.topic, message.queue_id, message.queue_offset
+        )
+        try:
+            number = number_of(message.body)
+            known = self.history.puts[number].operation.topic == message.topic
+        except (ValueError, KeyError):
+            known = False
+        if not known:
+            self.history.strange.append(f"{group} was given {message.body[:40]!r} at {place}")
+            return
+        again = message.reconsume_times > 0
+        at_s = self._cluster.loop.time()
+        self.history.deliveries[group].append(Delivery(number, place, at_s, again))
+
+
+def _end_of(operation: Operation, known: bool) -> TransactionState:
+    if not known:
+        return TransactionState.UNKNOWN
+    return TransactionState.ROLLBACK if operation.count % 2 else TransactionState.COMMIT

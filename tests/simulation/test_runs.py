@@ -1,0 +1,81 @@
+"""Whole clusters from one seed: what clients are promised holds, and a seed is one run."""
+
+import dataclasses
+
+import pytest
+
+from rmqcore.simulation.history import Outcome
+from rmqcore.simulation.plan import (
+    Befalls,
+    Consuming,
+    Does,
+    Fault,
+    Group,
+    Operation,
+    Plan,
+    Way,
+    draw,
+)
+from rmqcore.simulation.run import run
+
+pytestmark = [pytest.mark.engine, pytest.mark.seeded]
+
+
+def plan_of(*faults, sends=30, way=Way.PUSH, **settings):
+    """One broker, one producer that sends ten times a second, one consumer, and some faults."""
+    return Plan(
+        seed="small",
+        for_s=5.0,
+        names=1,
+        groups=(Group("broker0", 0, settings),),
+        clients=("client0", "client1"),
+        topics=("T0",),
+        operations=tuple(
+            Operation(0.5 + 0.1 * number, "client0", Does.SEND, number, "T0", 0, 100)
+            for number in range(sends)
+        ),
+        consumers=(Consuming("client1", "group", way, ("T0",)),),
+        faults=faults,
+    )
+
+
+def test_drawn_clusters_keep_their_promises(seed):
+    for number in range(3):
+        report = run(draw(f"{seed}/{number}", 0.2))
+        assert not report.broken
+        assert report.counts["delivered"] > 0
+
+
+def test_a_seed_is_one_run_and_another_seed_another(seed):
+    plan = draw(seed, 0.1)
+    first, second = run(plan), run(plan)
+    assert (first.trace, first.events, first.counts) == (second.trace, second.events, second.counts)
+    assert run(dataclasses.replace(plan, seed=f"{seed}/other")).trace != first.trace
+
+
+def test_a_plan_is_a_text(seed):
+    plan = draw(seed, 0.5)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_without_faults_nothing_fails_and_nothing_comes_twice():
+    report = run(plan_of())
+    assert not report.broken
+    assert report.counts["send ok"] >= 30
+    assert report.counts["delivered again"] == 0
+    assert not any(Outcome.UNKNOWN.value in name for name in report.counts)
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_broker_that_is_killed_loses_nothing_that_it_has_answered(way):
+    report = run(plan_of(Befalls(1.55, Fault.KILL, "broker0", for_s=1.0), way=way))
+    assert not report.broken
+    assert report.counts["send unknown"] > 0
+    assert report.counts["delivered"] >= report.counts["send ok"]
+
+
+def test_a_run_that_breaks_a_promise_says_which():
+    plan = plan_of()
+    operations = (*plan.operations, dataclasses.replace(plan.operations[0], at_s=1.0))
+    report = run(dataclasses.replace(plan, operations=operations))
+    assert {each.name for each in report.broken} == {"place"}
