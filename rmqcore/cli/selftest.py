@@ -13,6 +13,7 @@ from rmqcore.cli.output import CONSOLE, print_json, print_table
 from rmqcore.cli.progress import Bars
 from rmqcore.doctor import selftest
 from rmqcore.doctor.selftest import SelfTestReport
+from rmqcore.simulation import runner as simulation
 
 app = typer.Typer(
     help="Damage stores of its own in every way, and see what is left; needs Linux.",
@@ -71,6 +72,42 @@ def faults(
     """
     with Bars() as bars:
         report = selftest.faults(most=most, seed=seed, jobs=jobs, store=store, progress=bars.show)
+    _print(report, as_json)
+
+
+@app.command("simulate", cls=StoreCommand, epilog=EXIT_CODES)
+def simulate(
+    seeds: Annotated[int, typer.Option(min=1, help="clusters, each of its own seed")] = 100,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, help="simulated, that load and faults last in each")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="the first one; the others follow it")] = 0,
+    jobs: Jobs = 1,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="keep plans that broke a promise there")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="run a plan that was kept, nothing else")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run whole clusters on simulated time, network and disks, and let all kinds of faults befall.
+
+    Exit code 0 when every promise held, 1 when one did not.
+    """
+    with Bars() as bars:
+        report = simulation.simulate(
+            seeds=seeds,
+            minutes=minutes,
+            seed=seed,
+            jobs=jobs,
+            keep=keep,
+            plan=plan,
+            progress=bars.show,
+        )
+    if not as_json:
+        hours = report.simulated_s / 3600
+        CONSOLE.print(f"{hours:.1f} simulated hours, {report.speed:.0f} in an hour of a processor")
     _print(report, as_json)
 
 

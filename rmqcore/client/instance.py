@@ -166,7 +166,7 @@ class ClientInstance:
             await asyncio.gather(
                 *(
                     self._try(address, RequestCode.UNREGISTER_CLIENT, fields)
-                    for address in self._known
+                    for address in sorted(self._known)
                 )
             )
         self.remoting = None
@@ -370,7 +370,7 @@ class ClientInstance:
         if self._beat is None:
             return
         if addresses is None:
-            addresses = {a for route in self.routes.values() for a in route.addresses}
+            addresses = sorted({a for route in self.routes.values() for a in route.addresses})
         body = format_compact_java_json({"clientID": self.client_id, **self._beat()}).encode()
         await asyncio.gather(*(self._beat_at(address, body) for address in addresses))
 
@@ -378,7 +378,7 @@ class ClientInstance:
         """Send a heart-beat to the brokers that got none yet; True when there were any."""
         new = {a for route in self.routes.values() for a in route.addresses} - self._known
         if new:
-            await self.heart_beat(new)
+            await self.heart_beat(sorted(new))
         return bool(new & self._known)
 
     def meet(self, address: str) -> None:

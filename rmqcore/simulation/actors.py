@@ -12,6 +12,7 @@ from rmqcore.simulation.loop import NANOSECONDS, SimulatedLoop, current_node
 
 #: the most that a thread takes to wake, mostly much less
 _WAKING_NS: Final = 5_000_000
+_SLACK_MOST_S: Final = 1.0
 
 
 class LoopRunner:
@@ -20,15 +21,17 @@ class LoopRunner:
     After each event of the node it looks which services were woken.
     """
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, slack: float = 1.0) -> None:
         """Make a runner; to be called on the node.
 
         Args:
             loop: whose events rounds are.
             rng: how long services take to wake.
+            slack: how much longer services rest than they want to, up to a second, unless woken.
         """
         self._loop = loop
         self._rng = rng
+        self._slack = slack
         self._context = copy_context()
         self._running: dict[Service, _Actor] = {}
         current_node(loop).after_event = self.look
@@ -37,7 +40,9 @@ class LoopRunner:
         """As `Runner.start`; the first round comes in a moment."""
         if service not in self._running:
             service.begin()
-            self._running[service] = _Actor(self._loop, self._context, service, on_error)
+            self._running[service] = _Actor(
+                self._loop, self._context, service, on_error, self._slack
+            )
             self._plan(self._running[service])
 
     def stop(self, service: Service, timeout_s: float = 30.0) -> bool:
@@ -67,11 +72,17 @@ class LoopRunner:
 class _Actor:
     """One service: when its next round is."""
 
-    __slots__ = ("_context", "_loop", "_number", "_rounds", "soon")
+    __slots__ = ("_context", "_loop", "_number", "_rounds", "_slack", "soon")
 
     def __init__(
-        self, loop: SimulatedLoop, context: Context, service: Service, on_error: OnError
+        self,
+        loop: SimulatedLoop,
+        context: Context,
+        service: Service,
+        on_error: OnError,
+        slack: float,
     ) -> None:
+        self._slack = slack
         self._loop = loop
         self._context = context
         self._rounds = Rounds(service, on_error)
@@ -95,4 +106,6 @@ class _Actor:
             self.soon = True
             return
         rest_s, self.soon = following
+        if rest_s < _SLACK_MOST_S:
+            rest_s = min(_SLACK_MOST_S, rest_s * self._slack)
         self.plan(self._loop.now_ns + round(rest_s * NANOSECONDS))

@@ -18,6 +18,8 @@ from rmqcore.broker import Broker
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.simulation.actors import LoopRunner
 from rmqcore.simulation.cluster_loop import ClusterLoop
+from rmqcore.simulation.disk import Disk, Disks
+from rmqcore.simulation.errors import UnsimulatedError
 from rmqcore.simulation.loop import Node
 
 NAMESRV_PORT: Final = 9876
@@ -86,6 +88,7 @@ class Server(Process):
     Attributes:
         serving: what it serves with; None while it does not.
         path: the directory of the present life.
+        disk: what of it is on the disk; None where system calls are not watched.
     """
 
     def __init__(
@@ -95,9 +98,12 @@ class Server(Process):
         address: str,
         root: Path,
         make: Callable[[Server], Serving],
+        disks: Disks | None,
     ) -> None:
         super().__init__(loop, name, address)
         self.serving: Serving | None = None
+        self.disk: Disk | None = None
+        self._disks = disks
         self.path = root / "0"
         self._root = root
         self._make = make
@@ -111,6 +117,9 @@ class Server(Process):
         """Begin a life in what the last one has left."""
         self.begin()
         self.path.mkdir(parents=True, exist_ok=True)
+        if self._disks is not None:
+            self.disk = self.disk or Disk(self._disks, self.path)
+            self._disks.add(self.disk)
         self._starting = self.spawn(self._serve())
         return self._starting
 
@@ -134,25 +143,49 @@ class Server(Process):
     def abandon(self) -> None:
         """Let everything go, whatever state it is in."""
         self.end()
-        self._forget()
+        if self.disk is not None:
+            self.disk.ended = True
+        self._forget(self.serving, self.path)
+        self.serving = None
 
     def kill(self) -> None:
         """Die at once, as by SIGKILL: what was written is there for the next life."""
+        following = self._root / str(self.lives)
+        if self.disk is not None:
+            self._die(following, self.disk.kill(following))
+        else:
+            shutil.copytree(self.path, following)
+            self._die(following, None)
+
+    def cut_power(self, rng: random.Random) -> None:
+        """Die at once, and lose what is not on the disk, or some of it.
+
+        Raises:
+            UnsimulatedError: system calls are not watched, so nobody knows what is on the disk.
+        """
+        if self.disk is None:
+            raise UnsimulatedError("a power cut without watched system calls")
+        following = self._root / str(self.lives)
+        self._loop.network.power_off(self.address)
+        self._die(following, self.disk.cut(following, rng))
+
+    def _die(self, following: Path, disk: Disk | None) -> None:
         self.end()
         self._starting = None
-        following = self._root / str(self.lives)
-        if self.path.exists():
-            shutil.copytree(self.path, following)
-        self._forget()
-        self.path = following
-
-    def _forget(self) -> None:
-        """Let go what the last life had open, in a directory that nobody looks at any more."""
+        # the call in which it dies may have locks and files of the store in its hands
+        context = self._loop.harness.context
         serving, self.serving = self.serving, None
+        if self.disk is not None and self._disks is not None:
+            self._disks.remove(self.disk)
+        self._loop.call_soon(self._forget, serving, self.path, context=context)
+        self.path, self.disk = following, disk
+
+    def _forget(self, serving: Serving | None, path: Path) -> None:
+        """Let go what a life had open, in a directory that nobody looks at any more."""
         store = serving.store if isinstance(serving, Broker) else None
         if store is not None:
             store.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Cluster:
@@ -164,8 +197,11 @@ class Cluster:
         clients: the processes of clients.
     """
 
-    def __init__(self, loop: ClusterLoop, root: Path, seed: object) -> None:
+    def __init__(
+        self, loop: ClusterLoop, root: Path, seed: object, disks: Disks | None = None
+    ) -> None:
         self.loop = loop
+        self._disks = disks
         self.names: dict[str, Server] = {}
         self.brokers: dict[str, Server] = {}
         self.clients: dict[str, Process] = {}
@@ -190,12 +226,18 @@ class Cluster:
             return NameServer(server.address, NAMESRV_PORT, config, clock=self.loop.time)
 
         self.names[name] = server = Server(
-            self.loop, name, self._address(), self._root / name, make
+            self.loop, name, self._address(), self._root / name, make, self._disks
         )
         return server
 
-    def add_broker(self, name: str, properties: dict[str, object]) -> Server:
-        """Add a broker; the settings of where it listens are filled in."""
+    def add_broker(self, name: str, properties: dict[str, object], slack: float = 1.0) -> Server:
+        """Add a broker; the settings of where it listens are filled in.
+
+        Args:
+            name: of process and machine.
+            properties: its settings.
+            slack: see `LoopRunner`.
+        """
 
         def make(server: Server) -> Serving:
             rng = random.Random(f"{self._seed}/{name}/{server.lives}")  # noqa: S311 - repeatable
@@ -204,10 +246,12 @@ class Cluster:
                 "listenPort": BROKER_PORT,
                 "namesrvAddr": self.namesrv_addr,
             }
-            return Broker(server.path, {**properties, **where}, runner=LoopRunner(self.loop, rng))
+            return Broker(
+                server.path, {**properties, **where}, runner=LoopRunner(self.loop, rng, slack)
+            )
 
         self.brokers[name] = server = Server(
-            self.loop, name, self._address(), self._root / name, make
+            self.loop, name, self._address(), self._root / name, make, self._disks
         )
         return server
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from rmqcore.doctor.verify import verify
 from rmqcore.simulation.history import History, Outcome, Place, Put, number_of
-from rmqcore.simulation.plan import Does, Fault, Plan, Way
+from rmqcore.simulation.plan import Does, Fault, Plan, Way, servers_of
 from rmqcore.store.opening import open_store
 
 _PAGE: Final = 64
@@ -69,40 +69,81 @@ def judge(plan: Plan, history: History, stores: dict[str, Path]) -> Iterator[Bro
     Args:
         plan: what was to happen.
         history: what clients did and saw.
-        stores: the directory of each master.
+        stores: the directory of each broker.
     """
     contents: Contents = {}
+    weak = weak_brokers(plan)
     for broker, path in stores.items():
         report = verify(path)
         if not report.clean:
             yield Broken("verify", f"{broker}: {'; '.join(map(str, report.findings))}")
+        if broker not in {group.name for group in plan.groups}:
+            continue
         try:
             contents |= dict(read_store(broker, path, plan.topics))
         except ValueError as error:
             yield Broken("dense", str(error))
+    yield from _copies(plan, stores, weak)
     yield from (Broken("strange", text) for text in history.strange)
-    yield from _lost(history, contents)
+    yield from _lost(plan, history, contents)
     yield from _never(history, contents)
-    yield from _places(history, contents)
-    yield from _order(history)
-    yield from _delivered(plan, history, contents)
-    yield from _in_order(plan, history)
+    yield from _places(history, contents, weak)
+    yield from _order(history, weak)
+    yield from _delivered(plan, history, contents, weak)
+    yield from _in_order(plan, history, weak)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
 
-def must_have(put: Put) -> bool:
+def _copies(plan: Plan, stores: dict[str, Path], weak: set[str]) -> Iterator[Broken]:
+    """A slave has the bytes of its master's log."""
+    for group in plan.groups:
+        if group.name in weak:
+            continue
+        master, *slaves = servers_of((group,))
+        for slave in slaves:
+            for file in sorted((stores[slave] / "commitlog").iterdir()):
+                there = stores[master] / "commitlog" / file.name
+                if not there.exists():
+                    continue
+                mine, other = file.read_bytes(), there.read_bytes()
+                if mine != other:
+                    at = next(n for n, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b)
+                    yield Broken("copy", f"{slave} differs from {master} at {int(file.name) + at}")
+
+
+def weak_brokers(plan: Plan) -> set[str]:
+    """The masters that lose what they have acknowledged at a level that does not survive that.
+
+    Those whose power is cut although they acknowledge before the disk has a message, and those that
+    are killed although they acknowledge what is in their own memory only. What such an end takes,
+    and gives to others, is nobody's fault.
+    """
+    cut = {fault.whom for fault in plan.faults if fault.what is Fault.POWER_CUT}
+    killed = cut | {fault.whom for fault in plan.faults if fault.what is Fault.KILL}
+    return {
+        group.name
+        for group in plan.groups
+        if (group.name in cut and group.settings.get("flushDiskType") != "SYNC_FLUSH")
+        or (group.name in killed and group.settings.get("transientStorePoolEnable"))
+    }
+
+
+def must_have(plan: Plan, put: Put) -> bool:
     """Whether a message has to be in its topic at the end."""
     operation = put.operation
     if operation.does is Does.TRANSACTION and operation.count % 2:
         return False
-    return put.outcome is Outcome.OK
+    if put.outcome is not Outcome.OK:
+        return False
+    weak = weak_brokers(plan)
+    return not weak or (put.place is not None and put.place.broker not in weak)
 
 
-def _lost(history: History, contents: Contents) -> Iterator[Broken]:
+def _lost(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
     there = set(contents.values())
     for number, put in history.puts.items():
-        if must_have(put) and number not in there:
+        if number not in there and must_have(plan, put):
             yield Broken("lost", f"{number}, acknowledged after {put.ended_s:.6f}, {put}")
 
 
@@ -116,21 +157,21 @@ def _never(history: History, contents: Contents) -> Iterator[Broken]:
             yield Broken("rolled back", f"{number} at {place}")
 
 
-def _places(history: History, contents: Contents) -> Iterator[Broken]:
+def _places(history: History, contents: Contents, weak: set[str]) -> Iterator[Broken]:
     """Each place is one message's for ever."""
     seen = [(put.place, put.number) for put in history.puts.values() if put.place is not None]
     for deliveries in history.deliveries.values():
         seen += [(each.place, each.number) for each in deliveries]
     for place, number in seen:
-        if contents.get(place, number) != number:
+        if place.broker not in weak and contents.get(place, number) != number:
             yield Broken("place", f"{place} was {number}, and is {contents[place]}")
 
 
-def _order(history: History) -> Iterator[Broken]:
+def _order(history: History, weak: set[str]) -> Iterator[Broken]:
     """What was sent when something else of the queue was acknowledged lies behind it."""
     by_queue: dict[tuple[str, str, int], list[Put]] = {}
     for put in history.puts.values():
-        if put.place is not None:
+        if put.place is not None and put.place.broker not in weak:
             by_queue.setdefault(put.place[:3], []).append(put)
     for queue, puts in by_queue.items():
         puts.sort(key=lambda put: put.place or Place("", "", 0, 0))
@@ -142,24 +183,26 @@ def _order(history: History) -> Iterator[Broken]:
             latest_s = min(latest_s or put.ended_s, put.ended_s)
 
 
-def _delivered(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
+def _delivered(
+    plan: Plan, history: History, contents: Contents, weak: set[str]
+) -> Iterator[Broken]:
     """Each group has got everything that is in its topics."""
     for group, deliveries in history.deliveries.items():
         topics = {t for one in plan.consumers if one.group == group for t in one.topics}
         got = {each.number for each in deliveries}
         for place, number in contents.items():
-            if place.topic in topics and number not in got:
+            if place.topic in topics and number not in got and place.broker not in weak:
                 yield Broken("not delivered", f"{number} at {place} to {group}")
 
 
-def _in_order(plan: Plan, history: History) -> Iterator[Broken]:
+def _in_order(plan: Plan, history: History, weak: set[str]) -> Iterator[Broken]:
     """A group that consumes in order passes over nothing."""
     orderly = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
     for group in orderly:
         reached: dict[tuple[str, str, int], int] = {}
         for each in history.deliveries.get(group, ()):
             queue, offset = each.place[:3], each.place.offset
-            if offset > reached.get(queue, -1) + 1:
+            if offset > reached.get(queue, -1) + 1 and each.place.broker not in weak:
                 yield Broken("passed over", f"{group}: {each} behind {reached.get(queue)}")
             reached[queue] = max(reached.get(queue, -1), offset)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -207,6 +208,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         node.kept = list(node.tasks)
         for task in node.kept:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            work: Any = task.get_coro()
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
 
     def hold_node(self, node: Node, for_ns: int) -> None:
         """Let a node do nothing for a while; its timers are late then, as those of a real one."""
@@ -229,6 +233,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         """The time, in seconds."""
         return self.now_ns / NANOSECONDS
+
+    def wall_ms(self) -> int:
+        """What the wall clocks say that nobody has put forward or back, Unix milliseconds."""
+        return (self.now_ns + _WALL_NS) // 1_000_000
 
     def next_number(self) -> int:
         """A number that nothing else has had."""

@@ -21,8 +21,25 @@ FILE_SIZES: Final = {
     "maxIndexNum": 400,
     "messageDelayLevel": "1s 5s 10s 30s 1m",
 }
+#: what brokers wait for shortly, so that a run sees it
+PATIENCE: Final = {
+    "haSendHeartbeatInterval": 1000,
+    "haHousekeepingInterval": 6000,
+    "slaveTimeout": 1000,
+    # a producer that is cut off for long must not lose its transaction by that
+    "transactionCheckMax": 100_000,
+}
 #: sizes of bodies, the last of them compressed
 _SIZES: Final = (20, 200, 2000, 6000)
+#: so often nothing befalls anybody
+_WITHOUT_FAULTS: Final = 0.1
+#: how much closer operations of a burst follow each other than on the average, how often a burst
+#: ends, and how much longer the rest behind it is
+_BURST: Final = 0.1
+#: how often puts go through the transient pool
+_POOLS: Final = 0.15
+_RESTS: Final = 0.1
+_REST: Final = 10.0
 #: by level of ``messageDelayLevel``, the first of number 1, in seconds
 DELAYS_S: Final = (1, 5, 10, 30, 60)
 
@@ -96,7 +113,8 @@ class Befalls:
         whom: the server.
         other: at the other end of a link.
         for_s: how long it lasts.
-        size: seconds of a clock's step; how slow, or how lossy.
+        size: seconds of a clock's step; at which sync from then on somebody dies, below 0 at which
+            write; how slow a link is, in seconds, or how lossy.
     """
 
     at_s: float
@@ -128,10 +146,15 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A master and its slaves, with their settings."""
+    """A master and its slaves, with their settings.
+
+    Attributes:
+        slack: how much longer their services rest than they want to.
+    """
 
     name: str
     slaves: int
+    slack: float = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -182,8 +205,14 @@ class Plan:
         )
 
 
-def draw(seed: object, minutes: float = 1.0) -> Plan:
-    """Draw a plan: each has its own cluster, load and faults, and leaves out some kinds of each."""
+def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Plan:
+    """Draw a plan: each has its own cluster, load and faults, and leaves out some kinds of each.
+
+    Args:
+        seed: what everything follows from, by its text.
+        minutes: how long load and faults last, on the average.
+        power_cuts: whether servers lose their power, which needs watched system calls.
+    """
     rng = random.Random(f"{seed}/plan")  # noqa: S311 - repeatable
     for_s = round(minutes * 60 * rng.uniform(0.5, 1.5), 3)
     groups = tuple(_draw_group(rng, number) for number in range(rng.choice((1, 1, 2))))
@@ -192,7 +221,10 @@ def draw(seed: object, minutes: float = 1.0) -> Plan:
     names = rng.choice((1, 1, 2))
     operations = _draw_operations(rng, clients, topics, for_s)
     consumers = _draw_consumers(rng, clients, topics, for_s)
-    faults = () if rng.random() < 0.1 else _draw_faults(rng, names, groups, clients, for_s)
+    kinds = [kind for kind in Fault if power_cuts or kind is not Fault.POWER_CUT]
+    faults: tuple[Befalls, ...] = ()
+    if rng.random() >= _WITHOUT_FAULTS:
+        faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, for_s)
     return Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
 
 
@@ -208,15 +240,23 @@ def _draw_group(rng: random.Random, number: int) -> Group:
         "transactionTimeOut": 2000,
         "flushIntervalCommitLog": rng.choice((60, 500)),
         "flushConsumerOffsetInterval": rng.choice((500, 5000)),
+        # where it is 0, what checkpoint and mark say bears upon single records
+        "open_check_bytes": rng.choice((0, 1 << 30)),
     }
-    return Group(f"broker{number}", 0, settings)
+    slack = rng.choice((1.0, 20.0, 20.0, 20.0))
+    slaves = rng.choice((0, 0, 1, 1, 2))
+    if not slaves and rng.random() < _POOLS:
+        settings |= {"transientStorePoolEnable": True, "flushDiskType": "ASYNC_FLUSH"}
+    if slaves:
+        settings["brokerRole"] = rng.choice(("SYNC_MASTER", "ASYNC_MASTER"))
+    return Group(f"broker{number}", slaves, slack, settings)
 
 
 def _draw_operations(
     rng: random.Random, clients: tuple[str, ...], topics: tuple[str, ...], for_s: float
 ) -> tuple[Operation, ...]:
     kinds = _some(rng, list(Does))
-    every_s = rng.choice((0.05, 0.2, 1.0))
+    every_s = rng.choice((0.1, 0.5, 2.0))
     operations, at_s, number = [], 0.5, 0
     while at_s < for_s:
         does = rng.choice(kinds)
@@ -243,7 +283,7 @@ def _draw_operations(
         )
         number += count if does is Does.BATCH else 1
         # load comes in bursts
-        at_s += rng.expovariate(1 / every_s) * rng.choice((0.1, 0.1, 3.0))
+        at_s += rng.expovariate(1 / every_s) * (_REST if rng.random() < _RESTS else _BURST)
     return tuple(operations)
 
 
@@ -270,12 +310,12 @@ def _draw_consumers(
 
 def _draw_faults(
     rng: random.Random,
+    kinds: list[Fault],
     names: int,
     groups: tuple[Group, ...],
     clients: tuple[str, ...],
     for_s: float,
 ) -> tuple[Befalls, ...]:
-    kinds = _some(rng, [kind for kind in Fault if kind is not Fault.POWER_CUT])
     brokers = servers_of(groups)
     everybody = [*brokers, *(f"names{number}" for number in range(names)), *clients]
     every_s = rng.choice((2.0, 10.0, 30.0))
@@ -286,6 +326,9 @@ def _draw_faults(
         whom = rng.choice(everybody[: -len(clients)] if dies else everybody)
         if what is Fault.CLOCK:
             size = rng.choice((-60.0, -1.0, -0.01, 0.5, 5.0, 3600.0))
+        elif dies:
+            # at its nth sync from then on, or its nth write, or at once
+            size = float(rng.choice((0, 0, 1, 2, 3, 8, -1, -2, -5)))
         else:
             size = rng.choice((0.05, 0.2, 0.5))
         faults.append(
@@ -300,6 +343,14 @@ def _draw_faults(
         )
         at_s += rng.expovariate(1 / every_s)
     return tuple(faults)
+
+
+def settings_of(group: Group, number: int) -> dict[str, Any]:
+    """The settings of a group's master, 0, or of its nth slave."""
+    settings = {**FILE_SIZES, **PATIENCE, "brokerName": group.name, **group.settings}
+    if number:
+        settings |= {"brokerRole": "SLAVE", "brokerId": number}
+    return settings
 
 
 def servers_of(groups: tuple[Group, ...]) -> list[str]:

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rmqcore._codec import decode_message_id
+from rmqcore.broker import Broker
+from rmqcore.client import SendResult
 from rmqcore.simulation.cluster import Cluster, Process, Server
 from rmqcore.simulation.cluster_loop import new_loop
+from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
-from rmqcore.simulation.history import Outcome
-from rmqcore.simulation.invariants import Broken, judge, must_have
+from rmqcore.simulation.history import Outcome, Place
+from rmqcore.simulation.invariants import Broken, judge, must_have, weak_brokers
 from rmqcore.simulation.loop import NANOSECONDS
-from rmqcore.simulation.plan import FILE_SIZES, Befalls, Does, Fault, Operation, Plan, servers_of
-from rmqcore.simulation.stand_ins import stand_ins
+from rmqcore.simulation.plan import Befalls, Does, Fault, Operation, Plan, servers_of, settings_of
+from rmqcore.simulation.stand_ins import let_go, stand_ins
 from rmqcore.simulation.workload import Workload
 
 #: how long a cluster may take until it takes every message again, and delivers it
 _GET_ON_S: Final = 120.0
 _DRAIN_S: Final = 600.0
 _LOOK_EVERY_S: Final = 1.0
+#: looks whether everything is delivered, and so many have to say so, one behind the other
+_DRAINED_EVERY_S: Final = 5.0
+_QUIET_LOOKS: Final = 3
 _PROBE_SIZE: Final = 100
+#: numbers of messages that no plan has
+_PROBES_FROM: Final = 1_000_000_000
+#: looks whether a server has come to a sync
+_LOOKS: Final = 20
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 
 
@@ -61,7 +74,8 @@ def run(plan: Plan, scratch: Path | None = None) -> Report:
         scratch = _IN_MEMORY
     root = Path(tempfile.mkdtemp(prefix="rmqcore-simulation-", dir=scratch))
     try:
-        return _Run(plan, root).run()
+        with let_go():
+            return _Run(plan, root).run()
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -70,14 +84,18 @@ class _Run:
     def __init__(self, plan: Plan, root: Path) -> None:
         self._plan = plan
         self._loop = new_loop(plan.seed)
-        self._cluster = Cluster(self._loop, root, plan.seed)
+        self._disks = Disks() if is_watched() else None
+        self._cluster = Cluster(self._loop, root, plan.seed, self._disks)
+        self._cuts = random.Random(f"{plan.seed}/cuts")  # noqa: S311 - repeatable
         self._workload = Workload(self._cluster, plan)
         self._report = Report()
+        self._workload.on_ok = self._confirmed
         self._begin_s = 0.0
 
     def run(self) -> Report:
         report, loop, took_s = self._report, self._loop, time.process_time()
-        with stand_ins(self._plan.seed):
+        watched = nullcontext() if self._disks is None else self._disks.watched()
+        with stand_ins(self._plan.seed), watched:
             try:
                 loop.run_until_complete(self._scene())
                 report.broken += judge(self._plan, self._workload.history, self._stores())
@@ -98,7 +116,7 @@ class _Run:
         return [*self._cluster.names.values(), *self._cluster.brokers.values()]
 
     def _stores(self) -> dict[str, Path]:
-        return {each.name: self._cluster.brokers[each.name].path for each in self._plan.groups}
+        return {name: server.path for name, server in self._cluster.brokers.items()}
 
     def _count(self) -> None:
         history, counts = self._workload.history, self._report.counts
@@ -119,14 +137,9 @@ class _Run:
         for number in range(plan.names):
             await cluster.add_name_server(f"names{number}").start()
         for group in plan.groups:
-            settings = {
-                **FILE_SIZES,
-                "brokerName": group.name,
-                "transactionCheckMax": 100_000,
-                **group.settings,
-            }
-            for name in servers_of((group,)):
-                await cluster.add_broker(name, settings).start()
+            for number, name in enumerate(servers_of((group,))):
+                settings = settings_of(group, number)
+                await cluster.add_broker(name, settings, group.slack).start()
         for name in plan.clients:
             cluster.add_client(name)
         self._workload.begin()
@@ -142,8 +155,7 @@ class _Run:
 
     async def _at(self, befalls: Befalls) -> None:
         await self._loop.pause(befalls.at_s)
-        name = f"fault {befalls.what.value}"
-        self._report.counts[name] = self._report.counts.get(name, 0) + 1
+        self._note(f"fault {befalls.what.value}")
         await self._faults()[befalls.what](befalls)
 
     async def _get_on(self) -> None:
@@ -153,8 +165,11 @@ class _Run:
         for server in self._servers():
             if server.is_down():
                 await self._start(server)
-        number = 1 + max(self._workload.history.puts, default=0)
+        number = _PROBES_FROM
         end_s = loop.time() + _GET_ON_S
+        # slaves that have what their master has lost do not follow it any more: see docs/ha.md
+        weak = weak_brokers(self._plan)
+        enough = (Outcome.OK, Outcome.STORED) if weak else (Outcome.OK,)
         left = [(client, topic) for client in self._plan.clients for topic in self._plan.topics]
         while left:
             if loop.time() > end_s:
@@ -163,37 +178,90 @@ class _Run:
             client, topic = left[0]
             probe = Operation(0.0, client, Does.SEND, number, topic, -1, _PROBE_SIZE)
             number += 1
-            if await self._workload.send_now(client, probe) is Outcome.OK:
+            if await self._workload.send_now(client, probe) in enough:
                 left.pop(0)
             else:
                 await loop.pause(_LOOK_EVERY_S)
 
     async def _drain(self) -> None:
-        """Every group gets everything that has to be there."""
-        end_s = self._loop.time() + _DRAIN_S
+        """Every group gets everything that is there, and that has still to come there."""
+        end_s, quiet = self._loop.time() + _DRAIN_S, 0
         self._workload.draining = True
-        while self._loop.time() < end_s and (self._workload.running or self._not_delivered()):
-            await self._loop.pause(_LOOK_EVERY_S)
-        # what nobody knows of may be there, too, and come later
-        await self._loop.pause(2 * _LOOK_EVERY_S)
+        while self._loop.time() < end_s and quiet < _QUIET_LOOKS:
+            await self._loop.pause(_DRAINED_EVERY_S)
+            left = self._workload.running or self._is_left() or self._behind()
+            quiet = 0 if left else quiet + 1
+        if behind := self._behind():
+            self._report.broken.append(Broken("catches up", ", ".join(behind)))
 
-    def _not_delivered(self) -> bool:
-        history = self._workload.history
+    def _is_left(self) -> bool:
+        """Whether a group lacks something that a master has, or is to have."""
+        history, weak = self._workload.history, weak_brokers(self._plan)
+        there = self._there(weak)
         for group, deliveries in history.deliveries.items():
             topics = {t for one in self._plan.consumers if one.group == group for t in one.topics}
             got = {each.number for each in deliveries}
+            places = {each.place for each in deliveries}
             if any(
-                must_have(put) and put.operation.topic in topics and number not in got
+                number not in got and put.operation.topic in topics and must_have(self._plan, put)
                 for number, put in history.puts.items()
-            ):
+            ) or any(place.topic in topics and place not in places for place in there):
                 return True
         return False
+
+    def _confirmed(self, result: SendResult) -> None:
+        """What a master that waits for its slaves has confirmed has to be with one of them."""
+        group = next(each for each in self._plan.groups if each.name == result.broker_name)
+        if group.settings.get("brokerRole") != "SYNC_MASTER":
+            return
+        _, phy_offset = decode_message_id(result.offset_message_id.rpartition(",")[2])
+        ends = [self._log_end(name) for name in servers_of((group,))[1:]]
+        if -1 not in ends and max(ends) <= phy_offset:
+            text = f"{result.broker_name} confirms {phy_offset}, its slaves have {ends}"
+            self._report.broken.append(Broken("confirmed", text))
+
+    def _behind(self) -> list[str]:
+        """The slaves that do not have all of their master's log."""
+        behind = []
+        weak = weak_brokers(self._plan)
+        for group in self._plan.groups:
+            if group.name in weak:
+                continue
+            end, *ends = (self._log_end(name) for name in servers_of((group,)))
+            slaves = servers_of((group,))[1:]
+            behind += [
+                f"{name}: {at} of {end}" for name, at in zip(slaves, ends, strict=True) if at != end
+            ]
+        return behind
+
+    def _log_end(self, name: str) -> int:
+        serving = self._cluster.brokers[name].serving
+        store = serving.store if isinstance(serving, Broker) else None
+        return -1 if store is None else store.max_phy_offset
+
+    def _there(self, weak: set[str]) -> list[Place]:
+        """The places that masters have filled."""
+        places = []
+        for group in self._plan.groups:
+            serving = self._cluster.brokers[group.name].serving
+            store = serving.store if isinstance(serving, Broker) else None
+            if store is None or group.name in weak:
+                continue
+            for topic, queue_id in store.queues():
+                if topic in self._plan.topics:
+                    offsets = range(
+                        store.min_queue_offset(topic, queue_id),
+                        store.max_queue_offset(topic, queue_id),
+                    )
+                    places += [Place(group.name, topic, queue_id, offset) for offset in offsets]
+        return places
 
     # ---- faults
 
     def _faults(self) -> dict[Fault, Callable[[Befalls], Coroutine[Any, Any, None]]]:
         return {
             Fault.KILL: self._kill,
+            Fault.POWER_CUT: self._kill,
             Fault.RESTART: self._restart,
             Fault.PAUSE: self._pause,
             Fault.CLOCK: self._clock,
@@ -218,11 +286,49 @@ class _Run:
 
     async def _kill(self, befalls: Befalls) -> None:
         server = self._process(befalls.whom)
-        if isinstance(server, Server) and not server.is_down():
+        if not isinstance(server, Server) or server.is_down():
+            return
+        if befalls.size:
+            await self._in_the_middle(server, befalls)
+        if not server.is_down():
+            self._end(server, befalls.what)
+        await self._loop.pause(befalls.for_s)
+        self._loop.network.power_on(server.address)
+        if server.is_down():
+            await self._start(server)
+
+    def _end(self, server: Server, how: Fault) -> None:
+        if how is Fault.POWER_CUT:
+            server.cut_power(self._cuts)
+        else:
             server.kill()
-            await self._loop.pause(befalls.for_s)
-            if server.is_down():
-                await self._start(server)
+
+    async def _in_the_middle(self, server: Server, befalls: Befalls) -> None:
+        """End a server when it syncs, or writes, the nth time; wait for that for a while."""
+        disk, disks, left = server.disk, self._disks, abs(int(befalls.size))
+        if disk is None or disks is None:
+            return
+
+        def comes() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._note("died at a sync" if befalls.size > 0 else "died at a write")
+                self._end(server, befalls.what)
+
+        if befalls.size > 0:
+            disk.on_sync = comes
+        else:
+            disks.watch_writes(disk, comes)
+        for _ in range(_LOOKS):
+            await self._loop.pause(_LOOK_EVERY_S / _LOOKS)
+            if disk.ended:
+                break
+        disk.on_sync = None
+        disks.watch_writes(disk, None)
+
+    def _note(self, name: str) -> None:
+        self._report.counts[name] = self._report.counts.get(name, 0) + 1
 
     async def _restart(self, befalls: Befalls) -> None:
         server = self._process(befalls.whom)

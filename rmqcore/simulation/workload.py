@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rmqcore.client import Consumer, Producer, SendResult, SendStatus, TransactionState
@@ -12,7 +12,6 @@ from rmqcore.remoting import RequestRefusedError
 from rmqcore.simulation.cluster import Cluster
 from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, body_of, number_of
 from rmqcore.simulation.plan import Consuming, Does, Operation, Plan, Way
-from rmqcore.world import wall_clock_ms
 
 #: pause before a consumer that could not begin, or was refused something, tries again
 _AGAIN_S: Final = 1.0
@@ -26,12 +25,14 @@ class Workload:
 
     Attributes:
         history: what they did and saw.
+        on_ok: called with what a broker has said of a message that it has confirmed.
         running: operations that have not ended.
         draining: whether consumers take everything, as fast as they can.
     """
 
     def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self.history = History()
+        self.on_ok: Callable[[SendResult], None] = _pass_over
         self.running = 0
         self.draining = False
         self._cluster = cluster
@@ -85,6 +86,8 @@ class Workload:
         try:
             result = await self._send(producer, operation, numbers)
             outcome = Outcome.OK if result.status is SendStatus.SEND_OK else Outcome.STORED
+            if outcome is Outcome.OK:
+                self.on_ok(result)
         except RequestRefusedError:
             outcome = Outcome.REFUSED
         except RmqCoreError:
@@ -112,7 +115,7 @@ class Workload:
         if does is Does.DELAY:
             where["delay_level"] = count
         elif does is Does.TIMER:
-            where["deliver_at_ms"] = wall_clock_ms() + 1000 * count
+            where["deliver_at_ms"] = self._cluster.loop.wall_ms() + 1000 * count
         elif operation.queue_id >= 0:
             where["queue_id"] = operation.queue_id
         return await producer.send(topic, body, **where)
@@ -169,6 +172,10 @@ class Workload:
         again = message.reconsume_times > 0
         at_s = self._cluster.loop.time()
         self.history.deliveries[group].append(Delivery(number, place, at_s, again))
+
+
+def _pass_over(_: SendResult) -> None:
+    """Nobody wants to know."""
 
 
 def _end_of(operation: Operation, known: bool) -> TransactionState:

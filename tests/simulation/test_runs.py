@@ -27,7 +27,7 @@ def plan_of(*faults, sends=30, way=Way.PUSH, **settings):
         seed="small",
         for_s=5.0,
         names=1,
-        groups=(Group("broker0", 0, settings),),
+        groups=(Group("broker0", 0, settings=settings),),
         clients=("client0", "client1"),
         topics=("T0",),
         operations=tuple(
@@ -37,6 +37,14 @@ def plan_of(*faults, sends=30, way=Way.PUSH, **settings):
         consumers=(Consuming("client1", "group", way, ("T0",)),),
         faults=faults,
     )
+
+
+def broken_plan():
+    """Two topics have a message of one number, which counts as one that nobody has sent there."""
+    plan = plan_of()
+    twice = dataclasses.replace(plan.operations[0], at_s=4.0, topic="T1")
+    operations = (*plan.operations, twice)
+    return dataclasses.replace(plan, operations=operations, topics=("T0", "T1"))
 
 
 def test_drawn_clusters_keep_their_promises(seed):
@@ -75,7 +83,17 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_has_answered(way):
 
 
 def test_a_run_that_breaks_a_promise_says_which():
-    plan = plan_of()
-    operations = (*plan.operations, dataclasses.replace(plan.operations[0], at_s=1.0))
-    report = run(dataclasses.replace(plan, operations=operations))
-    assert {each.name for each in report.broken} == {"place"}
+    assert {each.name for each in run(broken_plan()).broken} == {"unexpected"}
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+def test_a_slave_has_its_masters_log_whatever_befalls_either(role):
+    group = Group("broker0", 1, settings={"brokerRole": role})
+    plan = plan_of(
+        Befalls(1.55, Fault.KILL, "broker0", for_s=1.0),
+        Befalls(3.55, Fault.KILL, "broker0-slave1", for_s=1.0),
+        Befalls(4.0, Fault.PARTITION, "broker0", "broker0-slave1", for_s=2.0),
+    )
+    report = run(dataclasses.replace(plan, groups=(group,)))
+    assert not report.broken
+    assert (report.counts.get("send stored", 0) > 0) is (role == "SYNC_MASTER")

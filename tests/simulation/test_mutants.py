@@ -1,0 +1,130 @@
+"""The simulation finds deliberate breaks, each by a plan that holds without it."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulation.test_runs import plan_of
+
+from rmqcore.doctor.selftest import _system_calls
+from rmqcore.simulation.plan import Befalls, Consuming, Fault, Group, Way
+from rmqcore.simulation.runner import simulate
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A break: a text of a file, and what it becomes; the plan that finds it, and by what."""
+
+    file: str
+    old: str
+    new: str
+    plan: object
+    found: str
+
+
+def with_slave():
+    plan = plan_of()
+    group = Group("broker0", 1, settings={"brokerRole": "SYNC_MASTER"})
+    return dataclasses.replace(plan, groups=(group,))
+
+
+def with_leaving():
+    leaving = Consuming("client1", "group", Way.PUSH, ("T0",), work_s=1.0, leaves_s=3.0)
+    return dataclasses.replace(plan_of(), consumers=(leaving,))
+
+
+MUTANTS = {
+    "a sync is left out": Mutant(
+        "rmqcore/services/flush.py",
+        "            flushed = self._flusher.flush()\n        except OSError as error:\n",
+        "            flushed = self._flusher.put_offset\n        except OSError as error:\n",
+        plan_of(
+            *(Befalls(at, Fault.POWER_CUT, "broker0", for_s=0.3) for at in (1.2, 2.2, 3.2)),
+            flushDiskType="SYNC_FLUSH",
+        ),
+        "lost",
+    ),
+    "the size word is first": Mutant(
+        "rmqcore/files/mapped_file.py",
+        "            self.write(start + goes_last, data[goes_last:])\n"
+        "            self.write(start, data[:goes_last])\n",
+        "            self.write(start, data[:goes_last])\n"
+        "            self.write(start + goes_last, data[goes_last:])\n",
+        plan_of(
+            *(Befalls(at, Fault.KILL, "broker0", for_s=0.3, size=-2.0) for at in (1.2, 2.2, 3.2)),
+            *(Befalls(at, Fault.KILL, "broker0", for_s=0.3, size=-3.0) for at in (1.7, 2.7, 3.7)),
+            transientStorePoolEnable=True,
+            flushDiskType="ASYNC_FLUSH",
+        ),
+        "starts",
+    ),
+    "the checkpoint is ahead": Mutant(
+        "rmqcore/services/flush.py",
+        "        checkpoint = self._checkpoint\n        logics, whole = (\n",
+        "        checkpoint = self._checkpoint\n"
+        "        checkpoint.logics_msg_timestamp_ms = checkpoint.physic_msg_timestamp_ms\n"
+        "        checkpoint.flush()\n"
+        "        logics, whole = (\n",
+        plan_of(
+            *(
+                Befalls(at / 4, Fault.POWER_CUT, "broker0", for_s=0.1, size=float(at % 4))
+                for at in range(4, 18, 2)
+            ),
+            flushDiskType="SYNC_FLUSH",
+            open_check_bytes=0,
+        ),
+        "lost",
+    ),
+    "a slave acknowledges before it appends": Mutant(
+        "rmqcore/ha/client.py",
+        "                await self._append(body, offset)\n"
+        "                expected = offset + len(body)\n",
+        "                await self._report(sock, offset + len(body))\n"
+        "                await asyncio.sleep(0.01)\n"
+        "                await self._append(body, offset)\n"
+        "                expected = offset + len(body)\n",
+        with_slave(),
+        "confirmed",
+    ),
+    "an offset is committed before its message": Mutant(
+        "rmqcore/client/assigned.py",
+        "        return next(iter(self._unacked), self.next_offset)\n",
+        "        return self.next_offset\n",
+        with_leaving(),
+        "not delivered",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_break_is_found_by_a_plan_that_holds_without_it(name, tmp_path):
+    mutant = MUTANTS[name]
+    told = {"file": mutant.file, "old": mutant.old, "new": mutant.new}
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(Path(__file__).with_name("mutated.py")),
+            json.dumps({**told, "plan": mutant.plan.to_json()}),
+        ],
+        env=os.environ
+        | _system_calls.preload()
+        | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout, "nothing was found"
+    assert mutant.found in json.loads(done.stdout)["broken"]
+    path = tmp_path / "plan.json"
+    path.write_text(mutant.plan.to_json(), "utf-8")
+    report = simulate(plan=path)
+    assert report.clean, report.rows
