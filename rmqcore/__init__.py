@@ -21,6 +21,7 @@ from rmqcore.errors import (
     PutMessageError,
     RepairUnfinishedError,
     RmqCoreError,
+    RowIllegalError,
     StoreClosedError,
     StoreError,
     StoreForkedError,
@@ -52,6 +53,7 @@ from rmqcore.store.consumer import Consumer
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
 from rmqcore.store.parts.general_reads import QueryExplanation
+from rmqcore.store.parts.put_columns_result import PutColumnsResult
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
 from rmqcore.store.sharing import open_shared
@@ -88,6 +90,7 @@ __all__ = [
     "OnCorruption",
     "OwnerLostError",
     "OwnerTimeoutError",
+    "PutColumnsResult",
     "PutMessageError",
     "PutMessageResult",
     "PutMessageStatus",
@@ -100,6 +103,7 @@ __all__ = [
     "RecoveryReport",
     "RepairUnfinishedError",
     "RmqCoreError",
+    "RowIllegalError",
     "Sql",
     "StoreClosedError",
     "StoreConfig",

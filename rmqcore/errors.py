@@ -90,6 +90,25 @@ class ArgumentError(MessageIllegalError, TypeError):
         super().__init__(f"{argument}{given} {rule}")
 
 
+class RowIllegalError(MessageIllegalError):
+    """A row of a table is no message; nothing of its batch was stored.
+
+    Attributes:
+        row: its number, 0 for the first row of the table.
+        column: name of the column.
+        rule: what is wrong with it, or what would be accepted.
+        stored_count: rows of the batches before that are stored.
+    """
+
+    def __init__(self, row: int, column: str, rule: str, stored_count: int = 0) -> None:
+        self.row = row
+        self.column = column
+        self.rule = rule
+        self.stored_count = stored_count
+        before = f" ({stored_count} rows of the batches before are stored)" if stored_count else ""
+        super().__init__(f"row {row}, column {column}: {rule}{before}")
+
+
 def _short(text: str) -> str:
     return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "..."
 

@@ -16,6 +16,7 @@ from rmqcore.native.log._putter import MessagePutter
 from rmqcore.services.runner import Runner, Threads
 from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
 from rmqcore.store.parts.all_parts import Parts
+from rmqcore.store.parts.column_writing import ColumnWriting
 from rmqcore.store.parts.confirmation import Confirmation
 from rmqcore.store.parts.consumed_files import ConsumedFiles
 from rmqcore.store.parts.consuming import Consuming
@@ -44,12 +45,14 @@ if TYPE_CHECKING:
     from rmqcore.recovery.report import RecoveryProgress
     from rmqcore.services.arrival import ArrivalListener
     from rmqcore.status import Durability, DurabilityName
+    from rmqcore.store.parts.put_columns_result import PutColumnsResult
     from rmqcore.store.parts.slave_waits import SlaveWaits
     from rmqcore.store.parts.writing import BatchSettings, PutSettings, WireMessage
 
 
 @in_the_words_of(
     Writing,
+    ColumnWriting,
     Confirmation,
     Consuming,
     ConsumedFiles,
@@ -189,6 +192,44 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         return await self.parts.writing.put_messages_async(
             messages, durability=durability, **settings
         )
+
+    def put_columns(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """See `ColumnWriting.put_columns`."""
+        return self.parts.column_writing.put_columns(
+            table, topic=topic, queue_count=queue_count, copy=copy, durability=durability
+        )
+
+    async def put_columns_async(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """See `ColumnWriting.put_columns_async`."""
+        return await self.parts.column_writing.put_columns_async(
+            table, topic=topic, queue_count=queue_count, copy=copy, durability=durability
+        )
+
+    def put_records(
+        self,
+        records: bytes,
+        queues: list[tuple[str, int]],
+        *,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """See `ColumnWriting.put_records`."""
+        return self.parts.column_writing.put_records(records, queues, durability=durability)
 
     @property
     def waits(self) -> bool:

@@ -9,6 +9,7 @@ import os
 import signal
 import types
 
+import pyarrow as pa
 import pytest
 from children import die, run_child
 
@@ -192,6 +193,21 @@ def test_an_opening_that_dies_while_it_clears_a_batch_does_not_stop_the_next(tmp
     assert run_child(clear)[0] == -signal.SIGKILL
     with rmqcore.open_store(tmp_path / "same", **SETTINGS) as store:
         end = put(store, 0, 100).store_size
+    check(tmp_path / "s", end)
+
+
+@pytest.mark.parametrize("size", [20, 500, 5000])
+def test_of_a_table_nothing_of_the_piece_is_left(tmp_path, size):
+    table = pa.table({"body": ["x" * size] * (FILE // 2 // size)})
+
+    def copy(store, cut):
+        store.put_columns(pa.table({"body": ["y" * 100] * 20}), topic="T0")
+        cut()
+        store.put_columns(table, topic="T0")
+
+    die_behind(tmp_path / "s", 4, copy)
+    with rmqcore.open_store(tmp_path / "same", **SETTINGS) as store:
+        end = store.put_columns(pa.table({"body": ["y" * 100] * 20}), topic="T0").store_size
     check(tmp_path / "s", end)
 
 

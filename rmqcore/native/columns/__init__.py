@@ -1,4 +1,6 @@
-"""Records of the log as Arrow columns, in memory that is reused when its last reader releases it.
+"""Records of the log as Arrow columns, and columns of any Arrow library as records.
+
+The memory of batches is reused when their last reader releases it.
 
 Never opens a file, and never needs pyarrow.
 

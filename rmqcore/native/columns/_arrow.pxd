@@ -3,16 +3,29 @@ from libc.stdint cimport int64_t
 
 cdef extern from "_arrow.h" nogil:
     cdef struct ArrowSchema:
+        const char* format
+        const char* name
+        int64_t n_children
+        ArrowSchema** children
+        ArrowSchema* dictionary
         void (*release)(ArrowSchema*) noexcept nogil
 
     cdef struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        int64_t n_children
+        const void** buffers
+        ArrowArray** children
+        ArrowArray* dictionary
         void (*release)(ArrowArray*) noexcept nogil
 
     cdef struct ArrowArrayStream:
-        int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept
-        int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept
-        const char* (*get_last_error)(ArrowArrayStream*) noexcept
-        void (*release)(ArrowArrayStream*) noexcept
+        int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept nogil
+        int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept nogil
+        const char* (*get_last_error)(ArrowArrayStream*) noexcept nogil
+        void (*release)(ArrowArrayStream*) noexcept nogil
         void* private_data
 
     cdef struct rmq_block:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmqcore.files.config_tables import ConsumerOffsetTable
 from rmqcore.services.store_stats import StoreStatsService
+from rmqcore.store.parts.column_writing import ColumnWriting
 from rmqcore.store.parts.confirmation import Confirmation
 from rmqcore.store.parts.consumed_files import ConsumedFiles
 from rmqcore.store.parts.consuming import Consuming
@@ -76,6 +77,7 @@ class Parts:
         self.flushing = self._flushing()
         self.confirmation = self._confirmation()
         self.writing = self._writing()
+        self.column_writing = self._column_writing()
         self.inner = InnerStore(
             settings, files, self.consumer_offsets, self.reading, self.writing, self.flushing
         )
@@ -144,6 +146,11 @@ class Parts:
             self.health,
             self.level,
             self.stats.put_failed,
+        )
+
+    def _column_writing(self) -> ColumnWriting:
+        return ColumnWriting(
+            self.handle, self.settings, self.files.tail, self.writing.append, self.confirmation
         )
 
     def _consuming(self) -> Consuming:

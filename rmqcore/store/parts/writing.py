@@ -153,7 +153,7 @@ class Writing:
         """Put any message: a delayed one, into a full file, with a durability of its own."""
         ready = self._checked(message)
         waits = self._confirmation.asked(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
-        receipt = self._append(self._tail.put_message, ready)
+        receipt = self.append(self._tail.put_message, ready)
         return self._confirmation.confirmed(receipt, waits) if receipt.ok else receipt
 
     def put_messages(
@@ -227,14 +227,14 @@ class Writing:
         self._handle.check_open()
         envelope = sys_flag, born_timestamp_ms, born_host, store_host, reconsume_times
         try:
-            return self._append(self._tail.put_encoded, topic, body, queue_id, *envelope)
+            return self.append(self._tail.put_encoded, topic, body, queue_id, *envelope)
         except MessageIllegalError:
             alone = alone_for_light_queues(bytes(body), topic)
             if alone is None:
                 raise
         for name, value in zip(_ENVELOPE, (queue_id, *envelope), strict=True):
             setattr(alone, name, value)
-        return self._append(self._tail.put_message, alone)
+        return self.append(self._tail.put_message, alone)
 
     def _checked(self, message: Message | MessageExt) -> Message:
         """What is stored for a message: itself, or what waits for its delivery.
@@ -257,7 +257,7 @@ class Writing:
             return park(message, level, self._settings.config.delay_levels_ms)
         return message
 
-    def _append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
+    def append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
         """Append, rolling to the next file when the current one is full."""
         while True:
             full_at = self._writer.attached_offset
@@ -351,7 +351,7 @@ class Writing:
         waits = self._confirmation.asked(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
         receipt = self._tail.put_message(ready)
         if not isinstance(receipt, PutMessageResult):
-            call = partial(self._append, self._tail.put_message, ready)
+            call = partial(self.append, self._tail.put_message, ready)
             receipt = await running_loop().run_in_executor(None, call)
         return await self._confirmation.confirmed_async(receipt, waits) if receipt.ok else receipt
 
@@ -390,7 +390,7 @@ class Writing:
     async def append_later(self, message: WireMessage) -> PutMessageResult:
         """As `append_now`, with whatever it takes off the event loop; always answers."""
         self._handle.check_open()
-        return await running_loop().run_in_executor(None, self._append, self._putting(message))
+        return await running_loop().run_in_executor(None, self.append, self._putting(message))
 
     def _putting(self, message: WireMessage) -> Callable[[], Any]:
         topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, times = message

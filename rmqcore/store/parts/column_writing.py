@@ -1,0 +1,124 @@
+"""`ColumnWriting`: the part that puts whole tables, and records that others have made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rmqcore.services.event_loop import running_loop
+from rmqcore.status import Durability, DurabilityName
+
+if TYPE_CHECKING:
+    from rmqcore.message import PutMessageResult
+    from rmqcore.native.log._tail import LogTail
+    from rmqcore.store.parts.column_puts import ColumnPuts
+    from rmqcore.store.parts.confirmation import Confirmation
+    from rmqcore.store.parts.handle import Handle
+    from rmqcore.store.parts.put_columns_result import PutColumnsResult
+    from rmqcore.store.parts.settings import Settings
+
+
+class ColumnWriting:
+    """Puts tables into a store, each answered with what became of its rows.
+
+    Args:
+        handle: says whether the store is open.
+        settings: of the store.
+        tail: the end of the log.
+        append: makes a put until it has an answer, rolling to the next file where one is full.
+        confirmation: what results wait for.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        settings: Settings,
+        tail: LogTail,
+        append: Callable[..., PutMessageResult],
+        confirmation: Confirmation,
+    ) -> None:
+        self._handle = handle
+        self._settings = settings
+        self._tail = tail
+        self._append = append
+        self._confirmation = confirmation
+
+    def put_columns(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """Store every row of a table as a message.
+
+        Args:
+            table: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: a table, a batch
+                or a stream of pyarrow, pandas, Polars or DuckDB. docs/arrow.md lists the columns.
+            topic: of rows without one.
+            queue_count: rows without a queue go to the queues 0, 1, ... below it, in turn.
+            copy: store also what asks for a delay, as it is: the rows are a copy of a store's.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+
+        Returns:
+            how many rows are stored, and where; the status says when not all of them are.
+
+        Raises:
+            RowIllegalError: a row is no message; nothing of its batch was stored.
+            ArgumentError: the table, or a column of it, is none that can be put.
+            StoreClosedError: the store is closed.
+
+        Durability: as the result says.
+        """
+        waits = self._confirmation.asked(durability)
+        done = self._puts().put_table(table, topic, queue_count, copy=copy)
+        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, waits))
+
+    async def put_columns_async(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """As `put_columns`, without blocking the event loop.
+
+        One that is cancelled is stored all the same.
+        """
+        waits = self._confirmation.asked(durability)
+        call = partial(self._puts().put_table, table, topic, queue_count, copy=copy)
+        done = await running_loop().run_in_executor(None, call)
+        confirmed = self._confirmation.confirmed_async
+        return done.result(done.receipt and await confirmed(done.receipt, waits))
+
+    def put_records(
+        self,
+        records: bytes,
+        queues: list[tuple[str, int]],
+        *,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """Store records that another process has made of columns, one behind the other.
+
+        Args:
+            records: as docs/format/staged-records.md has them.
+            queues: (topic, queue id) by the number in the records.
+            durability: as in `put_columns`.
+
+        Raises:
+            StoreError: they are no records for this store; nothing was stored.
+        """
+        waits = self._confirmation.asked(durability)
+        done = self._puts().put_records(records, queues)
+        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, waits))
+
+    def _puts(self) -> ColumnPuts:
+        from rmqcore.store.parts.column_puts import ColumnPuts  # noqa: PLC0415 - for tables only
+
+        self._handle.check_open()
+        return ColumnPuts(self._tail, self._settings.config, self._append)
