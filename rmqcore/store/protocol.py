@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from rmqcore.store.parts.iteration import OnDamage
+    from rmqcore.store.parts.put_columns_result import PutColumnsResult
     from rmqcore.store.parts.writing import BatchSettings, PutSettings, WireMessage
 
 
@@ -102,6 +103,30 @@ class MessageStore(Protocol):
         durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
         """Store several messages of one queue back to back, all or none."""
+        ...
+
+    def put_columns(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """Store every row of a table as a message; the status says when not all are stored."""
+        ...
+
+    async def put_columns_async(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """As `put_columns`, without blocking the event loop."""
         ...
 
     async def put_async(

@@ -23,7 +23,7 @@ from rmqcore.store.sharing.values import pack, unpack
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
 #: version of these calls; an owner refuses a client with another version
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class Runs(Enum):
@@ -79,6 +79,7 @@ CALLS: Final[dict[str, Call]] = {
     "put": Call(Runs.PUT, coroutine="put_async"),
     "put_message": Call(Runs.PUT, coroutine="put_message_async"),
     "put_messages": Call(Runs.PUT, coroutine="put_messages_async"),
+    "put_records": Call(Runs.THREAD, repeatable=False),
     "append_later": Call(Runs.WAITS, repeatable=False),
     "confirmed": Call(Runs.WAITS),
     "get_message": _NOW,

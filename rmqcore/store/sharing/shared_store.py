@@ -27,6 +27,7 @@ from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import RemotingCommand
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.services.event_loop import running_loop
+from rmqcore.status import Durability
 from rmqcore.store.closed_by_with import ClosedByWith
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
@@ -46,7 +47,9 @@ from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.world import monotonic_s, sleep
 
 if TYPE_CHECKING:
+    from rmqcore.status import DurabilityName
     from rmqcore.store.opening import ConfigSource
+    from rmqcore.store.parts.put_columns_result import PutColumnsResult
     from rmqcore.store.sharing.listeners import Handle
 
 _log = logging.getLogger("rmqcore")
@@ -299,6 +302,43 @@ class SharedMessageStore(ClosedByWith):
                 return result_of(answer)
 
     # ---- what is not one request
+
+    def put_columns(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """See `MessageStore.put_columns`: the records are made here, the owner appends them."""
+        from rmqcore.store.sharing.column_calls import put_table  # noqa: PLC0415 - for tables only
+
+        if durability is None and self._asks_for_disk:
+            durability = Durability.DISK
+        put = functools.partial(self._call, "put_records")
+        return put_table(put, self.config, (table, topic, queue_count), copy, durability)
+
+    async def put_columns_async(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        queue_count: int = 1,
+        copy: bool = False,
+        durability: Durability | DurabilityName | None = None,
+    ) -> PutColumnsResult:
+        """As `put_columns`, without blocking the event loop."""
+        call = functools.partial(
+            self.put_columns,
+            table,
+            topic=topic,
+            queue_count=queue_count,
+            copy=copy,
+            durability=durability,
+        )
+        return await running_loop().run_in_executor(None, call)
 
     def append_now(self, message: WireMessage) -> PutMessageResult | None:
         """See `MessageStore.append_now`: a client always has to wait for the owner."""

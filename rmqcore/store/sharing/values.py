@@ -33,6 +33,7 @@ from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
 from rmqcore.store.parts.general_reads import QueryExplanation
+from rmqcore.store.parts.put_columns_result import PutColumnsResult, QueueSpan
 from rmqcore.store.parts.writing import WireMessage
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ _ENUMS: Final = {
         OnCorruption,
     )
 }
-_RECORDS: Final = {kind.__name__: kind for kind in (TopicConfig, DataVersion, QueryExplanation)}
+_RECORDS: Final = {
+    kind.__name__: kind for kind in (TopicConfig, DataVersion, QueryExplanation, PutColumnsResult)
+}
 _STATUSES: Final = {int(each): each for each in status.PutMessageStatus}
 _DURABILITIES: Final = {each.value: each for each in status.Durability}
-_TUPLES: Final[dict[str, Any]] = {kind.__name__: kind for kind in (WireMessage, Lease, QueueLag)}
+_TUPLES: Final[dict[str, Any]] = {
+    kind.__name__: kind for kind in (WireMessage, Lease, QueueLag, QueueSpan)
+}
 _ERRORS: Final[dict[str, type[BaseException]]] = {
     name: kind
     for module in (errors, builtins)
