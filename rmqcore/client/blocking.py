@@ -264,6 +264,7 @@ class Producer(_Blocking[producer.Producer]):
     send = _waiting(producer.Producer.send)
     send_oneway = _waiting(producer.Producer.send_oneway)
     send_batch = _waiting(producer.Producer.send_batch)
+    send_columns = _waiting(producer.Producer.send_columns)
     send_in_transaction = _waiting(producer.Producer.send_in_transaction)
     request = _waiting(producer.Producer.request)
     reply = _waiting(producer.Producer.reply)

@@ -20,7 +20,7 @@ from rmqcore.client.received import decode_messages
 from rmqcore.client.replies import Replies
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
 from rmqcore.client.route import TopicRoute
-from rmqcore.errors import ArgumentError, CorruptRecordError, MessageIllegalError
+from rmqcore.errors import ArgumentError, CorruptRecordError, MessageIllegalError, RmqCoreError
 from rmqcore.message import Message, ReceivedMessage
 from rmqcore.remoting import (
     AclSigner,
@@ -234,6 +234,38 @@ class Producer:
             NoRouteError, RequestRefusedError, RemotingError: see `send`.
         """
         return await self._send(batch_of(topic, messages, self._instance.ids), queue_id)
+
+    async def send_columns(self, table: object, *, topic: str | None = None) -> list[SendResult]:
+        """Send every row of a table as a message, in batches, one after the other.
+
+        Args:
+            table: a table, a batch or a stream of pyarrow, pandas, Polars or DuckDB; docs/arrow.md
+                lists the columns. What the producer says by itself (``sys_flag``,
+                ``born_timestamp``, ``born_host``, ``reconsume_times``) cannot be in it.
+            topic: of rows without one.
+
+        Returns:
+            the result of each batch, as of `send_batch`. Rows with a ``queue_id`` go to that queue,
+            others to any.
+
+        Raises:
+            RowIllegalError: a row is no message; nothing of its batch of the table was sent.
+            ArgumentError: the table, or a column of it, is none that can be sent.
+            NoRouteError, RequestRefusedError, RemotingError: see `send`; a note says how many rows
+                had been sent.
+        """
+        from rmqcore.client.table_batches import TableBatches  # noqa: PLC0415 - for tables only
+
+        results: list[SendResult] = []
+        sent_count = 0
+        try:
+            for batch, queue_id, row_count in TableBatches(table, topic):
+                results.append(await self._send(batch, queue_id))
+                sent_count += row_count
+        except RmqCoreError as error:
+            error.add_note(f"{sent_count} rows of the table had been sent")
+            raise
+        return results
 
     async def send_in_transaction(
         self,

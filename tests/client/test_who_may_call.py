@@ -7,6 +7,7 @@ import signal
 import threading
 import weakref
 
+import pyarrow as pa
 import pytest
 from children import in_child, run_child
 from patience import TIMEOUT_S, until
@@ -29,6 +30,10 @@ CALLS = {
     "send": ("producer", lambda client, topic: client.send(topic, b"child")),
     "send_oneway": ("producer", lambda client, topic: client.send_oneway(topic, b"child")),
     "send_batch": ("producer", lambda client, topic: client.send_batch(topic, [b"child"])),
+    "send_columns": (
+        "producer",
+        lambda client, topic: client.send_columns(pa.table({"body": ["child"]}), topic=topic),
+    ),
     "send_in_transaction": (
         "producer",
         lambda client, topic: client.send_in_transaction(topic, b"child", lambda _: None),
