@@ -12,25 +12,25 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from rmqcore._codec import decode_batch, encode_batch
+from rmqcore._codec import decode_record
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.errors import MessageIllegalError, PutMessageError, StoreError, StoreLockedError
+from rmqcore.errors import PutMessageError, StoreError, StoreLockedError
 from rmqcore.files.store_dir import StoreDir, make_directory
-from rmqcore.message import Message, MessageExt, PutMessageResult
+from rmqcore.message import MessageExt
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 from rmqcore.spark.ledger import ANONYMOUS, JOB, Ledger, appending, forget_done, staging_root
-from rmqcore.spark.staging import Frame, StagedFile
+from rmqcore.spark.staging import StagedFile, forget_staged, pieces_behind
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.opening import open_store
+from rmqcore.store.staged_records import StagedRecords, records_in
 from rmqcore.world import monotonic_s, sleep, wall_clock_ms
 
 _STALE_S = 7 * 24 * 3600
 _LOCK_POLL_S = 0.1
-#: name of the property in which a message names light queues
-_LIGHT_QUEUES = b"INNER_MULTI_DISPATCH"
+#: what a row keeps in the log; the CRC is its body's
+_IDENTITY = ("topic", "queue_id", "unique_key", "body_crc", "flag", "reconsume_times")
 
 
 def check_free(store_path: str, *, repeatable: bool) -> None:
@@ -53,16 +53,6 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
             )
 
 
-def check_copied(only_copied: str | None, *, copy: bool) -> None:
-    """Refuse rows that are no messages yet, unless they are a copy of a store's.
-
-    Raises:
-        MessageIllegalError: with the reason, from `StagedFile.only_copied`.
-    """
-    if only_copied and not copy:
-        raise MessageIllegalError(f"{only_copied}; copy=true appends it as it is")
-
-
 def append_staged(
     store_path: str,
     config: str | None,
@@ -70,7 +60,6 @@ def append_staged(
     number: int,
     files: list[StagedFile],
     *,
-    copy: bool = False,
     lock_timeout_s: float = 0,
 ) -> int:
     """Append staged files to the log, in their order, unless it has been done.
@@ -81,19 +70,15 @@ def append_staged(
         name: of the series that the append belongs to.
         number: of the append in its series; later ones have larger numbers.
         files: what to append.
-        copy: append also what only a copy of a store may hold.
         lock_timeout_s: how long to wait for another writer's end.
 
     Returns:
         messages appended by this call.
 
     Raises:
-        MessageIllegalError: rows that only a copy may hold; nothing was appended.
         StoreLockedError: another process has the store; nothing was appended.
         StoreError: the store refuses; the same call goes on where this one ended.
     """
-    for file in files:
-        check_copied(file.only_copied, copy=copy)
     root = staging_root(store_path)
     make_directory(root)
     with _opened(store_path, config, lock_timeout_s) as store:
@@ -153,15 +138,6 @@ def _opened(store_path: str, config: str | None, lock_timeout_s: float) -> Defau
             sleep(_LOCK_POLL_S)
 
 
-def forget_staged(files: list[StagedFile]) -> None:
-    """Remove staged files, and their directory with the last of them."""
-    for file in files:
-        Path(file.path).unlink(missing_ok=True)
-    for parent in {Path(file.path).parent for file in files}:
-        if parent.is_dir() and not any(parent.iterdir()):
-            parent.rmdir()
-
-
 def _resume(store: DefaultMessageStore, ledger: Ledger) -> int:
     """Come to the end of an append; how many messages were missing."""
     _settle(store, ledger)
@@ -215,8 +191,8 @@ def _rows_behind(store: DefaultMessageStore, ledger: Ledger, start: int) -> int:
             raise
         return 0
     count = 0
-    for frame, staged in _rows(ledger, ledger.row_count):
-        while message is not None and not _same(staged, message, frame):
+    for staged in _rows(ledger, ledger.row_count):
+        while message is not None and not _same(staged, message):
             message = next(found, None)
         if message is None:
             break
@@ -225,13 +201,11 @@ def _rows_behind(store: DefaultMessageStore, ledger: Ledger, start: int) -> int:
     return count
 
 
-def _rows(ledger: Ledger, first: int) -> Iterator[tuple[Frame, Message]]:
-    """The staged rows from number ``first`` on, each with its frame."""
-    for frame in _frames(ledger.files, ledger):
-        if first < frame.message_count:
-            for message in decode_batch(frame.body, topic=frame.topic)[first:]:
-                yield frame, message
-        first = max(0, first - frame.message_count)
+def _rows(ledger: Ledger, first: int) -> Iterator[MessageExt]:
+    """The staged rows from number ``first`` on."""
+    for _, piece in _pieces(ledger, ledger.files, first):
+        for record in records_in(piece):
+            yield decode_record(record, check_crc=False)
 
 
 def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
@@ -253,62 +227,50 @@ def _append(
     store.flush()
     ledger.begin(number, store.max_phy_offset, files, done)
     appended = 0
-    for frame in _frames(files, ledger):
-        if done < frame.message_count:
-            rest = frame if done == 0 else _behind(frame, done)
-            for receipt in _put(store, rest):
-                if not receipt.ok:
-                    raise PutMessageError(receipt.status, receipt.reason)
-            appended += rest.message_count
-        done = max(0, done - frame.message_count)
+    for records, piece in _pieces(ledger, files, done):
+        appended += _put(store, records, piece)
     store.flush()
     ledger.finish()
     forget_staged(files)
     return appended
 
 
-def _put(store: DefaultMessageStore, frame: Frame) -> Iterator[PutMessageResult]:
-    """Put a frame at once; one by one where messages go to light queues, which no batch does."""
+def _put(store: DefaultMessageStore, records: StagedRecords, piece: bytes) -> int:
+    """Put a piece at once, or one by one where messages go to light queues; how many it has.
+
+    Raises:
+        PutMessageError: the store refuses.
+    """
     fans_out = store.config.enable_lmq and store.config.enable_multi_dispatch
-    if not (fans_out and _LIGHT_QUEUES in frame.body):
-        yield store.put_messages(
-            frame.body,
-            topic=frame.topic,
-            queue_id=frame.queue_id,
-            sys_flag=frame.sys_flag,
-            born_timestamp_ms=frame.born_timestamp_ms,
-            reconsume_times=frame.reconsume_times,
-        )
-        return
-    for message in decode_batch(frame.body, topic=frame.topic):
-        message.queue_id, message.sys_flag = frame.queue_id, frame.sys_flag
-        message.born_timestamp_ms = frame.born_timestamp_ms
-        message.reconsume_times = frame.reconsume_times
-        yield store.put_message(message)
+    if not (fans_out and records.names_light_queues):
+        # the flush behind the last piece is for all of them
+        result = store.put_records(piece, records.queues, durability="page_cache")
+        if not result.ok:
+            raise PutMessageError(result.status, result.reason)
+        return result.row_count
+    count = 0
+    for record in records_in(piece):
+        receipt = store.put_message(decode_record(record, check_crc=False))
+        if not receipt.ok:
+            raise PutMessageError(receipt.status, receipt.reason)
+        count += 1
+    return count
 
 
-def _frames(files: list[StagedFile], ledger: Ledger) -> Iterator[Frame]:
+def _pieces(
+    ledger: Ledger, files: list[StagedFile], first: int
+) -> Iterator[tuple[StagedRecords, bytes]]:
     try:
-        for file in files:
-            yield from file.frames()
+        yield from pieces_behind(files, first)
     except StoreError as error:
         raise StoreError(
             f"{error}; to leave that append as it is, remove {ledger.appending_path}"
         ) from error
 
 
-def _behind(frame: Frame, count: int) -> Frame:
-    """A frame without its first messages."""
-    rest = decode_batch(frame.body, topic=frame.topic)[count:]
-    return replace(frame, message_count=len(rest), body=encode_batch(rest))
-
-
-def _same(staged: Message, found: MessageExt, frame: Frame) -> bool:
-    return (
-        (found.topic, found.queue_id) == (frame.topic, frame.queue_id)
-        and found.unique_key == (staged.properties or {}).get("UNIQ_KEY")
-        and found.body == staged.body
-    )
+def _same(staged: MessageExt, found: MessageExt) -> bool:
+    """True when a message of the log is a staged one, as far as their heads and keys say."""
+    return all(getattr(staged, name) == getattr(found, name) for name in _IDENTITY)
 
 
 def _remove_stale(root: Path) -> None:

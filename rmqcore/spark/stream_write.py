@@ -46,7 +46,6 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             query,
             batchId,
             files,
-            copy=self.options.copy,
             lock_timeout_s=self.options.lock_timeout_s,
         )
 

@@ -6,6 +6,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,18 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from rmqcore.config import load_config
-from rmqcore.errors import ConfigError, MessageIllegalError
+from rmqcore.errors import ConfigError, MessageIllegalError, RowIllegalError
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.message import Message
-from rmqcore.native.format._numbers import SysFlag
+from rmqcore.native.columns._table_rows import WRITTEN
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.spark.ledger import anonymous_name, job_name, staging_root
-from rmqcore.spark.log_owner import abort_staged, append_staged, check_copied, check_free
+from rmqcore.spark.log_owner import abort_staged, append_staged, check_free
 from rmqcore.spark.options import WriteOptions, unknown
 from rmqcore.spark.schema import spark_schema
-from rmqcore.spark.staging import StagedFile, StageWriter
+from rmqcore.spark.staging import StagedFile, finished
+from rmqcore.store.staged_records import StagedWriter
 
-#: columns that become part of a message
-WRITTEN = (
-    "topic",
-    "queue_id",
-    "body",
-    "tags",
-    "keys",
-    "unique_key",
-    "properties",
-    "flag",
-    "sys_flag",
-    "born_timestamp",
-    "reconsume_times",
-)
-#: bits of the system flag that speak of the body: compressed, several tags, which compression
-_BODY_FLAGS = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK
-_INNER_BATCH = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
-_TEXT_TYPES = {"body": ("binary", "string")}
+_TYPES = {"body": ("binary", "string"), "keys": ("string", "array<string>")}
 
 
 @dataclass
@@ -81,9 +65,7 @@ class RowStager:
         self.options = options
         self.folder = staging_root(options.path) / f"staging-{uuid.uuid4().hex}"
         loaded = load_config(options.config)
-        config = fitted_config(loaded, StoreDir(options.path, loaded.store_path_commit_log))
-        self._message_size_max = config.effective_max_message_size
-        self._file_size = config.mapped_file_size_commit_log
+        self._config = fitted_config(loaded, StoreDir(options.path, loaded.store_path_commit_log))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Write every row.
@@ -96,61 +78,28 @@ class RowStager:
             raise ConfigError("write", "", "rows are staged in tasks of Spark")
         partition, attempt = context.partitionId(), context.taskAttemptId()
         path = self.folder / f"{partition:06d}-{attempt}.rows"
-        with StageWriter(path, self._message_size_max, self._file_size) as stage:
-            for message in self._messages(batches):
-                try:
-                    stage.put(message)
-                    check_copied(stage.only_copied, copy=self.options.copy)
-                except MessageIllegalError as error:
-                    raise MessageIllegalError(
-                        f"row {stage.message_count} of partition {partition}: {error}"
-                    ) from error
-            file = stage.finish()
+        with StagedWriter(path, self._config) as writer:
+            try:
+                self._write(writer, batches)
+            except RowIllegalError as error:
+                text = f"row {error.row} of partition {partition}, column {error.column}"
+                raise MessageIllegalError(f"{text}: {error.rule}") from error
+            file = finished(writer)
         return Staged(file, partition, context.getLocalProperty("sql.streaming.queryId"))
 
-    def _messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
-        prefix, number = secrets.token_hex(8).upper(), 0
-        for batch in batches:
-            names = [name for name in batch.schema.names if name in WRITTEN]
-            columns = [_values(batch, name) for name in names]
-            for values in zip(*columns, strict=True):
-                row = dict(zip(names, values, strict=True))
-                yield self._message(row, number, f"{prefix}{number:016X}")
-                number += 1
-
-    def _message(self, row: dict[str, Any], number: int, unique_key: str) -> Message:
-        properties = dict(row.get("properties") or {})
-        properties.setdefault("UNIQ_KEY", unique_key)
-        for column, name in (("tags", "TAGS"), ("keys", "KEYS"), ("unique_key", "UNIQ_KEY")):
-            if row.get(column) is not None:
-                properties[name] = row[column]
-        sys_flag = row.get("sys_flag") or 0
-        if sys_flag & _INNER_BATCH:
-            raise MessageIllegalError(f"row {number} is an inner batch, which is not one message")
-        if sys_flag & SysFlag.TRANSACTION_MASK not in (0, SysFlag.TRANSACTION_COMMIT):
-            raise MessageIllegalError(
-                f"row {number} has sys_flag={sys_flag}, a transaction that is not committed; rows "
-                "with sys_flag & 12 = 0 or 8 are messages"
-            )
-        body = row.get("body") or b""
-        queue_id = row.get("queue_id")
-        return Message(
-            row.get("topic") or self.options.topic or "",
-            body.encode() if isinstance(body, str) else body,
-            queue_id=number % self.options.queue_count if queue_id is None else queue_id,
-            properties=properties,
-            flag=row.get("flag") or 0,
-            sys_flag=sys_flag & _BODY_FLAGS,
-            born_timestamp_ms=row.get("born_timestamp") or 0,
-            reconsume_times=row.get("reconsume_times") or 0,
+    def _write(self, writer: StagedWriter, batches: Iterator[pa.RecordBatch]) -> None:
+        first = next(batches, None)
+        if first is None:
+            return
+        names = [name for name in first.schema.names if name in WRITTEN]
+        rows = (batch.select(names) for batch in chain((first,), batches))
+        writer.put_table(
+            pa.RecordBatchReader.from_batches(first.select(names).schema, rows),
+            topic=self.options.topic,
+            queue_count=self.options.queue_count,
+            unique_prefix=secrets.token_hex(8).upper().encode(),
+            copy=self.options.copy,
         )
-
-
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    column = batch.column(name)
-    if name == "born_timestamp":
-        return [None if us is None else us // 1000 for us in column.cast(pa.int64()).to_pylist()]
-    return list(column.to_pylist())
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
@@ -166,7 +115,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         if field.name not in known:
             raise unknown("column", field.name, known)
         kind = field.dataType.simpleString()
-        right = _TEXT_TYPES.get(field.name, (known[field.name],))
+        right = _TYPES.get(field.name, (known[field.name],))
         if field.name in WRITTEN and kind not in right:
             raise ConfigError(f"column {field.name}", kind, f"its type is {' or '.join(right)}")
     names = schema.fieldNames()
@@ -204,7 +153,6 @@ class RmqWriter(DataSourceArrowWriter):
             self.job,
             0,
             staged_files(list(messages)),
-            copy=self.options.copy,
             lock_timeout_s=self.options.lock_timeout_s,
         )
 

@@ -9,8 +9,9 @@ import shutil
 import pyarrow as pa
 import pytest
 from spark_by_hand import Stream, batch, bodies_of, numbered, put, rows_of
+from staged_rows import pairs, stage
 
-from rmqcore import Message, open_store
+from rmqcore import open_store
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError
 
 pytestmark = pytest.mark.engine
@@ -226,12 +227,9 @@ def test_what_waits_in_a_broker_s_own_topics_is_no_row_unless_asked_for(store_pa
 # ---- what may be appended
 
 
-def staged(path, message):
-    from rmqcore.spark.staging import StageWriter
-
-    with StageWriter(path / "spark" / "staging-t" / "0.rows", 1 << 20, 1 << 20) as stage:
-        stage.put(message)
-        return stage.finish()
+def staged(path, properties=None, **settings):
+    columns = {"body": ["x"], "properties": pairs({"UNIQ_KEY": "U"} | (properties or {}))}
+    return stage(path / "spark" / "staging-t" / "0.rows", columns, **settings)
 
 
 @pytest.mark.parametrize(
@@ -241,21 +239,17 @@ def staged(path, message):
 def test_a_message_that_is_to_wait_is_appended_as_a_copy_only(store_path, topic, properties):
     from rmqcore.spark.log_owner import append_staged
 
-    file = staged(store_path, Message(topic, b"later", properties={"UNIQ_KEY": "U", **properties}))
-    with pytest.raises(MessageIllegalError, match="copy=true"):
-        append_staged(str(store_path), None, "job-x", 0, [file])
-    assert append_staged(str(store_path), None, "job-x", 0, [file], copy=True) == 1
+    with pytest.raises(MessageIllegalError, match=r"copy=[Tt]rue"):
+        staged(store_path, properties, topic=topic)
+    file = staged(store_path, properties, topic=topic, copy=True)
+    assert append_staged(str(store_path), None, "job-x", 0, [file]) == 1
 
 
 @pytest.mark.parametrize("sys_flag", [4, 12])
-def test_a_row_of_a_transaction_that_is_not_committed_is_refused(sys_flag):
-    from rmqcore.spark.options import WriteOptions
-    from rmqcore.spark.write import RowStager
-
-    stager = object.__new__(RowStager)
-    stager.options = WriteOptions(path="/none", copy=True)
-    with pytest.raises(MessageIllegalError, match="not committed"):
-        stager._message({"topic": "T", "body": b"x", "sys_flag": sys_flag}, 0, "U")
+def test_a_row_of_a_transaction_that_is_not_committed_is_refused(tmp_path, sys_flag):
+    columns = {"body": ["x", "y"], "sys_flag": [8, sys_flag]}
+    with pytest.raises(MessageIllegalError, match=r"row 1, .* not committed"):
+        stage(tmp_path / "0.rows", columns, copy=True)
 
 
 def test_rows_of_a_stream_without_a_query_are_refused_and_not_forgotten(store_path):
@@ -269,7 +263,7 @@ def test_rows_of_a_stream_without_a_query_are_refused_and_not_forgotten(store_pa
     schema = StructType([StructField("body", BinaryType())])
     options = write_options({"path": str(store_path), "topic": "T"})
     writer = RmqStreamWriter(schema, options, overwrite=False)
-    file = staged(store_path, Message("T", b"x"))
+    file = staged(store_path)
     with pytest.raises(StoreError, match="of which query"):
         writer.commit([Staged(file, 0, None)], 0)
     writer.commit([None], 0)
@@ -280,7 +274,7 @@ def test_rows_of_a_stream_without_a_query_are_refused_and_not_forgotten(store_pa
 def test_a_commit_waits_for_the_end_of_another_writer(store_path, monkeypatch):
     from rmqcore.spark import log_owner
 
-    file = staged(store_path, Message("T", b"x", properties={"UNIQ_KEY": "U"}))
+    file = staged(store_path)
     other = open_store(store_path)
     monkeypatch.setattr(log_owner, "monotonic_s", lambda: 0)
     monkeypatch.setattr(log_owner, "sleep", lambda _seconds: other.close())

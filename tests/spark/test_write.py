@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from staged_rows import pairs, stage
 
 import rmqcore
 from rmqcore import open_store
 from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError, StoreLockedError
-from rmqcore.message import Message
 
 pytestmark = pytest.mark.process
 
@@ -171,19 +171,19 @@ def test_a_row_that_breaks_a_limit_fails_before_anything_is_appended(spark, numb
 
 @pytest.fixture
 def staged(store_path):
-    """Three staged files of 200 messages for two queues."""
-    from rmqcore.spark.staging import StageWriter
-
-    files = []
-    for part in range(3):
-        path = store_path / "spark" / "staging-test" / f"{part}.rows"
-        with StageWriter(path, 1 << 20, 1 << 20) as stage:
-            for number in range(200):
-                unique = {"UNIQ_KEY": f"{part:08X}{number:024X}"}
-                body = b"%d-%d" % (part, number)
-                stage.put(Message("T", body * 50, queue_id=number % 2, properties=unique))
-            files.append(stage.finish())
-    return files
+    """Three staged files of 200 messages for two queues, two pieces each."""
+    return [
+        stage(
+            store_path / "spark" / "staging-test" / f"{part}.rows",
+            {
+                "body": [f"{part}-{number}" * 50 for number in range(200)],
+                "queue_id": [number % 2 for number in range(200)],
+                "unique_key": [f"{part:08X}{number:024X}" for number in range(200)],
+            },
+            piece_size=50_000,
+        )
+        for part in range(3)
+    ]
 
 
 def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
@@ -197,11 +197,11 @@ def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
 
 
 def dying_append(monkeypatch, die_at, *arguments):
-    """`append_staged`, which dies before its so-many-th batch is put."""
+    """`append_staged`, which dies before its so-many-th piece is put."""
     from rmqcore.spark.log_owner import append_staged
     from rmqcore.store import message_store
 
-    puts, calls = message_store.DefaultMessageStore.put_messages, iter(range(1, 100))
+    puts, calls = message_store.DefaultMessageStore.put_records, iter(range(1, 100))
 
     def dying(self, *args, **settings):
         if next(calls) == die_at:
@@ -209,7 +209,7 @@ def dying_append(monkeypatch, die_at, *arguments):
         return puts(self, *args, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(message_store.DefaultMessageStore, "put_messages", dying)
+        patch.setattr(message_store.DefaultMessageStore, "put_records", dying)
         with pytest.raises(KeyboardInterrupt):
             append_staged(*arguments)
 
@@ -309,21 +309,19 @@ def test_the_command_that_finishes_needs_no_spark(store_path, died):
     assert len(messages_of(store_path)) == 600
 
 
-def test_a_batch_cut_in_its_middle_is_completed(store_path, staged):
+def test_a_piece_cut_in_its_middle_is_completed(store_path, staged):
     from rmqcore.spark.ledger import Ledger, staging_root
     from rmqcore.spark.log_owner import append_staged
+    from rmqcore.store.staged_records import records_in
 
     append_staged(str(store_path), None, "first", 0, staged[:1])
     rest = staged[1:]
     with open_store(store_path) as store:
         ledger = Ledger(staging_root(str(store_path)), "query")
         ledger.begin(0, store.max_phy_offset, rest)
-        frame = next(rest[0].frames())
-        from rmqcore._codec import decode_batch
-
-        for message in decode_batch(frame.body, topic="T")[:7]:
-            message.queue_id = frame.queue_id
-            store.put_message(message)
+        records = rest[0].records()
+        seven = list(records_in(next(records.pieces())))[:7]
+        assert store.put_records(b"".join(seven), records.queues).row_count == 7
     assert append_staged(str(store_path), None, "query", 0, []) == 393
     keys = [m.unique_key for m in messages_of(store_path)]
     assert len(keys) == len(set(keys)) == 600
@@ -480,6 +478,23 @@ def test_staged_rows_that_are_gone_or_cut_are_an_error(store_path, staged):
         append_staged(str(store_path), None, "b", 0, staged[1:2])
 
 
+def test_staged_rows_that_are_damaged_are_an_error_wherever_a_byte_has_flipped(
+    store_path, staged, rng
+):
+    from rmqcore.spark.log_owner import append_staged
+
+    path = Path(staged[0].path)
+    whole = path.read_bytes()
+    for position in [0, len(whole) - 1, *rng.sample(range(len(whole)), 30)]:
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 8]) + whole[position + 1 :])
+        with pytest.raises(StoreError, match="damaged"):
+            append_staged(str(store_path), None, "a", 0, staged[:1])
+    path.write_bytes(whole)
+    append_staged(str(store_path), None, "a", 0, staged[:1])
+    keys = [m.unique_key for m in messages_of(store_path)]
+    assert len(keys) == len(set(keys)) == 200
+
+
 def test_a_locked_store_appends_nothing(store_path, staged):
     from rmqcore.spark.log_owner import append_staged
 
@@ -489,12 +504,11 @@ def test_a_locked_store_appends_nothing(store_path, staged):
 
 
 def test_a_message_too_large_is_refused_when_it_is_staged(tmp_path):
-    from rmqcore.spark.staging import StageWriter
-
-    with StageWriter(tmp_path / "a" / "x", 100_000, 1 << 20) as stage:
-        stage.put(Message("T", bytes(99_000)))
-        with pytest.raises(MessageIllegalError, match="the store takes 100000"):
-            stage.put(Message("T", bytes(100_000)))
+    config = {"max_message_size": 100_000}
+    stage(tmp_path / "x", {"body": [bytes(100_000)]}, config=config)
+    with pytest.raises(MessageIllegalError, match="longer than 100000 bytes"):
+        stage(tmp_path / "y", {"body": [b"", bytes(100_001)]}, config=config)
+    assert not (tmp_path / "y").exists()
 
 
 def test_a_stream_is_appended_once(spark, store_path, tmp_path):
@@ -532,15 +546,15 @@ def test_a_stream_is_appended_once(spark, store_path, tmp_path):
 
 def test_messages_of_light_queues_are_put_one_by_one(tmp_path, store_path):
     from rmqcore.spark.log_owner import append_staged
-    from rmqcore.spark.staging import StageWriter
 
     config = load_config(None, enable_lmq=True, enable_multi_dispatch=True)
-    with StageWriter(tmp_path / "staged", 1 << 20, 1 << 20) as writer:
-        for number in range(4):
-            names = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "77"}
-            given = names if number % 2 else None
-            writer.put(rmqcore.Message("T", b"%d" % number, queue_id=1, properties=given))
-        files = [writer.finish()]
+    names = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "77"}
+    columns = {
+        "body": [str(number) for number in range(4)],
+        "queue_id": [1] * 4,
+        "properties": pairs({}, names, {}, names),
+    }
+    files = [stage(tmp_path / "staged", columns, config=config)]
     assert append_staged(str(store_path), config, "job", 0, files) == 4
     with rmqcore.open_store(store_path, mode="r") as store:
         assert bodies_in(store, "T", 1) == [b"0", b"1", b"2", b"3"]

@@ -1,0 +1,19 @@
+"""Staged files, as tasks leave them."""
+
+import pyarrow as pa
+
+from rmqcore.config import load_config
+from rmqcore.spark.staging import finished
+from rmqcore.store.staged_records import StagedWriter
+
+
+def stage(path, columns, *, config=None, piece_size=1 << 19, **settings):
+    """A staged file with the rows of a table, of topic T where it has none."""
+    with StagedWriter(path, load_config(config), piece_size=piece_size) as writer:
+        writer.put_table(pa.table(columns), **{"topic": "T"} | settings)
+        return finished(writer)
+
+
+def pairs(*rows):
+    """A column of properties."""
+    return pa.array([list(row.items()) for row in rows], pa.map_(pa.string(), pa.string()))
