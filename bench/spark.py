@@ -19,12 +19,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from payload import BODY_SIZE, message
+from pyarrow.dataset import dataset
 
 from rmqcore import Message, open_store, rebuild, scan, transfer
 from rmqcore import spark as jobs
+from rmqcore._codec import crc32
 from rmqcore.doctor.verify import verify
 from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.native.columns._encode_columns import ColumnEncoder
 from rmqcore.scan import DEFAULT_COLUMNS, LIGHT_COLUMNS, LogWalk, Split
 from rmqcore.spark.runner import SparkRunner
 
@@ -32,6 +36,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _BEGIN, _END = "<!-- figures: written by make bench-spark -->", "<!-- end of Spark's figures -->"
 _BATCH = 128
 _LOG_FILE_SIZE = 256 << 20
+_PIECE_SIZE = 512 << 10
 #: a smaller log, or fewer rounds, is for a look only
 _FULL_SIZE, _FULL_ROUNDS = 2 << 30, 5
 #: the JVM compiles what is hot: rounds that do not count
@@ -153,6 +158,8 @@ ROWS = (
     Row("export to Parquet", "export", "export, two processes", 0.7, 0.85),
     Row("CRC of every record", "CRC", "header walk", 0.5, 0.9),
     Row("audit, consume queues compared, too", "audit", "header walk", 0.5, 0.9),
+    Row('`write.format("rmq")`, text, distinct born times', "append", "write Parquet", 0.5, 1.0),
+    Row("records of Arrow batches", "encode", "memcpy and CRC", 0.2, 0.6),
     Row("stream catch-up", "stream", "rmq", 0.35, 0.7),
 )
 
@@ -173,6 +180,10 @@ DID = {
     "audit, two processes": "`doctor.verify` with `jobs=2`: the same",
     "CRC": "the header walk, and the CRC of every body",
     "header walk": "from record to record in tasks of Spark, by the heads alone",
+    "append": 'the same rows from Parquet files, `write.format("rmq")` into a new store',
+    "write Parquet": "text bodies, tag, key, unique key, a born time each, `write.parquet` of them",
+    "encode": "the same batches made into records by one thread, without Spark",
+    "memcpy and CRC": "as many bytes copied in pieces of 512 KiB, and the CRC-32 of the bodies",
     "stream": "`AvailableNow` from the earliest message on, 1 GiB a batch, into the `noop` sink",
 }
 
@@ -186,6 +197,48 @@ class Bench:
         self.splits = scan.plan(store)
         self.bytes = sum(split.size for split in self.splits)
         jobs.read(spark, store).write.parquet(str(self.parquet))
+        self.texts = work / "texts"
+        self.write_rows()
+        # a part of them, so that it is in memory and measured often enough; Spark's files know no
+        # time zone
+        part = dataset(self.texts).head(500_000)
+        born, column = pa.timestamp("us", "UTC"), part.column_names.index("born_timestamp")
+        part = part.set_column(column, "born_timestamp", part.column(column).cast(born))
+        self.table = pa.Table.from_batches(part.combine_chunks().to_batches(max_chunksize=10_000))
+        self.copied = np.ones(self.encode(), np.uint8)
+
+    def rows(self):
+        """The rows that are written, as text with a born time each."""
+        return self.spark.read.parquet(str(self.texts))
+
+    def write_rows(self) -> None:
+        columns = ("topic", "queue_id", "tags", "keys", "unique_key")
+        jobs.read(self.spark, self.store).selectExpr(
+            *columns,
+            "decode(body, 'UTF-8') AS body",
+            "timestamp_micros(1700000000000000 + phy_offset) AS born_timestamp",
+        ).write.parquet(str(self.texts))
+
+    def append(self) -> None:
+        frame = self.rows().write.format("rmq").mode("append")
+        frame.option("jobId", "bench").save(str(self.fresh("appended")))
+
+    def encode(self) -> int:
+        size = 0
+        settings = {"body_max": 4 << 20, "log_file_size": 1 << 30, "store_host": "127.0.0.1:10911"}
+        encoder = ColumnEncoder(self.table, **settings)
+        while encoder.next_batch() is not None:
+            while (piece := encoder.next_piece(_PIECE_SIZE)) is not None:
+                size += len(piece)
+        return size
+
+    def copy_and_sum(self) -> None:
+        piece = np.empty(_PIECE_SIZE, np.uint8)
+        for at in range(0, len(self.copied) - _PIECE_SIZE, _PIECE_SIZE):
+            piece[:] = self.copied[at : at + _PIECE_SIZE]
+        bodies = memoryview(self.copied)[: self.table.num_rows * BODY_SIZE]
+        for at in range(0, len(bodies), _PIECE_SIZE):
+            crc32(bodies[at : at + _PIECE_SIZE])
 
     def noop(self, frame) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -243,6 +296,10 @@ class Bench:
             "export, two processes": lambda: transfer.export_store(
                 store, self.fresh("export"), columns=columns, jobs=2
             ),
+            "append": self.append,
+            "write Parquet": lambda: self.rows().write.parquet(str(self.fresh("written"))),
+            "encode": lambda: [self.encode() for _ in range(5)],
+            "memcpy and CRC": lambda: [self.copy_and_sum() for _ in range(5)],
             "shuffle and sort": lambda: shuffled(spark, store, self.fresh("units")),
             "rebuild": lambda: jobs.rebuild_consume_queues(spark, store),
             "rebuild, two processes": lambda: rebuild.rebuild_consume_queues(store, jobs=2),
@@ -297,7 +354,7 @@ def tables(times: dict[str, Times], rows: int, size: int, rounds: int) -> str:
         "| path | against | ratio, median | min | max | by processor time | at least | aim | |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in ROWS:
+    for row in rows_of(times):
         ratios, used = ratios_of(times, row), processor_ratio(times, row)
         middle = statistics.median(ratios)
         verdict = "aim" if middle >= row.aim else "reached" if middle >= row.least else "**below**"
@@ -316,6 +373,11 @@ def tables(times: dict[str, Times], rows: int, size: int, rounds: int) -> str:
             f"| {size / one.middle / 1e9:.2f} | {DID[name]} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def rows_of(times: dict[str, Times]) -> list[Row]:
+    """The rows of which both paths were measured."""
+    return [row for row in ROWS if {row.path, row.against} <= times.keys()]
 
 
 def ratios_of(times: dict[str, Times], row: Row) -> list[float]:
@@ -342,6 +404,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", default="2g", help="bytes of log")
     parser.add_argument("--rounds", type=int, default=_FULL_ROUNDS)
+    parser.add_argument("--only", default="", help="paths that are measured, by commas")
     arguments = parser.parse_args()
     size = int(arguments.size[:-1]) << {"m": 20, "g": 30}[arguments.size[-1]]
     with tempfile.TemporaryDirectory(prefix="rmqcore-bench-spark-") as folder:
@@ -349,13 +412,14 @@ def main() -> int:
         spark = jobs.local_session("bench", cores=2, memory="2g")
         spark.sparkContext.setLogLevel("ERROR")
         bench = Bench(spark, Path(folder), Path(folder) / "store")
-        times = measure(bench.paths(), arguments.rounds)
+        paths, wanted = bench.paths(), arguments.only.split(",") if arguments.only else ()
+        times = measure({name: paths[name] for name in wanted or paths}, arguments.rounds)
         spark.stop()
     text = tables(times, rows, bench.bytes, arguments.rounds)
     print(text)
-    if size >= _FULL_SIZE and arguments.rounds >= _FULL_ROUNDS:
+    if not arguments.only and size >= _FULL_SIZE and arguments.rounds >= _FULL_ROUNDS:
         write_down(text)
-    return int(any(statistics.median(ratios_of(times, row)) < row.least for row in ROWS))
+    return int(any(statistics.median(ratios_of(times, row)) < row.least for row in rows_of(times)))
 
 
 if __name__ == "__main__":

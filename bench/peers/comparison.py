@@ -273,11 +273,13 @@ class Comparison:
 
     def _batches(self) -> None:
         count = self._sizes.puts // 64 * 64
-        for name, encoded in (("batch_encoded", 1), ("batch_list", 0)):
+        for name, encoded in (("batch_encoded", 1), ("batch_list", 0), ("put_columns", 0)):
 
-            def work(side: str, worker: Worker, encoded: int = encoded) -> dict:
+            def work(side: str, worker: Worker, name: str = name, encoded: int = encoded) -> dict:
                 start = self._expected.take(side, "B", count, BODY)
                 put = {"topic": "B", "start": start, "count": count, "body": BODY}
+                if name == "put_columns" and side == "rmqcore":
+                    return worker.ask("columns", **put)
                 return worker.ask("batch", **put, encoded=encoded)
 
             with self._stores(name):

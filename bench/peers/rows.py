@@ -71,6 +71,7 @@ def new_rows() -> dict[str, Row]:
         Row("put_4", "put, async flush, 4 threads", 5, 10),
         Row("batch_encoded", "put in batches of 64, encoded bodies", 6, 10),
         Row("batch_list", "put in batches of 64, a list of messages", None),
+        Row("put_columns", "put a table (Java: batches of 64, a list of messages)", 2, 4),
         Row("put_1k", "put, 1 KiB bodies, 1 thread", 4, 8),
         Row("sync_1", "put, sync flush, 1 caller", 1.0, 1.2, "k/s"),
         Row("sync_8", "put, sync flush, 8 threads", 1.5, 2, "k/s"),
