@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,8 @@ _PIECE: Final = 1 << 20
 class KeptCuts:
     """Files ``doctor/cut-OFFSET``: bytes of the log as they were, from a physical offset on.
 
+    A log that is cut in the same place again makes ``cut-OFFSET-2``, and so on.
+
     Args:
         store: the store's directory.
     """
@@ -45,16 +48,30 @@ class KeptCuts:
         Returns:
             what has been kept, or why it could not be, in words.
         """
-        path = self._home / f"{_PREFIX}{start:020d}"
-        kept = min(size, CUT_SIZE_MAX)
+        files, kept = list(files), min(size, CUT_SIZE_MAX)
         try:
-            self._write(path, files, start, kept)
-            self._forget_oldest()
+            path, is_there = self._place(files, start, kept)
+            if not is_there:
+                self._write(path, files, start, kept)
+                self._forget_oldest()
         except OSError as error:
             _log.warning("what is cut off at %d is not kept: %s", start, error)
             return f"what was cut off at {start} could not be kept: {error}"
         part = "" if kept == size else f", the first of {size}"
         return f"what was cut off at {start} is kept in {path}: {kept} bytes{part}"
+
+    def _place(self, files: list[MappedFile], start: int, size: int) -> tuple[Path, bool]:
+        """Where these bytes go, or lie already: an opening that cut them may have been killed.
+
+        A log is cleared from its end on, so what is left begins as the copy does. No copy is
+        written over: the log may have been cut in the same place before.
+        """
+        path = self._home / f"{_PREFIX}{start:020d}"
+        for number in itertools.count(2):
+            if not path.exists() or _begins_with(path, _pieces(files, start, size)):
+                break
+            path = path.with_name(f"{_PREFIX}{start:020d}-{number}")
+        return path, path.exists()
 
     def _write(self, path: Path, files: Iterable[MappedFile], start: int, size: int) -> None:
         self._home.mkdir(exist_ok=True)
@@ -75,6 +92,11 @@ class KeptCuts:
         cuts.sort(key=lambda path: path.stat().st_mtime_ns)
         for path in cuts[:-CUTS_MAX]:
             path.unlink()
+
+
+def _begins_with(path: Path, pieces: Iterable[bytes]) -> bool:
+    with path.open("rb") as copy:
+        return all(copy.read(len(piece)) == piece for piece in pieces)
 
 
 def _pieces(files: Iterable[MappedFile], start: int, size: int) -> Iterable[bytes]:

@@ -99,6 +99,43 @@ def test_the_newest_cuts_are_kept(store_path, damaged):
     assert home / f"cut-{damaged:020d}" in cuts(store_path)
 
 
+def test_an_opening_that_is_killed_while_it_clears_the_log_keeps_the_copy(store_path, damaged):
+    before = log_of(store_path)
+    end = len(before.rstrip(b"\0"))
+    with rmqcore.open_store(store_path, on_corruption="truncate"):
+        pass
+    # cleared from the end on, and not yet up to the cut
+    half = (damaged + end) // 2
+    (store_path / "commitlog" / f"{0:020d}").write_bytes(before[:half].ljust(FILE, b"\0"))
+    (store_path / "config" / "storeMark.json").unlink()
+    (store_path / "config" / "storeMark.json.bak").unlink(missing_ok=True)
+    (store_path / "abort").touch()
+    with rmqcore.open_store(store_path, on_corruption="truncate") as store:
+        assert store.max_phy_offset == damaged
+        assert str(cuts(store_path)[0]) in store.recovery_report.cut_kept
+    (kept,) = cuts(store_path)
+    assert kept.read_bytes() == before[damaged:end]
+
+
+def test_what_is_cut_in_the_same_place_again_is_kept_beside_it(store_path, damaged):
+    before = log_of(store_path)
+    for again in range(2):
+        with rmqcore.open_store(store_path, on_corruption="truncate") as store:
+            assert store.max_phy_offset == damaged
+            receipt = store.put("T", b"another %d" % again * 30)
+        file = store_path / "commitlog" / f"{0:020d}"
+        content = bytearray(file.read_bytes())
+        content[receipt.phy_offset + 95] ^= 0xFF
+        file.write_bytes(content)
+    with rmqcore.open_store(store_path, on_corruption="truncate"):
+        pass
+    assert [path.name for path in cuts(store_path)] == [
+        f"cut-{damaged:020d}{number}" for number in ("", "-2", "-3")
+    ]
+    assert cuts(store_path)[0].read_bytes() == before[damaged:].rstrip(b"\0")
+    assert b"another 1" in cuts(store_path)[2].read_bytes()
+
+
 def test_a_disk_without_room_for_the_copy_lets_the_store_open(store_path, damaged, monkeypatch):
     def full(path):
         raise OSError(errno.ENOSPC, "No space left on device")
