@@ -96,6 +96,8 @@ class TimerMessages:
         self._store = store
         self._config = config
         self._check = TimerCheck(folder)
+        #: where the queue ends before anything is put
+        self._first_end = store.max_queue_offset(TIMER_TOPIC, 0)
         self._arrived = arrived
         self._passed_over = passed_over
         self._new = asyncio.Event()
@@ -244,10 +246,12 @@ class TimerMessages:
     def load(self) -> None:
         """Read what is pending; once, before anything else.
 
+        A log whose end was cut off may have less than what was delivered of it.
+
         Raises:
             OSError, CorruptStoreError: it cannot be read.
         """
-        done = self._check.load() or TimerProgress(0, 0, 0, 0)
+        done = (self._check.load() or TimerProgress(0, 0, 0, 0)).up_to(self._first_end)
         self._heap, self._pending, self._metrics = [], defaultdict(set), TimerMetrics()
         self._read_offset = max(done.first_pending, self._store.min_queue_offset(TIMER_TOPIC, 0))
         while self._read(done):

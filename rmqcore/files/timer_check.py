@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,11 @@ class TimerProgress:
     read_offset: int
     due_ms: int
     due_offset: int
+
+    def up_to(self, end: int) -> TimerProgress:
+        """The same of a queue that ends at an offset: what is put there next is not delivered."""
+        first, read = min(self.first_pending, end), min(self.read_offset, end)
+        return replace(self, first_pending=first, read_offset=read)
 
 
 class TimerCheck:
@@ -140,8 +145,7 @@ class TimerCheck:
         own, mended = _own(raw), bytearray(raw)
         _JAVA.pack_into(mended, 0, *head, *(min(offset, end) for offset in offsets), *rest)
         if own is not None:
-            first, read = min(own.first_pending, end), min(own.read_offset, end)
-            _put_own(mended, TimerProgress(first, read, own.due_ms, own.due_offset))
+            _put_own(mended, own.up_to(end))
         return None if mended == raw else bytes(mended)
 
     def forget_wheel(self, root: Path) -> None:

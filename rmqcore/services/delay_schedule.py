@@ -220,6 +220,9 @@ class ScheduleMessageService:
         self.skipped_count = 0
         levels = {queue_id + 1 for queue_id in parked_queue_ids}
         self._levels = sorted(levels.union(range(1, len(self._levels_ms) + 1)))
+        # before anything is put: behind the end that a queue has now it would count as delivered
+        for level in self._levels:
+            self._next_offset(level)
 
     def run_once(self, now_ms: int) -> DeliveryReport:
         """Deliver all that is due, and write the offsets when their interval has passed.

@@ -10,7 +10,9 @@ from broker.conftest import records
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.timer import TimerMessages
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
+from rmqcore.ha.resync import Divergence, cut
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.world import wall_clock_ms
 
@@ -233,6 +235,30 @@ def test_what_was_delivered_does_not_come_again_after_a_restart_and_what_waits_d
     clock.go_on(1100)
     with_broker(again)
     with_broker(once_more)
+
+
+def test_what_is_put_after_the_logs_end_was_cut_off_is_delivered(with_broker, tmp_path, clock):
+    async def deliver(broker, peer, bodies):
+        for body in bodies:
+            properties = {"TIMER_DELIVER_MS": str(clock.now_ms + 1)}
+            await peer.send("T", body, properties=properties)
+        await taken_in(broker, len(bodies))
+        clock.go_on(1, broker)
+        return [m.body for m in await come(peer, "T", len(bodies))]
+
+    async def first(broker, peer):
+        assert await deliver(broker, peer, [b"1", b"2", b"3"]) == [b"1", b"2", b"3"]
+        parked = broker.store.get_message(TIMER_TOPIC, 0, 0, max_messages=1).messages
+        ends.append(parked[0].phy_offset)
+
+    async def again(broker, peer):
+        assert broker.store.max_queue_offset(TIMER_TOPIC, 0) == 0
+        assert await deliver(broker, peer, [b"4", b"5"]) == [b"4", b"5"]
+
+    ends = []
+    with_broker(first)
+    cut(StoreDir(tmp_path / "store"), Divergence(0, ends[0], 1 << 20, False))
+    with_broker(again, on_corruption="truncate")
 
 
 def test_what_came_before_anything_was_kept_does_not_come_again_after_a_restart(
