@@ -85,6 +85,19 @@ class StoreMark:
         self.derive_from, self.unsure_from = numbers[3:]
         self._stored = self._text()
 
+    def shorten(self, log_end: int, ends: Mapping[QueueKey, int]) -> None:
+        """Forget what lay behind the end of a log that has become shorter; `store` writes it.
+
+        What is put there next has other numbers, and may be on no disk yet.
+
+        Args:
+            log_end: where the log ends.
+            ends: where each queue ends.
+        """
+        self.log_end = log_end
+        self.ends = {key: min(self.ends[key], ends[key]) for key in self.ends.keys() & ends}
+        self.batch_queues &= self.ends.keys()
+
     def store(self) -> None:
         """Write the file when anything has changed.
 

@@ -436,7 +436,13 @@ class Recovery:
         _log.warning("%s: %s", self._log.queue.directory, self.report.cut_kept)
 
     def _note_machine(self) -> None:
-        """Note that the store is in order, on the machine as it runs now, and what is unsure."""
+        """Note that the store is in order, on the machine as it runs now, and what is unsure.
+
+        And where a log ends now that was longer, before anything is put there.
+        """
+        if self.report.end_offset < self._mark.log_end:
+            ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
+            self._mark.shorten(self.report.end_offset, ends)
         self._mark.machine = self._mark.this_machine()
         if not self._clean_shutdown:
             start, known = self.report.start_offset, self._mark.unsure_from

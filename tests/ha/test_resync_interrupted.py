@@ -1,12 +1,17 @@
-"""A resync's cut that is interrupted between two files leaves a log, and goes on."""
+"""A resync's cut that is interrupted, or followed by a kill, leaves a log, and goes on."""
+
+import shutil
 
 import pytest
+from ha.pair import derived, log_bytes, master_store, slave_store
 
+from rmqcore import open_store
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha import resync
+from rmqcore.ha.resync import Divergence, cut
 
-pytestmark = pytest.mark.logic
 
-
+@pytest.mark.logic
 def test_a_cut_that_is_interrupted_leaves_no_hole_in_the_log(tmp_path, monkeypatch):
     log, kept = tmp_path / "commitlog", tmp_path / "kept"
     log.mkdir()
@@ -30,3 +35,38 @@ def test_a_cut_that_is_interrupted_leaves_no_hole_in_the_log(tmp_path, monkeypat
     assert sorted(int(path.name) for path in log.iterdir()) == [0, 100]
     assert (log / f"{100:020d}").read_bytes() == b"x" * 50 + bytes(50)
     assert sorted(int(path.name) for path in kept.iterdir()) == [100, 200, 300]
+
+
+@pytest.mark.engine
+def test_a_slave_that_is_killed_after_a_cut_has_its_masters_numbers(tmp_path):
+    """What was cut off had numbers that the master gives to others; the log grows past its end."""
+    with master_store(tmp_path / "m") as master:
+        for number in range(5):
+            master.put("Q", b"common %d" % number)
+    shutil.copytree(tmp_path / "m", tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        common_end = store.max_phy_offset
+        for number in range(5):
+            store.put("Q", b"of another %d" % number)
+        end = store.max_phy_offset
+    cut(StoreDir(tmp_path / "s"), Divergence(0, common_end, end, True))
+
+    with master_store(tmp_path / "m") as master:
+        for number in range(20):
+            master.put("P", b"%d" % number)
+        grown = master.max_phy_offset
+        assert grown > end
+        with slave_store(tmp_path / "s", on_corruption="truncate") as slave:
+            slave.followed_log.append_data(log_bytes(master, common_end), common_end)
+            assert slave.max_queue_offset("P", 0) == 20
+            shutil.copytree(tmp_path / "s", tmp_path / "killed")
+        for number in range(5):
+            master.put("Q", b"of the master %d" % number)
+        with slave_store(tmp_path / "killed") as slave:
+            assert slave.max_queue_offset("Q", 0) == 5
+            slave.followed_log.append_data(log_bytes(master, grown), grown)
+            assert derived(slave) == derived(master)
+            found = slave.get_message("Q", 0, 5, max_messages=9).messages
+    assert [bytes(message.body) for message in found] == [
+        b"of the master %d" % number for number in range(5)
+    ]
