@@ -6,9 +6,11 @@ A simulation draws in its place, see `follow`.
 from __future__ import annotations
 
 import os
-import random
+from typing import TYPE_CHECKING
 
-_spread = random.Random()  # noqa: S311 - spreads load
+if TYPE_CHECKING:
+    import random
+
 #: what is drawn from instead, while there is one
 _followed: list[random.Random] = []
 
@@ -25,7 +27,7 @@ def token_hex(size: int) -> str:
 
 def randrange(stop: int) -> int:
     """A number from 0 up to, but not, ``stop``; each as likely, and none a secret."""
-    return (_followed[0] if _followed else _spread).randrange(stop)
+    return int.from_bytes(token_bytes(8), "little") % stop
 
 
 def follow(source: random.Random | None) -> None:

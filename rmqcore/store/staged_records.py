@@ -18,9 +18,10 @@ from rmqcore._codec import crc32
 from rmqcore.config import StoreConfig
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.service_topics import is_service_topic
-from rmqcore.files.store_dir import make_directory, sync_directory
+from rmqcore.files.store_dir import make_directory
 from rmqcore.native.columns._encode_columns import ColumnEncoder
 from rmqcore.store.parts.column_puts import PIECE_SIZE, Queues, encoder_for
+from rmqcore.world import sync_directory, sync_fd
 
 _QUEUE: Final = struct.Struct(">iH")
 _PIECE: Final = struct.Struct(">qqI")
@@ -124,7 +125,7 @@ class StagedWriter:
         covered = tables + _TRAILER.pack(*numbers, 0, _MAGIC)[:-_CRC_SIZE]
         self._file.write(tables + _TRAILER.pack(*numbers, crc32(covered), _MAGIC))
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_fd(self._file.fileno())
         sync_directory(self.path.parent)
         return self._file.tell()
 
