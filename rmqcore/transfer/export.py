@@ -30,7 +30,7 @@ from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
-from rmqcore.world import sync_directory, sync_fd
+from rmqcore.world import sync_directory, sync_fd, sync_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -276,7 +276,8 @@ def export_store(
 
     Raises:
         ConfigError: an unknown format, or a URL for a directory.
-        CorruptStoreError: a damaged record; the messages before it are written, no manifest is.
+        CorruptStoreError: a damaged record; the messages before it are written, and the manifest
+            says that the export is unfinished, as after a kill: nothing imports it.
         RmqCoreError: the package that the format needs is not installed; nothing was written.
     """
     if file_format not in EXPORT_FORMATS:
@@ -299,16 +300,21 @@ def export_store(
     )
     splits = plan(store_path, split_size=split_size, topics=chosen, config=config)
     make_directory(target)
+    head = {"store": str(Path(store_path).absolute()), "format": file_format}
+    # one of an earlier export would vouch for files that this one replaces
+    _write_manifest(target, {**head, "unfinished": True, "parts": []})
     parts = list(run(work, splits, jobs=jobs, progress=progress))
-    manifest = {
-        "store": str(Path(store_path).absolute()),
-        "format": file_format,
-        "parts": [asdict(part) for part in parts],
-    }
-    fresh = target / f".{MANIFEST}.tmp"
-    fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-    fresh.rename(target / MANIFEST)
+    sync_directory(target)
+    _write_manifest(target, {**head, "parts": [asdict(part) for part in parts]})
     if file_format in TABLE_FORMATS:
         make_table(file_format, target, _schema(names), [(part.file, part.rows) for part in parts])
     sync_directory(target)
     return parts
+
+
+def _write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    fresh = directory / f".{MANIFEST}.tmp"
+    fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+    sync_file(fresh)
+    fresh.rename(directory / MANIFEST)
+    sync_directory(directory)

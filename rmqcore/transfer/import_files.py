@@ -145,14 +145,21 @@ def exported_files(source: Path) -> list[Path]:
     """The files that an import of ``source`` reads, in order.
 
     Raises:
-        RmqCoreError: there is none, or one that the manifest names is missing.
+        RmqCoreError: there is none, one that the manifest names is missing, or the export is
+            unfinished.
         OSError: there is no such directory.
     """
     if source.is_file():
         return [source]
     manifest = source / MANIFEST
     if manifest.is_file():
-        names = [part["file"] for part in json.loads(manifest.read_text("utf-8"))["parts"]]
+        told = json.loads(manifest.read_text("utf-8"))
+        if told.get("unfinished"):
+            raise RmqCoreError(
+                f"{source}: the export did not come to its end, so messages are missing; export "
+                "again, or import single files of it"
+            )
+        names = [part["file"] for part in told["parts"]]
         missing = [name for name in names if not (source / name).is_file()]
         if missing:
             raise RmqCoreError(f"{source}: {missing[0]} is missing, which {MANIFEST} names")

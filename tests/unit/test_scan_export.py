@@ -160,6 +160,22 @@ def test_a_part_that_the_manifest_names_must_be_there(golden_store, store_path, 
         transfer.import_files(store, tmp_path / "e")
 
 
+def test_an_export_that_ended_early_is_not_imported(golden_store, store_path, tmp_path):
+    golden = golden_store("5.5.0", "basic")
+    target = tmp_path / "e"
+    export_store(golden.path, target, file_format="jsonl", split_size=100_000)
+    file = sorted((golden.path / "commitlog").iterdir())[0]
+    content = bytearray(file.read_bytes())
+    content[3000:3100] = bytes(100)
+    file.write_bytes(content)
+    with pytest.raises(CorruptRecordError):
+        export_store(golden.path, target, file_format="jsonl", split_size=100_000)
+    with rmqcore.open_store(store_path) as store:
+        with pytest.raises(RmqCoreError, match="did not come to its end"):
+            transfer.import_files(store, target)
+        assert list(store.messages()) == []
+
+
 @pytest.mark.logic
 def test_unknown_formats_are_refused(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
