@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from rmqcore.scan import read
 from rmqcore.spark.planning import LogPartition
 from rmqcore.spark.stream import Offsets, RmqStreamReader
+from rmqcore.world import monotonic_s
 
 
 class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
@@ -76,7 +76,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
 
     def _waits(self, first: Offsets, ends: Offsets) -> bool:
         """Whether a trigger is passed over because there are too few new messages yet."""
-        least, now_s = self.options.min_offsets_per_trigger, time.monotonic()
+        least, now_s = self.options.min_offsets_per_trigger, monotonic_s()
         if least is None or self._target is not None:
             return False
         if now_s - self._triggered_s < self.options.max_trigger_delay_s:

@@ -4,7 +4,6 @@ The data source is driven as Spark's worker does it, without a JVM.
 """
 
 import json
-import time
 
 import pytest
 from spark_by_hand import Stream, batch, bodies_of, numbered, put
@@ -139,8 +138,10 @@ def test_a_time_behind_which_a_queue_has_nothing(timed):
 
 
 def test_a_trigger_waits_for_its_least_number_of_messages(store, monkeypatch):
+    from rmqcore.spark import limited_stream
+
     now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limited_stream, "monotonic_s", lambda: now[0])
     options = {"minOffsetsPerTrigger": "20", "maxTriggerDelay": "5m", "topics": "A"}
     stream = Stream(store, startingOffsets="earliest", **options)
     assert len(stream.trigger()) == 30
