@@ -271,6 +271,25 @@ def test_what_a_client_held_comes_again_at_once_when_its_handle_is_closed(
     assert not looked
 
 
+def test_what_a_closed_handle_held_comes_again_though_another_connection_of_it_was_open(
+    store_path, monkeypatch
+):
+    """As where a signal handler calls over one of its own."""
+    with rmqcore.open_shared(store_path) as store:
+        until(lambda: store._server._looking, "the look with which an owner begins")
+        monkeypatch.setattr(StoreServer, "_look", lambda _: None)
+        store.put("T", b"0")
+        second = rmqcore.open_shared(store_path)
+        assert bodies(consumer(second).receive()) == [b"0"]
+        aside, server = second._new_channel(), store._server
+        second.close()
+        until(lambda: len(server._server.connections) == 1, "the end of the handle's own one")
+        assert leased(store) == []
+        aside.end()
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
+        until(lambda: not server._leaving, "nothing kept of who has left")
+
+
 def test_what_a_dead_client_held_comes_again_when_the_full_disk_has_room(store_path, monkeypatch):
     with rmqcore.open_shared(store_path) as store, program("lease", store_path) as process:
         store.put("T", b"0")

@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from children import die
-from patience import until
+from patience import TIMEOUT_S, until
 from sharing.processes import owner_of
 
 import rmqcore
@@ -15,6 +15,8 @@ from rmqcore.store.sharing import owner as owner_module
 from rmqcore.store.sharing.calls import request_of, result_of
 from rmqcore.store.sharing.channel import Channel
 from rmqcore.store.sharing.owner import StoreServer
+from rmqcore.store.sharing.put_again import find_put
+from rmqcore.store.sharing.unique_keys import UniqueKeys
 
 pytestmark = pytest.mark.process
 
@@ -199,7 +201,8 @@ def test_a_call_that_is_made_again_while_the_owner_works_on_it_is_one(store_path
 
             def ask(channel):
                 settings = {"max_entries": 1, "call": "one"}
-                found.append(result_of(channel.call(request_of("kv_take", ("table",), settings))))
+                request = request_of("kv_take", ("table",), settings, name="one")
+                found.append(result_of(channel.call(request)))
 
             threads = [Thread(target=ask, args=(each,)) for each in (first, second)]
             with owner._store.parts.key_values._tables_held():
@@ -250,3 +253,65 @@ def test_what_is_not_safe_to_do_twice_is_an_error(store_path):
         with pytest.raises(OwnerLostError, match="append_later"):
             asyncio.run(store.append_later(b""))
         assert store.kv_take("table") == []
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_put_is_found_however_often_its_key_was_put_since(store_path, index):
+    properties = {"properties": {"UNIQ_KEY": "mine"}}
+    args, settings = UniqueKeys().put(("T", b"x"), properties)
+    with rmqcore.open_store(store_path, message_index_enable=index) as store:
+        receipt = store.put(*args, **settings)
+        for _ in range(200):
+            store.put("T", b"another", **properties)
+        found = find_put(store, "put", list(args), settings, receipt.store_timestamp_ms)
+        assert found.phy_offset == receipt.phy_offset
+
+
+def test_a_change_whose_connection_was_lost_does_not_undo_a_later_one(store_path, monkeypatch):
+    with (
+        rmqcore.open_shared(store_path, **SETTINGS) as owner,
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        first = store.settled()
+        take = Channel._take
+
+        def lose_then_change(channel, data):
+            if channel is not first:
+                return take(channel, data)
+            # the answer is there: what was asked for was done
+            owner.kv_put("table", b"k", b"later")
+            return channel._lose()
+
+        monkeypatch.setattr(Channel, "_take", lose_then_change)
+        store.kv_put("table", b"k", b"mine")
+        assert owner.kv_get("table", [b"k"]) == [b"later"]
+
+
+def test_a_deletion_that_is_made_again_is_not_done_beside_itself(store_path, monkeypatch):
+    """What is put behind its answer stays."""
+    with (
+        rmqcore.open_shared(store_path, **SETTINGS) as owner,
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        store.put("T", b"old")
+        delete, begun, may_go = type(owner._store).delete_topic, Event(), Event()
+
+        def delete_late(of, topic):
+            begun.set()
+            may_go.wait(TIMEOUT_S)
+            return delete(of, topic)
+
+        monkeypatch.setattr(type(owner._store), "delete_topic", delete_late)
+        first = store.settled()
+        deleting = Thread(target=store.delete_topic, args=("T",))
+        deleting.start()
+        until(begun.is_set, "a deletion that is worked on")
+        monkeypatch.setattr(type(owner._store), "delete_topic", delete)
+        first._lose()
+        until(lambda: store.settled() is not first, "another connection")
+        until(lambda: store.settled()._waiting, "the deletion asked for again")
+        assert len(owner._server._named) == 1
+        may_go.set()
+        deleting.join()
+        store.put("T", b"new")
+        assert [bytes(each.body) for each in store.messages("T")] == [b"new"]

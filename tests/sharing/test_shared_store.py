@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from children import in_child
-from patience import TIMEOUT_S, until_async
+from patience import TIMEOUT_S, until, until_async
 from sharing.processes import TIMEOUT_MS, owner_of, program, while_asked
 
 import rmqcore
@@ -28,8 +28,10 @@ from rmqcore import (
     StoreNotFoundError,
 )
 from rmqcore.doctor import verify
-from rmqcore.store.sharing import pending_call
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing import listeners, pending_call, shared_store
 from rmqcore.store.sharing.pending_call import PendingCall
+from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.store.sharing.values import unpack
 
@@ -139,6 +141,41 @@ def test_the_owner_is_killed_and_a_client_takes_over(owner, client):
     client.put("T", b"two")
     assert client.owner == os.getpid()
     assert bodies(client) == [b"one", b"two"]
+
+
+def test_a_client_takes_over_without_a_call_from_an_owner_that_takes_long_to_close(
+    tmp_path, monkeypatch
+):
+    told, tell = os.pipe()
+    hangs, timed_out = MeetingPlace.hangs, []
+
+    def close_when_told():
+        close = DefaultMessageStore.close
+
+        def close_late(store):
+            os.read(told, 1)
+            close(store)
+
+        DefaultMessageStore.close = close_late
+
+    def counted(place, *args):
+        timed_out.append(args)
+        return hangs(place, *args)
+
+    monkeypatch.setattr(shared_store, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(MeetingPlace, "hangs", counted)
+    with (
+        owner_of(tmp_path / "store", close_when_told) as owner,
+        rmqcore.open_shared(tmp_path / "store", owner_timeout_ms=100) as store,
+    ):
+        ending = threading.Thread(target=owner.end)
+        ending.start()
+        until(lambda: len(timed_out) > 1, "a client that could not take over in its time")
+        os.write(tell, b"!")
+        ending.join()
+        until(lambda: store._store, "the next owner")
+    for fd in (told, tell):
+        os.close(fd)
 
 
 @pytest.mark.measure
@@ -291,6 +328,27 @@ def test_arrivals_are_told_to_clients_and_by_the_next_owner(owner, client):
     while told.get(timeout=TIMEOUT_S) != ("U", 1):
         pass
     forget()
+
+
+def test_arrivals_are_told_again_when_the_store_can_be_opened(tmp_path, monkeypatch):
+    arrived, refused, store_class = queue.Queue(), [], shared_store.DefaultMessageStore
+
+    def refuse_twice(*args, **settings):
+        if len(refused) < 2:
+            refused.append(args)
+            raise OSError(errno.EMFILE, "too many open files")
+        return store_class(*args, **settings)
+
+    for module in (shared_store, listeners):
+        monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
+    with owner_of(tmp_path / "store") as owner, rmqcore.open_shared(tmp_path / "store") as store:
+        store.on_arrival(arrived.put)
+        monkeypatch.setattr(shared_store, "DefaultMessageStore", refuse_twice)
+        owner.kill()
+        until(lambda: store._store, "the next owner")
+        store.put("T", b"x")
+        while ("T", 0) not in arrived.get(timeout=TIMEOUT_S):
+            pass
 
 
 def test_tables_of_keys_and_values_are_the_owners(store):

@@ -463,3 +463,62 @@ def test_what_a_table_no_longer_reads_is_on_the_disk_anew(store, monkeypatch):
         store.kv_put("t", b"a", b"%d" % number)
     assert flushed
     assert all(flushed)
+
+
+def test_a_foreign_record_keeps_no_other_log_file(tmp_path):
+    """It holds back what begins with it; what lies before goes, and other tables are put anew."""
+    with open_store(tmp_path / "s", **SMALL) as store:
+        store.kv_put("t", b"old", b"1")
+        consumed(store, 30)
+        store.put("%KV%foreign", b"none")
+        consumed(store, 30)
+        assert store.delete_consumed_files() == 2
+        assert store.delete_consumed_files() == 0
+        assert store.kv_list("t") == [(b"old", b"1")]
+        with pytest.raises(CorruptRecordError, match="no record of a key-value table"):
+            store.kv_list("foreign")
+
+
+def test_a_foreign_record_leaves_a_table_beside_the_log_there(tmp_path):
+    aside = tmp_path / "s/config/movingTables.json"
+    with open_store(tmp_path / "s", **SMALL) as store:
+        for table in ("t", "u"):
+            store.kv_put(table, b"a", b"1")
+        with store.parts.key_values._tables_held():
+            store.parts.key_values._put_aside(
+                {f"%KV%{table}": store.parts.key_values._table(table) for table in ("t", "u")}
+            )
+        store.put("%KV%t", b"none")
+    with open_store(tmp_path / "s", **SMALL) as store:
+        end = store.max_phy_offset
+        for _ in range(2):
+            assert store.delete_consumed_files() == 0
+        # the other one was put anew, once
+        assert 0 < store.max_phy_offset - end < 300
+        assert store.kv_list("u") == [(b"a", b"1")]
+        assert b'"%KV%t"' in aside.read_bytes()
+        assert b'"%KV%u"' not in aside.read_bytes()
+
+
+def test_calls_that_are_known_take_no_memory_for_what_they_have_put(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        for number in range(2000):
+            store.parts.key_values.kv_put_once(
+                "t", b"%d" % (number % 10), b"x", call=f"call {number}"
+            )
+    with open_store(tmp_path / "s") as store:
+        table = store.parts.key_values._table("t")
+        assert len(table.made) == key_value_table._CALLS_KNOWN
+        assert all(len(made) == 1 for made in table.made.values())
+        assert store.kv_count("t") == 10
+
+
+def test_a_change_is_not_made_again_over_a_later_one(store):
+    store.parts.key_values.kv_put_once("t", b"a", b"1", call="one")
+    store.kv_put("t", b"a", b"2")
+    store.parts.key_values.kv_put_once("t", b"a", b"1", call="one")
+    assert store.kv_get("t", [b"a"]) == [b"2"]
+    store.parts.key_values.kv_put_once("t", b"a", None, call="two")
+    store.kv_put("t", b"a", b"3")
+    store.parts.key_values.kv_put_once("t", b"a", None, call="two")
+    assert store.kv_get("t", [b"a"]) == [b"3"]

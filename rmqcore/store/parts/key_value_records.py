@@ -9,8 +9,9 @@ from rmqcore.errors import CorruptRecordError
 from rmqcore.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rmqcore.message import MessageExt
-    from rmqcore.store.parts.key_value_table import Table
 
 #: tags
 PUT: Final = "put"
@@ -28,11 +29,19 @@ def record_of(topic: str, key: bytes, value: bytes | None, expires_ms: int) -> M
 
 
 def record_of_call(
-    topic: str, table: Table, key: bytes, value: bytes | None, expires_ms: int, call: str
+    topic: str,
+    taken: Mapping[bytes, tuple[bytes, int]],
+    key: bytes,
+    value: bytes | None,
+    expires_ms: int,
+    call: str,
 ) -> Message:
-    """As `record_of`; where it may be made again under its name, what it deletes is in it."""
+    """As `record_of`, for a call that may be made again under its name.
+
+    What it deletes is in it, where the caller gets that: the entry in ``taken``.
+    """
     if value is None and call:
-        value, _ = table.entries.get(key, (b"", 0))
+        value, _ = taken.get(key, (b"", 0))
         record = record_of(topic, key, value, 0)
         record.tags = DELETE
     else:

@@ -32,15 +32,20 @@ class Table:
         self.records = 0
         #: bytes that its entries take when they are put anew
         self.size = 0
-        #: what calls have done that a former owner may not have answered
-        self.calls: dict[str, list[tuple[bytes, bytes]]] = {}
-        #: by call, the oldest first: queue offset and number of the records that it has put here
+        #: by call, the oldest first: queue offset and number of the records that it has put, here
+        #: or in a former owner that may not have answered
         self.made: dict[str, list[tuple[int, int]]] = {}
 
     def note(self, call: str, made: Sequence[tuple[int, int]]) -> None:
         """Remember what a call has put, for when its answer is lost."""
         if call and made:
-            self.made.setdefault(call, []).extend(made)
+            known = self.made.setdefault(call, [])
+            for offset, count in made:
+                begin, number = known[-1] if known else (offset, 0)
+                if begin + number == offset:
+                    known[-1:] = [(begin, number + count)]
+                else:
+                    known.append((offset, count))
             while len(self.made) > _CALLS_KNOWN:
                 del self.made[next(iter(self.made))]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from rmqcore.arguments import whole_number
 from rmqcore.errors import (
     ArgumentError,
+    CorruptRecordError,
     PutMessageError,
     StoreError,
     StoreNotWritableError,
@@ -151,10 +152,27 @@ class KeyValues:
 
         Durability: that of a put.
         """
+        self.kv_put_once(table, key, value, ttl_ms=ttl_ms)
+
+    def kv_put_once(
+        self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0, call: str = ""
+    ) -> None:
+        """As `kv_put`, for a caller that asks the next owner when this one does not answer.
+
+        Args:
+            table: see `kv_put`.
+            key: see `kv_put`.
+            value: see `kv_put`.
+            ttl_ms: see `kv_put`.
+            call: a name that no other call has; one of this name that was done is not done again,
+                so that it does not undo what others have put since.
+        """
         change = self._change(key, value, ttl_ms)
         with self._tables_held():
             self._alone.check()
-            self._write(table, self._table(table), [change])
+            known = self._table(table)
+            if not self._done_before(table, known, call):
+                self._write(table, known, [change], call)
 
     def kv_swap(
         self, table: str, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0
@@ -215,7 +233,7 @@ class KeyValues:
 
         As durable as it was asked for.
         """
-        done = list(table.calls.get(call, ()))
+        done: list[tuple[bytes, bytes]] = []
         for offset, count in table.made.get(call, ()):
             records = self._reading.messages(_topic_of(name), 0, start=offset)
             done += [
@@ -292,7 +310,7 @@ class KeyValues:
                 return before
             taken = known.range(first, last, max_entries and max_entries - len(before))
             gone = [(key, None, 0) for key, _ in taken]
-            done = self._write(table, known, gone, call, in_part=True)
+            done = self._write(table, known, gone, call, takes=True)
             return before + taken[:done]
 
     def kv_count(self, table: str) -> int:
@@ -338,7 +356,7 @@ class KeyValues:
             key, value, expires_ms = parts_of(message)
             call = message.properties.get(CALL)
             if call is not None:
-                table.calls.setdefault(call, []).append((key, value))
+                table.note(call, [(message.queue_offset, 1)])
             if message.queue_offset >= start:
                 table.records += 1
                 yield key, None if message.tags == DELETE else value, expires_ms
@@ -378,7 +396,7 @@ class KeyValues:
         with self._tables_held():
             self._alone.check()
             for name in list(self._tables):
-                self._table(name)
+                self._readable(name)
             were_aside = self._take_back_aside()
             held = self._tables_before(end)
             size = sum(table.size for table in held.values())
@@ -405,8 +423,18 @@ class KeyValues:
             if topic.startswith(TOPIC_PREFIX):
                 first = next(self._reading.messages(topic, 0, start=self._start_of(topic)), None)
                 if first is not None and first.phy_offset < phy_offset:
-                    found[topic] = self._table(topic.removeprefix(TOPIC_PREFIX))
+                    table = self._readable(topic.removeprefix(TOPIC_PREFIX))
+                    if table is not None:
+                        found[topic] = table
         return found
+
+    def _readable(self, name: str) -> Table | None:
+        """A table; None when a record of it is none: it holds its log files back as it is."""
+        try:
+            return self._table(name)
+        except CorruptRecordError as error:
+            _log.warning("a table cannot be put anew: %s", error)
+            return None
 
     @property
     def _aside(self) -> TablesAside:
@@ -414,23 +442,28 @@ class KeyValues:
 
     def _take_back_aside(self) -> bool:
         """Put tables anew that are in a file of their own; False when none are."""
-        topics = self._aside.load()
-        for topic in topics:
-            self._put_anew(topic, self._table(topic.removeprefix(TOPIC_PREFIX)))
-        if topics:
+        left = dict(self._aside.load())
+        found = {topic: self._readable(topic.removeprefix(TOPIC_PREFIX)) for topic in left}
+        tables = {topic: table for topic, table in found.items() if table is not None}
+        for topic, table in tables.items():
+            self._put_anew(topic, table)
+            del left[topic]
+        if left and tables:
+            self._aside.store(left)
+        elif tables:
             self._aside.remove()
-        return bool(topics)
+        return bool(tables)
 
     def _put_aside(self, tables: Mapping[str, Table]) -> None:
         """Write tables into a file, and let them begin behind their records, which no cut takes."""
         self._flushing.flush_log()
         ends = {topic: self._reading.max_queue_offset(topic, 0) for topic in tables}
-        self._aside.store(
-            {
-                topic: Aside(ends[topic], [(key, *table.entries[key]) for key in table.keys])
-                for topic, table in tables.items()
-            }
-        )
+        anew = {
+            topic: Aside(ends[topic], [(key, *table.entries[key]) for key in table.keys])
+            for topic, table in tables.items()
+        }
+        # of those that were there, the ones that cannot be read have nothing else
+        self._aside.store({**self._aside.load(), **anew})
         for topic, end in ends.items():
             self._consumer_offsets.commit(topic, GROUP, 0, end)
         self._consumer_offsets.persist()
@@ -454,7 +487,7 @@ class KeyValues:
         changes: Sequence[Change],
         call: str = "",
         *,
-        in_part: bool = False,
+        takes: bool = False,
     ) -> int:
         """Put changes, which a call of another process may have made, into topic and memory.
 
@@ -463,8 +496,9 @@ class KeyValues:
             table: what it is now.
             changes: in their order.
             call: name of that call.
-            in_part: whether a refusal behind the first records ends the changes without an error,
-                and so does one of the disk, or a slave, that has not confirmed a record.
+            takes: whether the caller is given what is deleted. It is in the records then; a refusal
+                behind the first of them ends the changes without an error, and so does one of the
+                disk, or a slave, that has not confirmed a record.
 
         Returns:
             how many of the changes hold.
@@ -477,16 +511,17 @@ class KeyValues:
         if table.records == 0 and self._topics.get(topic) is None:
             self._aside.reserve()
             self._topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
-        records = [record_of_call(topic, table, *change, call) for change in changes]
+        taken = table.entries if takes else {}
+        records = [record_of_call(topic, taken, *change, call) for change in changes]
         done = 0
         made: list[tuple[int, int]] = []
         for batch in self._batches(records):
             try:
                 receipt = self._receipt(batch)
-                if not in_part or receipt.queue_offset < 0:
+                if not takes or receipt.queue_offset < 0:
                     self._writing.raised(receipt)
             except (StoreError, OSError) as error:
-                if not (in_part and done):
+                if not (takes and done):
                     raise
                 _log.warning("%s: %d of %d changes: %s", topic, done, len(changes), error)
                 break

@@ -2,8 +2,10 @@
 
 A request has the private code `STORE_CALL`; its header field ``method`` names a row of `CALLS`, its
 body holds the arguments (`values`), and ``again``, when it is there, says since when (Unix time in
-ms) an owner that has ended may have stored the same put. The answer's body holds the result, or
-with a code other than 0 the error. `HELLO` opens a connection: it names client and version.
+ms) an owner that has ended may have stored the same put. ``name`` tells apart calls that threads
+work on: one that comes again, over a new connection, waits for the first. The answer's body holds
+the result, or with a code other than 0 the error. `HELLO` opens a connection: it names client and
+version.
 """
 
 from __future__ import annotations
@@ -65,6 +67,11 @@ class Call:
         """Whether calls have names."""
         return bool(self.part)
 
+    @property
+    def in_thread(self) -> bool:
+        """Whether the owner may work on it in a thread, beside other calls."""
+        return self.runs in (Runs.THREAD, Runs.TABLE)
+
 
 _NOW: Final = Call()
 _THREAD: Final = Call(Runs.THREAD)
@@ -99,7 +106,7 @@ CALLS: Final[dict[str, Call]] = {
     "delete_expired_files": _THREAD,
     "flush": _THREAD,
     "kv_get": Call(Runs.TABLE),
-    "kv_put": Call(Runs.THREAD),
+    "kv_put": Call(Runs.THREAD, part="key_values"),
     "kv_swap": Call(Runs.THREAD, part="key_values"),
     "kv_list": Call(Runs.TABLE),
     "kv_take": Call(Runs.THREAD, part="key_values"),
@@ -166,7 +173,11 @@ def coroutine_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
 
 
 def request_of(
-    method: str, args: tuple[Any, ...], settings: dict[str, Any], again_ms: int | None = None
+    method: str,
+    args: tuple[Any, ...],
+    settings: dict[str, Any],
+    again_ms: int | None = None,
+    name: str = "",
 ) -> RemotingCommand:
     """The request for a call.
 
@@ -176,6 +187,8 @@ def request_of(
     fields = {"method": method}
     if again_ms is not None:
         fields["again"] = str(again_ms)
+    if name:
+        fields["name"] = name
     if method == "lease":
         fields.update({name: settings[name] for name in LEASES if settings.get(name)})
     head, *parts = pack([list(args), settings])

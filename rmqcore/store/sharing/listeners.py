@@ -6,15 +6,19 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from rmqcore.errors import OwnerTimeoutError, RmqCoreError, StoreClosedError
+from rmqcore.errors import RmqCoreError, StoreClosedError, StoreNotFoundError
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.calls import ARRIVALS, request_of, result_of
 from rmqcore.store.sharing.channel import Channel, ChannelLostError
+from rmqcore.world import sleep
 
 _log = logging.getLogger("rmqcore")
+
+#: pause before a thread of a handle sees to an owner again, when there could be none
+LOOK_AGAIN_S: Final = 0.5
 
 
 class Handle(Protocol):
@@ -73,6 +77,7 @@ class Listeners:
 
     def _run(self) -> None:
         asked: Channel | None = None
+        told = ""
         while True:
             try:
                 found = self._settled()
@@ -87,13 +92,13 @@ class Listeners:
                 self._tell(result_of(found.call(request_of(ARRIVALS, (), {}))))
             except ChannelLostError:
                 continue
-            except StoreClosedError:
+            except (StoreClosedError, StoreNotFoundError):
                 return
-            except OwnerTimeoutError as error:
-                _log.warning("no arrivals: %s", error)
-            except (RmqCoreError, OSError):
-                _log.exception("no arrivals any more")
-                return
+            except (RmqCoreError, OSError) as error:
+                if told != str(error):
+                    told = str(error)
+                    _log.warning("no arrivals, which is tried again: %s", told)
+                sleep(LOOK_AGAIN_S)
 
     def _tell_all(self) -> None:
         handle = self._handle()

@@ -52,9 +52,8 @@ _log = logging.getLogger("rmqcore")
 _STOP_S: Final = 5.0
 #: durabilities for which a put has to wait
 _WAITED_FOR: Final = ("disk", "replicated")
-#: what a connection's attributes hold: whose it is, and whether that one has closed its handle
+#: what a connection's attributes hold: whose it is
 _CLIENT: Final = "client"
-_LEAVES: Final = "leaves"
 #: pauses between two looks for the end of processes that have leases and no connection
 _LOOK_S: Final = 0.5
 #: a process that cannot be asked for has ended when it has had no connection for so long
@@ -81,10 +80,12 @@ class StoreServer:
         self._puts: set[asyncio.Future[Any]] = set()
         #: tasks that would wait for long, by connection and number of the request
         self._waits: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
-        #: what works on calls that have a name, by that
+        #: what threads work on, by the name of the call
         self._named: dict[str, asyncio.Future[RemotingCommand]] = {}
         #: by client: in whose names it has leased messages
         self._holders: dict[str, set[str]] = {}
+        #: clients that have closed their handles, as long as one of their connections is open
+        self._leaving: set[str] = set()
         #: by process of another PID namespace: since when it is without a connection
         self._missed: dict[str, float] = {}
         self._server: RemotingServer | None = None
@@ -220,7 +221,7 @@ class StoreServer:
         return answer_of(None)
 
     def _goodbye(self, connection: Connection, _: RemotingCommand) -> None:
-        connection.attributes[_LEAVES] = True
+        self._leaving.add(connection.attributes[_CLIENT])
 
     def _cancel(self, connection: Connection, request: RemotingCommand) -> None:
         task = self._waits.get((connection, request.number("opaque")))
@@ -264,7 +265,7 @@ class StoreServer:
         client = connection.attributes.pop(_CLIENT, None)
         if client is None:
             return
-        if connection.attributes.get(_LEAVES) or is_gone(client):
+        if client in self._leaving or is_gone(client):
             self._free(client)
         else:
             self._look()
@@ -278,6 +279,7 @@ class StoreServer:
         """Let come again what a client has leased that has no connection any more."""
         if self._store is None or self._stopping or client in self._connected():
             return
+        self._leaving.discard(client)
         for holder in self._holders.pop(client, ()):
             if not any(holder in others for others in self._holders.values()):
                 try:
@@ -328,10 +330,8 @@ class StoreServer:
                 if at_hand:
                     return answer_of(function(*args, **settings))
         work = partial(_answered, partial(function, *args, **settings))
-        if not call.named:
-            return self._loop.run_in_executor(None, work)
         # its connection may have been lost: made again meanwhile, the call is the same
-        name = str(settings.get("call"))
+        name = request.text("name")
         working = self._named.get(name)
         if working is None:
             working = self._named[name] = self._loop.run_in_executor(None, work)

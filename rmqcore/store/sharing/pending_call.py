@@ -52,6 +52,7 @@ class PendingCall:
         self._began = 0.0
         self._began_ms = 0
         self._again_ms: int | None = None
+        self._name = ""
 
     def request(self, keys: UniqueKeys, *, waits_for_disk: bool) -> RemotingCommand:
         """What to send to the owner.
@@ -69,9 +70,11 @@ class PendingCall:
                     self._settings = {**self._settings, "durability": Durability.DISK}
             elif self._row.runs is Runs.WAITS:
                 self._name_timeout()
+            if self._row.in_thread or self._row.named:
+                self._name = keys.new()
             if self._row.named:
-                self._settings = {**self._settings, "call": keys.new()}
-        return request_of(self.method, self._args, self._left(), self._again_ms)
+                self._settings = {**self._settings, "call": self._name}
+        return request_of(self.method, self._args, self._left(), self._again_ms, self._name)
 
     def lost(self, lost: ChannelLostError) -> None:
         """Take note that an owner has ended before it has answered.

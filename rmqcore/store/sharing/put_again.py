@@ -81,11 +81,21 @@ def _find(store: DefaultMessageStore, wanted: Message, since_ms: int) -> Message
     hits: list[MessageExt] = []
     for topic in (wanted.topic, SCHEDULE_TOPIC):
         if store.config.message_index_enable:
-            hits += store.query_message(topic, key, begin_ms=since_ms)
+            hits += _by_key(store, topic, key, since_ms)
         else:
             hits += _in_queues(store, topic, since_ms)
     same = [each for each in hits if each.properties.get(name) == properties[name]]
     return min(same, key=lambda each: each.phy_offset, default=None)
+
+
+def _by_key(store: DefaultMessageStore, topic: str, key: str, since_ms: int) -> list[MessageExt]:
+    """What was stored in a topic with a key since a time, however much of it has come since."""
+    result = store.query_message(topic, key, begin_ms=since_ms)
+    found = list(result)
+    while result.next_page is not None:
+        result = store.query_message(topic, key, begin_ms=since_ms, page=result.next_page)
+        found += result
+    return found
 
 
 def _in_queues(store: DefaultMessageStore, topic: str, since_ms: int) -> list[MessageExt]:
