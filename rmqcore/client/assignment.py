@@ -17,7 +17,6 @@ from rmqcore.client.received import decode_messages
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.route import parse_object
 from rmqcore.client.subscription import Subscription
-from rmqcore.errors import RmqCoreError
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
@@ -172,8 +171,9 @@ class Assignment:
                     await self._update_routes()
                 await self._instance.meet_new_brokers()
                 await self._rebalance()
-            except RmqCoreError as error:
+            except Exception as error:  # noqa: BLE001 - nothing ends the sharing of queues unsaid
                 self._troubles.note(what, error)
+                self._balance_soon()
             else:
                 self._troubles.end(what)
 
@@ -294,7 +294,7 @@ class Assignment:
                 )
                 await self._take(assigned, answer, address, subscription)
                 self._troubles.end(self._pull_of(assigned))
-            except RmqCoreError as error:
+            except Exception as error:  # noqa: BLE001 - nothing ends the pull of a queue unsaid
                 self._troubles.note(self._pull_of(assigned), error)
                 assigned.broker_id = 0
                 await self._after_failure(error, assigned.queue.topic)
@@ -312,7 +312,7 @@ class Assignment:
         what = f"the route of {topic}"
         try:
             await self._instance.update_route(topic)
-        except RemotingError as failure:
+        except Exception as failure:  # noqa: BLE001 - as of the pull
             self._troubles.note(what, failure)
         else:
             self._troubles.end(what)

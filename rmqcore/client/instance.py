@@ -390,7 +390,7 @@ class ClientInstance:
         what = f"the heart-beat to {address}"
         try:
             await self.ask(address, RequestCode.HEART_BEAT, {}, body)
-        except RemotingError as error:
+        except Exception as error:  # noqa: BLE001 - nothing ends the heart-beats unsaid
             self._known.discard(address)
             self.troubles.note(what, error)
         else:
@@ -418,7 +418,7 @@ class ClientInstance:
             what = f"the route of {topic}"
             try:
                 await self.update_route(topic)
-            except RemotingError as error:
+            except Exception as error:  # noqa: BLE001 - as of the heart-beats
                 self.troubles.note(what, error)
             else:
                 self.troubles.end(what)

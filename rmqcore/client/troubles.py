@@ -44,7 +44,7 @@ class Troubles:
         self._refusals: dict[str, RequestRefusedError] = {}
         self._number = 0
 
-    def note(self, what: str, error: RmqCoreError, *, is_passing: bool = False) -> None:
+    def note(self, what: str, error: Exception, *, is_passing: bool = False) -> None:
         """Something has failed, and will be tried again.
 
         Args:
@@ -52,7 +52,7 @@ class Troubles:
             error: why.
             is_passing: a refusal that nobody has to hear.
         """
-        said = str(error)
+        said = str(error) if isinstance(error, RmqCoreError) else repr(error)
         if said not in self._standing.values():
             logger.warning("%s: %s; it is tried again", what, said)
         self._standing[what] = said

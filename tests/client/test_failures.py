@@ -16,6 +16,7 @@ from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoR
 from rmqcore.client.assigned import allocate
 from rmqcore.client.assignment import offset_table
 from rmqcore.client.group_requests import GroupRequests
+from rmqcore.client.instance import ClientInstance
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
 from rmqcore.namesrv import NameServer
@@ -80,6 +81,47 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run, monkeypatch):
         return message.body
 
     assert run(scenario()) == b"after"
+
+
+def test_no_error_ends_pulls_shares_or_heart_beats(tmp_path, run, monkeypatch):
+    """Not one of a kind that nobody has thought of, either: what has failed is tried again."""
+    for pause in ("_PULL_PAUSE_S", "_REBALANCE_INTERVAL_S"):
+        monkeypatch.setattr(f"rmqcore.client.assignment.{pause}", 0.02)
+    monkeypatch.setattr("rmqcore.client.instance.HEART_BEAT_INTERVAL_S", 0.02)
+    failed, good = Counter(), Counter()
+
+    def failing(cls, name):
+        call = getattr(cls, name)
+
+        async def fail_first(*args, **settings):
+            if failing.now and failed[name] < 2:
+                failed[name] += 1
+                raise ZeroDivisionError(name)
+            answer = await call(*args, **settings)
+            good[name] += failed[name] == 2
+            return answer
+
+        monkeypatch.setattr(cls, name, fail_first)
+
+    failing.now = False
+    calls = (GroupRequests, "pull"), (GroupRequests, "members"), (ClientInstance, "fetch_route")
+    for call in calls:
+        failing(*call)
+
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            await producer.send("T", b"before", queue_id=0)
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                await receive(consumer, 1)
+                failing.now = True
+                await producer.send("T", b"after", queue_id=0)
+                await until_async(lambda: len(good) == len(calls), "each to be tried again")
+                await producer.send("T", b"last", queue_id=0)
+                await receive(consumer, 2)
+            await broker.stop()
+
+    run(scenario())
 
 
 def test_offsets_that_a_broker_has_lost_are_told_again(tmp_path, run, monkeypatch):
