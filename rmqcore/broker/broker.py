@@ -278,7 +278,10 @@ class Broker:
         )
         gate = None
         if self._accounts is not None:
-            gate = AccessGate(self._accounts, topic_lookup(store))
+            known = store.topics
+            gate = AccessGate(
+                self._accounts, topic_lookup(store), lambda topic: known.get(topic) is not None
+            )
         return RemotingServer(
             self._host,
             port,

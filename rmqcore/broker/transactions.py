@@ -139,7 +139,7 @@ class Transactions:
         if half.properties.get("PGROUP") != request.text("producerGroup"):
             remark = "The producer group wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
-        if half.queue_offset != queue_offset:
+        if half.queue_offset != queue_offset or not self._is_queued(half):
             remark = "The transaction state table offset wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
         if half.queue_offset in self._ended:
@@ -166,6 +166,11 @@ class Transactions:
         except CorruptStoreError:
             return None
         return found if found is not None and found.topic == HALF_TOPIC else None
+
+    def _is_queued(self, half: MessageExt) -> bool:
+        """Tell whether the queue has it; a body may hold what looks like the record of another."""
+        found = self._store.get_message(HALF_TOPIC, 0, half.queue_offset, max_messages=1).messages
+        return [each.phy_offset for each in found] == [half.phy_offset]
 
     async def _commit(self, half: MessageExt) -> None:
         """Store the message for its consumers; its properties stay as they are."""

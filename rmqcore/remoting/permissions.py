@@ -31,11 +31,19 @@ _GROUP_PREFIXES = (_RETRY_PREFIX, "%DLQ%")
 _SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_")
 #: properties of a message whose transaction is open, and of one that goes to light queues, too
 _HALF, _LIGHT = "TRAN_MSG", "INNER_MULTI_DISPATCH"
+#: characters at the end of a retry topic's name in which a topic's is looked for: more than one has
+_SEARCHED_MAX = 256
 _UNSIGNED = "no permission: the request needs the AccessKey and the Signature of an account"
 _NOT_ALLOWED = "no permission: the request is for administrators"
 
 #: The topic of the message at a physical offset, as its producer named it; None: there is none.
 TopicAt: TypeAlias = Callable[[int], str | None]
+#: Whether there is a topic of a name.
+IsTopic: TypeAlias = Callable[[str], bool]
+
+
+def _none_is(_: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class Need:
     topic: str = ""
     group: str = ""
 
-    def is_met_by(self, account: Account) -> bool:
+    def is_met_by(self, account: Account, _: IsTopic = _none_is) -> bool:
         """Tell whether an account has it."""
         if self.group:
             return bool(account.groups.get(self.group, account.default_group) & self.permission)
@@ -63,7 +71,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NotDenied:
-    """That a retry topic is not the one of a topic which is denied by name.
+    """That a retry topic is not the one of a topic which is denied, by name or by default.
+
+    ``group_topic`` may be a group's name as well. A default denies it where there is that topic.
 
     Attributes:
         name: of the retry topic, without its prefix: a group, or one that pops and a topic.
@@ -71,12 +81,17 @@ class NotDenied:
 
     name: str
 
-    def is_met_by(self, account: Account) -> bool:
+    def is_met_by(self, account: Account, is_topic: IsTopic = _none_is) -> bool:
         """Tell whether it is so."""
-        return not any(
-            self.name.endswith(("_" + topic, "+" + topic))
+        by_name = any(
+            self.name.endswith("_" + topic)
             for topic, permission in account.topics.items()
             if not permission & SUB
+        )
+        return not by_name and all(
+            Need(SUB, topic=topic).is_met_by(account)
+            for topic in _behind_each(self.name[-_SEARCHED_MAX:], "_")
+            if is_topic(topic)
         )
 
     def __str__(self) -> str:
@@ -94,7 +109,7 @@ class AnyNeed:
     permission: Permission
     topics_too: bool = False
 
-    def is_met_by(self, account: Account) -> bool:
+    def is_met_by(self, account: Account, _: IsTopic = _none_is) -> bool:
         """Tell whether an account has it."""
         granted = account.on_groups | (account.on_topics if self.topics_too else Permission.DENY)
         return bool(granted & self.permission)
@@ -121,6 +136,7 @@ class AccessGate:
     Args:
         accounts: by access key.
         topic_at: tells the topic of a stored message; for requests that name an offset only.
+        is_topic: tells whether there is a topic; for retry topics that name one.
         clock_ns: the time of day, Unix time in nanoseconds; for strict signatures.
     """
 
@@ -128,11 +144,13 @@ class AccessGate:
         self,
         accounts: Mapping[str, Account],
         topic_at: TopicAt | None = None,
+        is_topic: IsTopic = _none_is,
         clock_ns: Callable[[], int] = wall_clock_ns,
     ) -> None:
         self._accounts = accounts
         self._clock_ns = clock_ns
         self._topic_at = topic_at or _nothing_at
+        self._is_topic = is_topic
         self._decoy = token_hex(16)
 
     def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -155,7 +173,7 @@ class AccessGate:
         if rule is None:
             return _refusal(_NOT_ALLOWED)
         for need in rule(request, self._topic_at):
-            if not need.is_met_by(account):
+            if not need.is_met_by(account, self._is_topic):
                 return _refusal(f"no permission: {need} is needed")
         return None
 
@@ -191,6 +209,13 @@ def _nothing_at(_: int) -> str | None:
     return None
 
 
+def _behind_each(name: str, separator: str) -> Iterator[str]:
+    """What follows each separator in a name."""
+    while separator in name:
+        name = name.partition(separator)[2]
+        yield name
+
+
 # ---- the needs of requests --------------------------------------------------------------------
 
 
@@ -206,6 +231,12 @@ def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[_
         # the retry topic of one topic, of a group that pops
         yield Need(SUB, group=group)
         yield Need(SUB, topic=rest[1:])
+        return
+    if prefix == _RETRY_PREFIX and "+" in name:
+        # no group has that in its name, nor has a topic
+        group, _, popped = name.partition("+")
+        yield Need(SUB, group=_named(group))
+        yield Need(SUB, topic=_named(popped))
         return
     yield Need(SUB, group=name)
     if prefix == _RETRY_PREFIX:
@@ -271,25 +302,34 @@ def _leave(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
 
 
 def _view(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
-    topic = topic_at(request.number("offset"))
-    if topic is not None:
-        yield from _of_topic(topic, SUB)
+    offset = request.number("offset")
+    topic = topic_at(offset)
+    if topic is None:
+        # answered here: behind the gate there might be one a moment later
+        remark = f"can not find message by the offset, {offset}"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    yield from _of_topic(topic, SUB)
 
 
 def _send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     group = _of_group(request, "group")
     yield group
-    topic = topic_at(request.number("offset"))
-    if topic is not None:
-        yield from _of_topic(topic, SUB, group.group)
+    offset = request.number("offset")
+    topic = topic_at(offset)
+    if topic is None:
+        remark = f"look message by offset failed, {offset}"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    yield from _of_topic(topic, SUB, group.group)
 
 
 def _end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     group = _named(request.text("producerGroup"))
     yield Need(PUB, group=group)
     topic = topic_at(request.number("commitLogOffset"))
-    if topic is not None:
-        yield from _of_transaction(group, topic)
+    if topic is None:
+        remark = "Find prepared transaction message failed"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    yield from _of_transaction(group, topic)
 
 
 def _of_transaction(group: str, topic: str) -> Iterator[_Need]:

@@ -10,6 +10,9 @@ from broker.test_pop import pop
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
+from rmqcore.broker.query import QueryMessages
+from rmqcore.broker.send import SendMessages
+from rmqcore.broker.transactions import Transactions
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
     AccessGate,
@@ -20,7 +23,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
-from rmqcore.remoting.permissions import RULES
+from rmqcore.remoting.permissions import RULES, NotDenied
 from rmqcore.remoting.server import RemotingServer
 from rmqcore.world import wall_clock_ms
 
@@ -416,6 +419,58 @@ def test_the_retry_topic_of_a_denied_topic_is_not_read_as_another_groups(guarded
         # a group's own, though its name ends so
         await peer.send("%RETRY%g_cret", b"x")
         assert (await peer.pull("%RETRY%g_cret", group="g_cret")).code == 0
+
+    guarded(scenario)
+
+
+def test_the_retry_topic_of_a_topic_denied_by_default_is_not_read_as_another_groups(
+    guarded, monkeypatch
+):
+    denied = Account("consumer", "secret-2", default_group=SUB, topics={"Open": SUB})
+    monkeypatch.setitem(ACCOUNTS, "consumer", denied)
+
+    async def scenario(peers):
+        peer, other = peers["consumer"], peers["everything"]
+        for topic in ("Secret", "Se_cret", "Open"):
+            assert (await other.send(topic, b"x")).code == 0
+        for name in ("x_Secret", "x_y_Se_cret", "x+Secret", "x+Unknown"):
+            topic = f"%RETRY%{name}"
+            await other.send(topic, b"secret")
+            for group in ("x", "zz", name):
+                assert (await peer.pull(topic, group=group)).code == 16, (topic, group)
+        for name in ("x_Open", "my_group", "zz"):
+            topic = f"%RETRY%{name}"
+            assert (await other.send(topic, b"x")).code == 0
+            assert (await peer.pull(topic, group=name)).code == 0, topic
+
+    guarded(scenario)
+
+
+def test_a_long_name_of_a_retry_topic_costs_no_more_than_its_end():
+    asked = []
+    account = Account("consumer", "secret-2", default_group=SUB)
+    assert NotDenied("_" * 100_000).is_met_by(account, lambda topic: bool(asked.append(topic)))
+    assert len(asked) < 300
+    assert not NotDenied("_" * 100_000 + "Secret").is_met_by(account, {"Secret"}.__contains__)
+
+
+def test_where_no_record_is_the_gate_answers(guarded, monkeypatch):
+    """A record that comes a moment later is shown to nobody who was not asked for a permission."""
+    reached = []
+    for of, name in ((QueryMessages, "view"), (SendMessages, "send_back"), (Transactions, "end")):
+        monkeypatch.setattr(of, name, lambda *_, name=name: reached.append(name))
+
+    async def scenario(peers):
+        peer = peers["ledger"]
+        for code, fields in (
+            (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 1 << 40}),
+            (RequestCode.END_TRANSACTION, {"producerGroup": "PG", "commitLogOffset": 1 << 40}),
+        ):
+            assert (await peer.ask(code, fields)).code == ResponseCode.SYSTEM_ERROR
+        asked = {"group": "CG", "offset": 1 << 40, "delayLevel": 0}
+        answer = await peers["consumer"].ask(RequestCode.CONSUMER_SEND_MSG_BACK, asked)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert not reached
 
     guarded(scenario)
 

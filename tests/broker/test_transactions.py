@@ -6,6 +6,8 @@ import pytest
 from broker.conftest import Peer, records
 from patience import TIMEOUT_S, until_async
 
+from rmqcore import Message
+from rmqcore._codec import encode_record
 from rmqcore.broker.topics import HALF_TOPIC
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -192,5 +194,29 @@ def test_what_was_not_given_up_is_not_put_back(with_broker):
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark.startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed.")
         assert broker.store.max_phy_offset == ends
+
+    with_broker(scenario)
+
+
+def test_a_half_message_is_not_ended_by_what_looks_like_it_in_a_body(with_broker):
+    """Who guesses where a message of his own comes to lie writes a whole record into its body."""
+
+    async def scenario(broker, peer):
+        sent = await send_half(peer, b"half")
+        await peer.send("Mine", b"mine")
+        (mine,) = broker.store.messages("Mine")
+        at = broker.store.max_phy_offset + bytes(mine.record).index(b"mine")
+        forged = Message(
+            HALF_TOPIC, b"x", properties={"PGROUP": "Evil", "REAL_TOPIC": "Mine", "REAL_QID": "0"}
+        )
+        queue_offset = int(sent.ext_fields["queueOffset"])
+        body = encode_record(forged, queue_offset=queue_offset, phy_offset=at, store_timestamp_ms=1)
+        await peer.send("Mine", body)
+        assert broker.store.message_at(at).topic == HALF_TOPIC
+        end = decision(sent, ROLLBACK, producerGroup="Evil", commitLogOffset=at)
+        answer = await peer.ask(RequestCode.END_TRANSACTION, end)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))).code == 0
+        assert await bodies(peer) == [b"half"]
 
     with_broker(scenario)
