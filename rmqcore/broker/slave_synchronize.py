@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.errors import StoreError
-from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
+from rmqcore.files.config_tables import ConfigTable, ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import deletions_told
@@ -57,7 +57,8 @@ class SlaveSynchronize:
     - Nothing is taken over but from the master whose log this one is: as long as the connection
       that the log comes over has compared both, and the log of whoever answers is no shorter.
     - Each table is taken over as the master has it; of the offsets, those that the master has. One
-      that is empty, or begun anew, takes nothing away.
+      that is empty, or begun anew, takes nothing away; nor is a topic that has messages, or a group
+      that has offsets, gone with a table that does not know it.
     - How far delay levels, timer messages and groups are decides which messages come when this
       store has to be the master's: it is taken over when the log has what the master has delivered,
       and the copies of what groups have given back, popped or committed.
@@ -70,7 +71,7 @@ class SlaveSynchronize:
         client: RemotingClient,
         master: Callable[[], str],
         topics: TopicConfigTable,
-        offsets: ConfigTable,
+        offsets: ConsumerOffsetTable,
         groups: ConfigTable,
         modes: ConfigTable,
         folder: Path,
@@ -177,7 +178,8 @@ class SlaveSynchronize:
             elif table is self._topics:
                 done.append(await self._take_topics(address, text))
             else:
-                done.append(self._take(address, code, table, text))
+                groups = {group for _, group in self._offsets.pairs()}
+                done.append(self._take(address, code, table, text, groups.__contains__))
         if in_order:
             done.append(await self._follow_progress(address))
         if log is None:

@@ -267,7 +267,7 @@ class ConfigTable:
 
         Args:
             text: the table.
-            keep: of topics: tells of one that is not in it that it stays.
+            keep: tells of a topic, or a group, that is not in it that it stays.
 
         Returns:
             Whether that changed anything.

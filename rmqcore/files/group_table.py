@@ -134,6 +134,12 @@ class SubscriptionGroupTable(ConfigTable):
     def _install(self, table: _Tables) -> None:
         self._groups, self._forbidden = table
 
+    def _followed_by(self, told: _Tables, keep: Callable[[str], bool]) -> _Tables:
+        mine = [group for group in self._groups if group not in told.groups and keep(group)]
+        groups = {group: self._groups[group] for group in mine}
+        forbidden = {group: self._forbidden[group] for group in mine if group in self._forbidden}
+        return _Tables({**groups, **told.groups}, {**forbidden, **told.forbidden})
+
     def _with(self, told: _Tables) -> _Tables:
         return _Tables({**self._groups, **told.groups}, {**self._forbidden, **told.forbidden})
 

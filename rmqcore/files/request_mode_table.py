@@ -75,6 +75,17 @@ class MessageRequestModeTable(ConfigTable):
     def _install(self, table: _Modes) -> None:
         self._modes = table
 
+    def _followed_by(self, told: _Modes, keep: Callable[[str], bool]) -> _Modes:
+        kept = {
+            topic: {group: fields for group, fields in groups.items() if keep(group)}
+            for topic, groups in self._modes.items()
+        }
+        return {
+            topic: {**kept.get(topic, {}), **told.get(topic, {})}
+            for topic in sorted(kept.keys() | told.keys())
+            if kept.get(topic) or topic in told
+        }
+
     def _with(self, told: _Modes) -> _Modes:
         return self._modes | {
             topic: {**self._modes.get(topic, {}), **groups} for topic, groups in told.items()

@@ -16,7 +16,7 @@ from rmqcore.client import Producer
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
-from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
+from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 from rmqcore.files.timer_check import TimerCheck, TimerProgress
 from rmqcore.ha import HAClient
 from rmqcore.remoting import RequestCode, success
@@ -170,6 +170,28 @@ def test_what_came_behind_a_deletion_keeps_a_topic_that_its_master_has_lost(tmp_
         slave.topics.put(TopicConfig(topic_name=name))
     assert asyncio.run(slave.synchronize())
     assert {topic.topic_name for topic in slave.topics} == {"Full", "FullAgain", "Theirs"}
+
+
+def test_a_group_that_has_offsets_stays_when_its_master_has_lost_it(tmp_path):
+    """With what is forbidden to it, and with its modes; one that has none is gone."""
+    slave = Slave(tmp_path)
+    for group in ("Mine", "Idle"):
+        slave.groups.put(group, {"retryMaxTimes": 5})
+        slave.groups.set_readable(group, "Secret", readable=False)
+        slave.modes.put("T", group, POP, 1)
+        slave.modes.put(f"Of{group}", group, POP, 1)
+    slave.offsets.commit("T", "Mine", 0, 7)
+    assert asyncio.run(slave.synchronize())
+    assert slave.groups.names() == ["G", "Mine"]
+    assert not slave.groups.may_read("Mine", "Secret")
+    assert slave.groups.may_read("Idle", "Secret")
+    assert [slave.modes.get("T", group)[0] for group in ("G", "Mine", "Idle")] == [POP, POP, PULL]
+    assert [slave.modes.get(f"Of{group}", group)[0] for group in ("Mine", "Idle")] == [POP, PULL]
+    # what its master forgets with its offsets is forgotten
+    slave.offsets.remove(group="Mine")
+    assert asyncio.run(slave.synchronize())
+    assert slave.groups.names() == ["G"]
+    assert slave.modes.get("T", "Mine")[0] == PULL
 
 
 # ---- two brokers
