@@ -62,3 +62,33 @@ def test_a_filter_reads_through_the_extension(tmp_path):
             found = store.get_message("T", 0, 0, tags="b").messages
             assert [message.body for message in found] == [b"1", b"3", b"5"]
     assert queue.read_bytes()[:120] == data[:120]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("refused", ["a queue's file", "the extension's"])
+def test_extension_files_that_a_deletion_could_not_remove_are_removed_by_the_next(
+    tmp_path, monkeypatch, refused
+):
+    path = tmp_path / "store"
+    with open_store(path) as store:
+        for topic in ("T", "Other"):
+            for queue_id in (0, 1):
+                store.put(topic, b"x", queue_id=queue_id)
+                ext = path / "consumequeue_ext" / topic / str(queue_id)
+                ext.mkdir(parents=True)
+                (ext / f"{0:020d}").write_bytes(bytes(1000))
+
+        def refuse(*_):
+            raise PermissionError(refused)
+
+        with monkeypatch.context() as patch:
+            if refused == "a queue's file":
+                patch.setattr(store.parts.files.consume_queues, "remove_files", refuse)
+            else:
+                patch.setattr("shutil.rmtree", refuse)
+            with pytest.raises(PermissionError, match=refused):
+                store.delete_topic("T")
+        store.put("T", b"new", queue_id=1)
+        store.delete_topic("T")
+        assert [each.name for each in (path / "consumequeue_ext").iterdir()] == ["Other"]
+        assert len(list((path / "consumequeue_ext").rglob(f"{0:020d}"))) == 2

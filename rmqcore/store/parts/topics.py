@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.store_dir import queue_id_of, subdirectories
 
 if TYPE_CHECKING:
     from rmqcore.files.batch_consume_queue import StoredQueue
@@ -157,17 +158,28 @@ class Topics:
         }
 
     def _remove_files(self, queues: Sequence[StoredQueue]) -> None:
-        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
-
         topics = {queue.topic for queue in queues}
         self._files_left |= topics
         self._consume_queues.remove_files(queues)
+        for topic in topics:
+            self._remove_extensions(topic)
         self._files_left -= topics
-        for queue in queues:
-            ext = self._files.directory.consume_queue_ext / queue.topic
-            shutil.rmtree(ext / str(queue.queue_id), ignore_errors=True)
-            with suppress(OSError):
-                ext.rmdir()
+
+    def _remove_extensions(self, topic: str) -> None:
+        """Remove the extension files of a topic's queues that are not known any more.
+
+        Raises:
+            OSError: some could not be removed.
+        """
+        import shutil  # noqa: PLC0415 - heavy, and for a deletion only
+
+        root = self._files.directory.consume_queue_ext / topic
+        known = {None, *(queue.queue_id for queue in self._consume_queues.of_topic(topic))}
+        for name in subdirectories(root):
+            if queue_id_of(name) not in known:
+                shutil.rmtree(root / name)
+        with suppress(OSError):
+            root.rmdir()
 
     def _remove_left(self, topic: str) -> None:
         """Remove files of a topic that was deleted which could not be removed then.
@@ -178,6 +190,7 @@ class Topics:
         if topic in self._files_left:
             with self._reput.stopped():
                 self._consume_queues.remove_left(topic)
+                self._remove_extensions(topic)
             self._files_left.discard(topic)
 
     def _drop(self, queues: Sequence[StoredQueue]) -> None:
