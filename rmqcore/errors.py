@@ -95,7 +95,7 @@ class RowIllegalError(MessageIllegalError):
 
     Attributes:
         row: its number, 0 for the first row of the table.
-        column: name of the column.
+        column: name of the column; empty where it is none in particular.
         rule: what is wrong with it, or what would be accepted.
         stored_count: rows of the batches before that are stored.
     """
@@ -106,7 +106,8 @@ class RowIllegalError(MessageIllegalError):
         self.rule = rule
         self.stored_count = stored_count
         before = f" ({stored_count} rows of the batches before are stored)" if stored_count else ""
-        super().__init__(f"row {row}, column {column}: {rule}{before}")
+        place = f"row {row}, column {column}" if column else f"row {row}"
+        super().__init__(f"{place}: {rule}{before}")
 
 
 def _short(text: str) -> str:

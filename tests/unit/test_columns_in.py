@@ -1,5 +1,6 @@
 """Rows of a table become the very records that puts of their messages write, or are refused."""
 
+import ctypes
 from functools import partial
 
 import numpy as np
@@ -478,8 +479,61 @@ def test_a_table_that_changes_between_looking_and_writing_is_refused(column):
     encoder = ColumnEncoder(pa.table(columns), topic="T", **LIMITS)
     encoder.next_batch()
     offsets[2] = 8
-    with pytest.raises(RowIllegalError, match=r"row 1, .*changed while it was read"):
+    with pytest.raises(RowIllegalError, match="row 1: the table was changed"):
         encoder.next_piece(1 << 20)
+
+
+class CSchema(ctypes.Structure):
+    """As the Arrow C data interface fixes it."""
+
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_char_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+    )
+
+
+class CArray(ctypes.Structure):
+    """As the Arrow C data interface fixes it."""
+
+    _fields_ = (("length", ctypes.c_int64), ("null_count", ctypes.c_int64))
+
+
+class Tampered:
+    """A batch whose structures are changed when they are handed over."""
+
+    def __init__(self, batch, change):
+        self.batch, self.change = batch, change
+
+    def __arrow_c_array__(self, requested_schema=None):
+        schema, array = self.batch.__arrow_c_array__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        self.change(
+            CSchema.from_address(pointer(schema, b"arrow_schema")),
+            CArray.from_address(pointer(array, b"arrow_array")),
+        )
+        return schema, array
+
+
+def test_a_batch_that_is_longer_than_its_columns_is_refused():
+    def longer(_, array):
+        array.length += 1
+
+    with pytest.raises(ArgumentError, match="column body is shorter than the table"):
+        pieces(Tampered(pa.record_batch({"body": ["a"]}), longer), topic="T")
+
+
+def test_a_column_without_a_name_is_none_of_a_message():
+    def nameless(schema, _):
+        first = ctypes.c_void_p.from_address(schema.children).value
+        CSchema.from_address(first).name = None
+
+    with pytest.raises(ArgumentError, match="is none of a message"):
+        pieces(Tampered(pa.record_batch({"x": ["a"], "body": ["a"]}), nameless), topic="T")
 
 
 # ---- the end of the log

@@ -122,7 +122,8 @@ cdef class ColumnEncoder(TableRows):
         elif problem == RECORD_TOO_LONG:
             rule = f"the record is longer than {self.record_max} bytes, which a log file holds"
         self.count = 0
-        return RowIllegalError(self.row_count + row, WRITTEN[self.column], rule)
+        column = "" if problem == CHANGED else WRITTEN[self.column]
+        return RowIllegalError(self.row_count + row, column, rule)
 
     cdef int measure(self, int64_t row) noexcept nogil:
         cdef RowIn found

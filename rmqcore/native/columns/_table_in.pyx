@@ -89,7 +89,7 @@ cdef class TableIn:
         if strcmp(self.schema.format, b"+s") != 0:
             raise ArgumentError("table", table, "rows with named columns")
         self.names = tuple(
-            [self.schema.children[index].name.decode() for index in range(self.schema.n_children)]
+            [text_of(self.schema.children[index].name) for index in range(self.schema.n_children)]
         )
 
     def __dealloc__(self):
@@ -169,10 +169,14 @@ cdef class TableIn:
         Raises:
             ArgumentError: its type is no such column's.
         """
+        cdef const ArrowArray* column
         self.bound = self.names[index]
-        self.bind(
-            source, self.schema.children[index], batch.array.children[index], shape, unit
-        )
+        if batch.array.n_children != self.schema.n_children:
+            raise ArgumentError("table", ..., "has a batch with fewer columns than it says")
+        column = batch.array.children[index]
+        if column.length < batch.array.offset + batch.array.length:
+            raise ArgumentError(f"column {self.bound}", ..., "is shorter than the table")
+        self.bind(source, self.schema.children[index], column, shape, unit)
         source.offset += batch.array.offset
         return 0
 
@@ -195,7 +199,10 @@ cdef class TableIn:
             return self.bind_items(source, schema, array, shape)
         if schema.dictionary == NULL:
             return self.bind_leaf(source, schema, array, shape, unit)
-        if schema.dictionary.dictionary != NULL or kind not in _NUMBERS:
+        if (
+            schema.dictionary.dictionary != NULL or kind not in _NUMBERS
+            or array.dictionary == NULL
+        ):
             raise self.refused(schema, shape)
         # what a dictionary holds is asked for through its indices
         source.kind = NUMBERS
@@ -218,7 +225,9 @@ cdef class TableIn:
             unit[0] = _UNITS[kind[2:3]]
         elif shape == AS_BYTES and kind[:2] == "w:":
             source.kind, source.width = FIXED, int(kind[2:])
-        elif (shape == AS_TEXT or shape == AS_BYTES) and kind in texts:
+        elif (shape == AS_TEXT or shape == AS_BYTES) and kind in texts and (
+            kind[:1] != "v" or array.n_buffers >= 3
+        ):
             source.kind = texts[kind]
         else:
             raise self.refused(schema, shape)
@@ -253,6 +262,8 @@ cdef class TableIn:
             return self.bind(source.first, item, items, AS_TEXT, &none)
         if strcmp(item.format, b"+s") != 0 or item.n_children != 2:
             raise self.refused(schema, shape)
+        if min(items.children[0].length, items.children[1].length) < items.offset + items.length:
+            raise self.refused(schema, shape)
         source.second = self.new_source()
         self.bind(source.first, item.children[0], items.children[0], AS_TEXT, &none)
         self.bind(source.second, item.children[1], items.children[1], AS_TEXT, &none)
@@ -268,3 +279,8 @@ cdef class TableIn:
         return ArgumentError(
             f"column {self.bound}", (<bytes>schema.format).decode(), _RULES[shape]
         )
+
+
+cdef str text_of(const char* text):
+    """A name, which a column need not have."""
+    return "" if text == NULL else (<bytes>text).decode("utf-8", "replace")
