@@ -22,13 +22,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_rmqcore import rocketmq_broker, rocketmq_topic
 from rmqcore.broker import Broker
 from rmqcore.errors import StoreError
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import new_event_loop
+
+if TYPE_CHECKING:
+    from rmqcore.proxy import GrpcServer
 
 __all__ = ["SMALL_FILES", "RunningBroker", "rocketmq_broker", "rocketmq_topic", "running_broker"]
 
@@ -51,11 +54,24 @@ class RunningBroker:
         namesrv_addr: `host:port` that clients are given.
         broker_addr: `host:port` of the broker itself.
         store_path: the store's directory.
+        grpc_addr: `host:port` for RocketMQ 5's own clients; empty without the extra `[grpc]`.
     """
 
     namesrv_addr: str
     broker_addr: str
     store_path: Path
+    grpc_addr: str = ""
+
+
+def _grpc_server(broker: Broker) -> GrpcServer | None:
+    """What serves a broker over gRPC; None without the extra."""
+    try:
+        from rmqcore.proxy import GrpcServer, LocalBroker, Service  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    service = Service(LocalBroker(lambda: broker.local, lambda: broker.config.broker_name))
+    broker.http2 = service.new_connection
+    return GrpcServer(service, _HOST, 0)
 
 
 class _Thread(threading.Thread):
@@ -96,12 +112,19 @@ class _Thread(threading.Thread):
             namesrv_addr = f"{_HOST}:{name_server.port}"
             places = {"brokerIP1": _HOST, "listenPort": 0, "namesrvAddr": namesrv_addr}
             broker = Broker(self._path, {**SMALL_FILES, **self._properties, **places})
+            grpc = _grpc_server(broker)
             await broker.start()
             try:
-                self.served = RunningBroker(namesrv_addr, broker.address, self._path)
+                grpc_addr = ""
+                if grpc is not None:
+                    await grpc.start()
+                    grpc_addr = f"{_HOST}:{grpc.port}"
+                self.served = RunningBroker(namesrv_addr, broker.address, self._path, grpc_addr)
                 self.ready.set()
                 await self._stopping.wait()
             finally:
+                if grpc is not None:
+                    await grpc.stop()
                 await broker.stop()
         finally:
             await name_server.stop()

@@ -55,6 +55,8 @@ from rmqcore.remoting import (
     admin_of,
 )
 from rmqcore.remoting.codes import MASTER_ID
+from rmqcore.remoting.local import LocalServer
+from rmqcore.remoting.server import NewHttp2
 from rmqcore.remoting.sockets import hold_port
 from rmqcore.services.runner import Runner
 from rmqcore.store.message_store import DefaultMessageStore
@@ -122,6 +124,10 @@ class Broker:
         self._any_port = self.config.listen_port == 0
         self._registration: Registration | None = None
         self._outside: RemotingClient | None = None
+        #: its requests, for what is in the same process; None while it does not serve
+        self.local: LocalServer | None = None
+        #: serves connections to its port that speak HTTP/2; to be set before `start`
+        self.http2: NewHttp2 | None = None
         #: what it does as a master, or as a slave; None while it does not serve
         self.replication: Replication | None = None
         self._stop_listening: Callable[[], None] | None = None
@@ -239,6 +245,7 @@ class Broker:
         )
         for part in (*self._requests(managers, self._outside), self.replication):
             part.register(self._server)
+        self.local = LocalServer(self._server.processors, self._gate(store))
         await self._server.start()
         await self._open_fast_port(store, managers, self._server.processors)
         await self.replication.start()
@@ -276,19 +283,23 @@ class Broker:
             tls=self._tls.server,
             tls_mode=self._tls.mode,
         )
-        gate = None
-        if self._accounts is not None:
-            known = store.topics
-            gate = AccessGate(
-                self._accounts, topic_lookup(store), lambda topic: known.get(topic) is not None
-            )
         return RemotingServer(
             self._host,
             port,
             settings=settings,
             processors=processors,
-            gate=gate,
+            gate=self._gate(store),
             on_close=managers.forget,
+            http2=self.http2,
+        )
+
+    def _gate(self, store: DefaultMessageStore) -> AccessGate | None:
+        """What asks whether a request may pass; None where everybody is served."""
+        if self._accounts is None:
+            return None
+        known = store.topics
+        return AccessGate(
+            self._accounts, topic_lookup(store), lambda topic: known.get(topic) is not None
         )
 
     async def _open_fast_port(
@@ -502,7 +513,7 @@ class Broker:
         store, self.store = self.store, None
         managers, self._managers = self._managers, None
         self._registration = self._outside = self.replication = None
-        self._server = self._fast_server = None
+        self._server = self._fast_server = self.local = None
         self._tasks = []
         if store is not None:
             await asyncio.to_thread(_close, store, managers)

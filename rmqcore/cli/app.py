@@ -19,6 +19,7 @@ _COMMANDS = {
     "serve": "serve:serve",
     "broker": "serve:broker",
     "namesrv": "serve:namesrv",
+    "proxy": "serve:proxy",
     "produce": "produce:produce",
     "consume": "produce:consume",
     "put": "put:put",

@@ -10,13 +10,14 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
 from rmqcore.broker import Broker
 from rmqcore.broker.metrics import Metrics
 from rmqcore.broker.status_server import StatusServer
+from rmqcore.cli.grpc_port import grpc_server, proxy_servers
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
@@ -24,6 +25,9 @@ from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import AccessGate, Account, TlsMode, admin_of, load_accounts, load_tls, run
 from rmqcore.remoting.descriptors import raise_limit
 from rmqcore.world import monotonic_s
+
+if TYPE_CHECKING:
+    from rmqcore.proxy import GrpcServer
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
@@ -65,10 +69,7 @@ MetricsPort = Annotated[
 
 
 class Server(Protocol):
-    """What can be started and stopped."""
-
-    async def start(self) -> None:
-        """Open the port."""
+    """What was started and can be stopped."""
 
     async def stop(self) -> None:
         """Answer what was taken, and close it."""
@@ -88,6 +89,15 @@ def serve(
     port: Annotated[
         int | None,
         typer.Option("--port", help="port of the broker; 0: any that is free", **_PORTS),
+    ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            "--grpc-port",
+            help="port for gRPC, which RocketMQ 5's own clients speak; 8081 with the extra "
+            "[grpc]; 0: any that is free",
+            **_PORTS,
+        ),
     ] = None,
     auth: Auth = None,
     insecure: Insecure = False,
@@ -117,18 +127,14 @@ def serve(
         gate=_gate(accounts),
     )
 
-    async def start() -> tuple[list[Server], dict[str, object]]:
-        await name_server.start()
-        own = f"{host}:{name_server.port}"
+    def new_broker(own: str) -> tuple[Broker, GrpcServer | None]:
         others = str(properties.get("namesrvAddr") or "")
         properties["namesrvAddr"] = ";".join(filter(None, [own, others]))
         broker = Broker(store, _placed(properties, host, port), accounts=accounts, tls=tls)
-        try:
-            servers, facts = await _start_broker(broker, metrics_port)
-        except BaseException:
-            await name_server.stop()
-            raise
-        return [*servers, name_server], {"namesrv": own, **facts}
+        return broker, grpc_server(broker, store, host, grpc_port, accounts, tls)
+
+    async def start() -> tuple[list[Server], dict[str, object]]:
+        return await _start_both(name_server, host, new_broker, metrics_port)
 
     run(_until_signal(start, store, began, as_json=as_json))
 
@@ -184,6 +190,66 @@ def namesrv(
         return [served], {"namesrv": f"{host}:{served.port}"}
 
     run(_until_signal(start, None, began, as_json=as_json))
+
+
+def proxy(
+    namesrv: Annotated[
+        str,
+        typer.Option("--namesrv", help="the name servers of the brokers: host:port;host:port"),
+    ],
+    port: Annotated[
+        int | None, typer.Option("--port", help="the port, 8081; 0: any that is free", **_PORTS)
+    ] = None,
+    host: Host = "127.0.0.1",
+    auth: Auth = None,
+    insecure: Insecure = False,
+    tls_config: TlsConfig = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificates",
+            help="where the server's own certificate is kept; without it, and without "
+            "--tls-config, there is another one at each start",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve brokers elsewhere to RocketMQ 5's own clients, over gRPC; needs the extra [grpc]."""
+    began = time.monotonic()
+    accounts = _accounts(auth, host, insecure=insecure, registers=False)
+    tls = load_tls(tls_config) if tls_config else None
+
+    async def start() -> tuple[list[Server], dict[str, object]]:
+        cluster, server = proxy_servers(namesrv, host, port, accounts, tls, certificates)
+        await server.start()
+        return [server, cluster], {"grpc": f"{host}:{server.port}"}
+
+    run(_until_signal(start, None, began, as_json=as_json))
+
+
+async def _start_both(
+    name_server: NameServer,
+    host: str,
+    new_broker: Callable[[str], tuple[Broker, GrpcServer | None]],
+    metrics_port: int | None,
+) -> tuple[list[Server], dict[str, object]]:
+    """Start a name server, a broker that registers with it, and the broker's port for gRPC."""
+    await name_server.start()
+    servers: list[Server] = [name_server]
+    facts: dict[str, object] = {"namesrv": f"{host}:{name_server.port}"}
+    try:
+        broker, grpc = new_broker(str(facts["namesrv"]))
+        started, more = await _start_broker(broker, metrics_port)
+        servers, facts = [*started, name_server], facts | more
+        if grpc is not None:
+            await grpc.start()
+            servers.insert(0, grpc)
+            facts["grpc"] = f"{host}:{grpc.port}"
+    except BaseException:
+        for server in servers:
+            await server.stop()
+        raise
+    return servers, facts
 
 
 async def _start_broker(

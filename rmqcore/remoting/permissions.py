@@ -164,7 +164,11 @@ class AccessGate:
             now_ms = self._clock_ns() // 1_000_000
             if not strict_signature_is_right(request, account.secret_key, now_ms):
                 return _refusal(_UNSIGNED)
-        connection.attributes[_ACCOUNT] = account
+        note_account(connection, account)
+        return self.refusal_of(account, request)
+
+    def refusal_of(self, account: Account, request: RemotingCommand) -> RemotingCommand | None:
+        """Return the refusal of what an account that is known to ask may not; None lets it pass."""
         if request.code not in RULES:
             return _refusal(_NOT_ALLOWED)
         if account.admin:
@@ -176,6 +180,11 @@ class AccessGate:
             if not need.is_met_by(account, self._is_topic):
                 return _refusal(f"no permission: {need} is needed")
         return None
+
+
+def note_account(connection: Connection, account: Account) -> None:
+    """Note whose the requests of a connection are from now on."""
+    connection.attributes[_ACCOUNT] = account
 
 
 def account_of(connection: Connection) -> Account | None:

@@ -1,7 +1,8 @@
 """A server: listens, and gives each connection the processors.
 
 Plain and TLS clients come to the same port, as in RocketMQ: the first byte of a connection tells
-them apart (0x16 begins a TLS handshake; a frame begins with the high byte of its length).
+them apart (0x16 begins a TLS handshake; a frame begins with the high byte of its length). So may
+clients that speak HTTP/2, see `first_bytes`; over TLS those say so in their handshake, too (ALPN).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rmqcore.errors import ArgumentError
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
 from rmqcore.remoting.descriptors import connections_allowed
+from rmqcore.remoting.first_bytes import FirstBytes, OtherProtocol
 from rmqcore.remoting.sockets import listen
 from rmqcore.remoting.tls import TlsMode
 
@@ -31,6 +33,10 @@ _GREETING_TIMEOUT_S = 10.0
 #: pause after the system refused to accept, for want of descriptors or memory
 _ACCEPT_PAUSE_S = 0.2
 _PORT_MAX = 65535
+
+
+#: Makes the protocol of a connection that speaks HTTP/2, which calls a function when it is gone.
+NewHttp2 = Callable[[Callable[[OtherProtocol], None]], OtherProtocol]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,7 @@ class RemotingServer:
         gate: Gate | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        http2: NewHttp2 | None = None,
     ) -> None:
         """Prepare a server; `start` opens its port.
 
@@ -87,6 +94,7 @@ class RemotingServer:
             gate: asked before each request's processor, for unknown codes too.
             on_open: called with each new connection.
             on_close: called with each that is gone.
+            http2: serves connections that speak HTTP/2; None takes frames only.
 
         Raises:
             ArgumentError: no port has that number.
@@ -101,11 +109,14 @@ class RemotingServer:
         self._gate = gate
         self._on_open = on_open
         self._on_close = on_close
+        self._http2 = http2
         self._socket = listening
         self._acceptor: asyncio.Task[None] | None = None
         # in order of their coming
         self._greetings: dict[asyncio.Task[None], None] = {}
         self._connections: dict[Connection, None] = {}
+        #: connections that have not said yet what they speak, and those of HTTP/2
+        self._others: dict[OtherProtocol, None] = {}
         self._stopping = False
         #: connections were closed at once since the last one that was not
         self._full = False
@@ -158,7 +169,8 @@ class RemotingServer:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        await asyncio.gather(*(each.finish(timeout_s) for each in self.connections))
+        served: list[Connection | OtherProtocol] = [*self._connections, *self._others]
+        await asyncio.gather(*(each.finish(timeout_s) for each in served))
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -195,7 +207,7 @@ class RemotingServer:
 
     @property
     def _accepted(self) -> int:
-        return len(self._connections) + len(self._greetings)
+        return len(self._connections) + len(self._others) + len(self._greetings)
 
     async def _greet(self, accepted: socket.socket) -> None:
         """Make a connection of an accepted socket, with or without TLS."""
@@ -215,7 +227,7 @@ class RemotingServer:
                 return
             handed_over = True
             await loop.connect_accepted_socket(
-                self._new_connection,
+                self._new_connection if self._http2 is None else self._new_first_bytes,
                 accepted,
                 ssl=tls if wanted else None,
                 ssl_handshake_timeout=_GREETING_TIMEOUT_S if wanted else None,
@@ -227,6 +239,24 @@ class RemotingServer:
         finally:
             if not handed_over:
                 accepted.close()
+
+    def _new_first_bytes(self) -> FirstBytes:
+        """The protocol of a connection until it is known what it speaks."""
+        waiting = FirstBytes(
+            self._new_connection, self._new_http2, _GREETING_TIMEOUT_S, self._forget
+        )
+        self._others[waiting] = None
+        return waiting
+
+    def _new_http2(self) -> OtherProtocol:
+        if self._http2 is None:
+            raise RuntimeError("HTTP/2 is not served")
+        protocol = self._http2(self._forget)
+        self._others[protocol] = None
+        return protocol
+
+    def _forget(self, protocol: OtherProtocol) -> None:
+        self._others.pop(protocol, None)
 
     def _new_connection(self) -> Connection:
         return Connection(

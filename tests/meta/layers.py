@@ -65,11 +65,20 @@ BESIDE = {
         "java",
         "remoting",
     },
+    "proxy/": {
+        "errors",
+        "world",
+        "message",
+        "native.format",
+        "java",
+        "remoting",
+    },
 }
 #: What may be imported inside a function: packages that only an extra brings.
 OPTIONAL = {
     "coilmq",
     "cronsim",
+    "cryptography",
     "deltalake",
     "huey",
     "kazoo",
@@ -98,6 +107,8 @@ HEAVY = {
     "rmqcore.client.table_batches",
     "rmqcore.scan.dataset",
     "rmqcore.scan.polars_source",
+    "rmqcore.proxy",
+    "rmqcore.proxy.certificate",
     "rmqcore.store.consume.lease_request",
     "rmqcore.store.consume.leases",
     "rmqcore.store.parts.column_puts",

@@ -1,0 +1,236 @@
+"""Telemetry, Heartbeat, NotifyClientTermination: which clients are here, and what they are told.
+
+A client needs no settings here and is never turned away for want of them; its stream ends when it
+or the server goes, not for what it says.
+
+Source: RocketMQ proxy/grpc/v2/client/ClientActivity.java; common/GrpcClientSettingsManager.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.calls import Call
+from rmqcore.proxy.cluster import HEART_BEAT_S, Cluster
+from rmqcore.proxy.codes import OK, Code, RefusedError, status
+from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
+from rmqcore.proxy.incoming import BODY_SIZE_MAX
+from rmqcore.proxy.messages import (
+    ClientType,
+    Settings,
+    TelemetryCommand,
+    V2Message,
+    v2_class,
+)
+from rmqcore.proxy.names import group_name, topic_name
+from rmqcore.proxy.outgoing import duration
+from rmqcore.world import monotonic_s
+
+logger = logging.getLogger(__name__)
+
+_HeartbeatResponse: Final = v2_class("HeartbeatResponse")
+_TerminationResponse: Final = v2_class("NotifyClientTerminationResponse")
+
+#: a client without a stream that has sent nothing for so long has gone
+GONE_AFTER_S: Final = 60.0
+CLIENTS_MAX: Final = 50_000
+_TOPICS_MAX: Final = 1024
+_PRODUCER_ATTEMPTS: Final = 3
+_BACKOFF: Final = {"initial": duration(10), "max": duration(1000), "multiplier": 2.0}
+_RETRY_S: Final = (
+    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+_RECEIVE_BATCH: Final = 32
+_POLL_MS: Final = 20_000
+_LITE_QUOTA: Final = 2000
+_LITE_TOPIC_SIZE: Final = 64
+_PRODUCERS: Final = (ClientType.PRODUCER, ClientType.CLIENT_TYPE_UNSPECIFIED)
+
+
+@dataclass(slots=True)
+class Client:
+    """One client.
+
+    Attributes:
+        caller: who it is, as it has said last.
+        streams: its open Telemetry calls, the newest last.
+        topics: that it sends to, by the brokers' names.
+        seen_s: when it was last heard of, by a clock that only goes on.
+    """
+
+    caller: Caller
+    streams: list[Call] = field(default_factory=list)
+    topics: frozenset[str] = frozenset()
+    seen_s: float = 0.0
+
+
+class Clients:
+    """The clients there are.
+
+    Args:
+        cluster: the brokers.
+        gone: called with the id of each client that has gone.
+    """
+
+    def __init__(self, cluster: Cluster, gone: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._gone = gone
+        self._clients: dict[str, Client] = {}
+        self._turn = 0
+        self._told: asyncio.Event = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    # ---- what clients call
+
+    def heartbeat(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
+        """Note that a client is there."""
+        self._seen(caller)
+        return _HeartbeatResponse(status=OK)
+
+    async def terminated(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
+        """Let a client go that ends."""
+        client = self._clients.pop(caller.client_id, None)
+        if client is not None:
+            self._gone(caller.client_id)
+        return _TerminationResponse(status=OK)
+
+    async def telemetry(self, call: Call, caller: Caller) -> None:
+        """Answer settings with settings, for as long as the client's stream lasts."""
+        client = self._seen(caller)
+        client.streams.append(call)
+        try:
+            while (data := await call.receive()) is not None:
+                try:
+                    command = TelemetryCommand.FromString(data)
+                except DecodeError as error:
+                    raise CallFailedError(
+                        GrpcStatus.INVALID_ARGUMENT, "the message is no TelemetryCommand"
+                    ) from error
+                if command.HasField("settings"):
+                    answer = await self._settled(caller, command.settings)
+                    call.send(answer.SerializeToString())
+        finally:
+            client.streams.remove(call)
+            client.seen_s = monotonic_s()
+
+    def note(self, caller: Caller) -> None:
+        """Note that a client is there, so that it is known when it goes.
+
+        Raises:
+            RefusedError: there are too many.
+        """
+        self._seen(caller)
+
+    def _seen(self, caller: Caller) -> Client:
+        client = self._clients.get(caller.client_id)
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
+            client = self._clients[caller.client_id] = Client(caller)
+        client.caller, client.seen_s = caller, monotonic_s()
+        return client
+
+    async def _settled(self, caller: Caller, asked: V2Message) -> V2Message:
+        """The settings of a client, with what the server says."""
+        settings, said = Settings(), OK
+        settings.CopyFrom(asked)
+        if asked.client_type in _PRODUCERS and not asked.HasField("subscription"):
+            self._take_topics(caller, asked)
+            settings.backoff_policy.Clear()
+            settings.backoff_policy.max_attempts = _PRODUCER_ATTEMPTS
+            settings.backoff_policy.exponential_backoff.CopyFrom(
+                v2_class("ExponentialBackoff")(**_BACKOFF)
+            )
+            settings.publishing.max_body_size = BODY_SIZE_MAX
+            settings.publishing.validate_message_type = True
+        else:
+            said = await self._settle_consumer(settings)
+        settings.metric.on = False
+        return TelemetryCommand(status=said, settings=settings)
+
+    async def _settle_consumer(self, settings: V2Message) -> V2Message:
+        """Fill a consumer's settings; tells what is wrong with its group."""
+        subscription, said = settings.subscription, OK
+        attempts, ordered = len(_RETRY_S) - 1, False
+        try:
+            group = await self._cluster.group(group_name(subscription.group))
+        except RefusedError as error:
+            said = status(error.code, error.reason)
+        else:
+            attempts, ordered = group.attempt_max, group.ordered
+        settings.backoff_policy.Clear()
+        settings.backoff_policy.max_attempts = attempts
+        for seconds in _RETRY_S:
+            settings.backoff_policy.customized_backoff.next.add(seconds=seconds)
+        subscription.fifo = ordered
+        subscription.receive_batch_size = _RECEIVE_BATCH
+        subscription.long_polling_timeout.seconds = _POLL_MS // 1000
+        subscription.lite_subscription_quota = _LITE_QUOTA
+        subscription.max_lite_topic_size = _LITE_TOPIC_SIZE
+        return said
+
+    def _take_topics(self, caller: Caller, asked: V2Message) -> None:
+        """Note what a producer sends to: it is asked for transactions of these topics."""
+        names = set()
+        for resource in asked.publishing.topics[:_TOPICS_MAX]:
+            try:
+                names.add(topic_name(resource))
+            except RefusedError:
+                continue
+        client = self._clients.get(caller.client_id)
+        if client is not None and client.topics != names:
+            client.topics = frozenset(names)
+            self._told.set()
+
+    # ---- what clients are told
+
+    def streams_of(
+        self, topic: str, may: Callable[[Caller], bool]
+    ) -> Iterable[tuple[Call, Caller]]:
+        """The streams of producers of a topic, each time beginning with the next one.
+
+        Args:
+            topic: that they send to.
+            may: tells whether one may be told.
+        """
+        found = [
+            (client.streams[-1], client.caller)
+            for client in self._clients.values()
+            if topic in client.topics and client.streams and may(client.caller)
+        ]
+        self._turn += 1
+        first = self._turn % len(found) if found else 0
+        return found[first:] + found[:first]
+
+    async def run(self) -> None:
+        """Tell brokers which producers are here, and let clients go that have gone."""
+        while True:
+            self._told.clear()
+            self._forget_gone()
+            topics = sorted({name for each in self._clients.values() for name in each.topics})
+            if topics:
+                try:
+                    await self._cluster.tell_producers(topics)
+                except RefusedError as error:
+                    logger.info("brokers do not know of producers: %s", error)
+            try:
+                async with asyncio.timeout(HEART_BEAT_S):
+                    await self._told.wait()
+            except TimeoutError:
+                continue
+
+    def _forget_gone(self) -> None:
+        limit_s = monotonic_s() - GONE_AFTER_S
+        for client_id, client in list(self._clients.items()):
+            if not client.streams and client.seen_s < limit_s:
+                del self._clients[client_id]
+                self._gone(client_id)

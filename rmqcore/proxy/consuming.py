@@ -1,0 +1,427 @@
+"""QueryAssignment, ReceiveMessage, AckMessage, ChangeInvisibleDuration, dead letters.
+
+Source: RocketMQ proxy/grpc/v2/consumer/ReceiveMessageActivity.java, AckMessageActivity.java,
+ChangeInvisibleDurationActivity.java; proxy/processor/ConsumerProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rmqcore.message import MessageExt
+from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.calls import Call
+from rmqcore.proxy.cluster import Cluster, GroupView, TopicView
+from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status
+from rmqcore.proxy.messages import Assignment, FilterType, V2Message, v2_class
+from rmqcore.proxy.names import group_name, topic_name
+from rmqcore.proxy.outgoing import duration_ms, outgoing, timestamp
+from rmqcore.proxy.popped import Popped, popped_of
+from rmqcore.proxy.receipts import Handle
+from rmqcore.proxy.renewal import Renewals
+from rmqcore.proxy.routes import queue_message
+from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+_AckResponse: Final = v2_class("AckMessageResponse")
+_AckEntry: Final = v2_class("AckMessageResultEntry")
+_AssignmentResponse: Final = v2_class("QueryAssignmentResponse")
+_ChangeResponse: Final = v2_class("ChangeInvisibleDurationResponse")
+_DeadResponse: Final = v2_class("ForwardMessageToDeadLetterQueueResponse")
+_ReceiveResponse: Final = v2_class("ReceiveMessageResponse")
+
+BATCH_MAX: Final = 32
+_ACKS_MAX: Final = 1024
+#: for how long nobody else gets what was handed out
+INVISIBLE_MS_MIN: Final = 10_000
+INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+POLL_MS_MAX: Final = 20_000
+_POLL_MS_DEFAULT: Final = 20_000
+#: an answer that nothing has come leaves so much before the client gives up
+_BEFORE_DEADLINE_MS: Final = 500
+#: a broker elsewhere answers a POP so much later than its time is over
+_POP_LATE_MS: Final = 5_000
+#: for how long what could not be delivered is kept from others
+_RETURNED_MS: Final = 1
+_FROM_LAST: Final = 1
+_EXPRESSION_MAX: Final = 16_384
+_MATCH_ALL: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What one receive asks for."""
+
+    group: str
+    topic: str
+    broker_name: str
+    count: int
+    invisible_ms: int
+    poll_ms: int
+    expression: str
+    by_sql: bool
+    attempt_id: str
+    renews: bool
+
+    @property
+    def tags(self) -> frozenset[str] | None:
+        """The tags that are wanted; None for any, and where a broker decides."""
+        if self.by_sql or self.expression == _MATCH_ALL:
+            return None
+        return frozenset(tag.strip() for tag in self.expression.split("||"))
+
+
+class Consuming:
+    """What consumers call that are handed messages.
+
+    Args:
+        cluster: the brokers.
+        renewals: keeps for clients what they still work on.
+        note: called with who has something kept, so that it is known when that one goes.
+    """
+
+    def __init__(
+        self, cluster: Cluster, renewals: Renewals, note: Callable[[Caller], None]
+    ) -> None:
+        self._cluster = cluster
+        self._note = note
+        self._renewals = renewals
+        #: set when the server stops: nobody waits any more
+        self._stopping: asyncio.Event = asyncio.Event()
+        self._turn = 0
+
+    def stop(self) -> None:
+        """Answer those who wait for messages, as if their time were over."""
+        self._stopping.set()
+
+    # ---- QueryAssignment
+
+    async def assignment(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
+        """Where a consumer receives from: any queue of each broker; in order, every queue."""
+        topic, group = topic_name(request.topic), group_name(request.group)
+        view, group_view = await self._view(topic, caller), await self._cluster.group(group)
+        assignments = []
+        for broker in view.brokers:
+            queues = range(broker.readable) if group_view.ordered else range(-1, 0)
+            if not broker.readable:
+                continue
+            for queue_id in queues:
+                queue = queue_message(request.topic, view, broker, queue_id, request.endpoints)
+                assignments.append(Assignment(message_queue=queue))
+        if not assignments:
+            raise RefusedError(Code.FORBIDDEN, f"the topic {topic} has no queue to read from")
+        return _AssignmentResponse(status=OK, assignments=assignments)
+
+    async def _view(self, topic: str, caller: Caller) -> TopicView:
+        view = await self._cluster.topic(topic)
+        if view is None:
+            view = await self._cluster.make_topic(topic, None, caller)
+        if view is None:
+            raise RefusedError(Code.TOPIC_NOT_FOUND, f"there is no topic {topic}")
+        return view
+
+    # ---- ReceiveMessage
+
+    async def receive(self, call: Call, caller: Caller, request: V2Message) -> None:
+        """Hand messages out: their status, themselves, the time."""
+        try:
+            wanted = self._wanted(call, request)
+            if wanted.renews:
+                self._note(caller)
+            view = await self._view(wanted.topic, caller)
+            group = await self._cluster.group(wanted.group)
+            popped = await self._pop(call, caller, wanted, view, group)
+        except RefusedError as error:
+            refused = status(error.code, error.reason)
+            call.send(_ReceiveResponse(status=refused).SerializeToString())
+            return
+        if call.closed:
+            await self._return(caller, wanted, popped)
+            return
+        deliverable = await self._deliverable(caller, wanted, group, popped)
+        if not deliverable:
+            none = status(Code.MESSAGE_NOT_FOUND, "no new message")
+            call.send(_ReceiveResponse(status=none).SerializeToString())
+            return
+        call.send(_ReceiveResponse(status=OK).SerializeToString())
+        topic = request.message_queue.topic
+        for each in deliverable:
+            handle = str(each.handle)
+            if wanted.renews:
+                self._renewals.add(caller, wanted.group, wanted.topic, handle, each.handle)
+            message = outgoing(
+                each.message, topic, handle=handle, invisible_ms=each.handle.invisible_ms
+            )
+            call.send(_ReceiveResponse(message=message).SerializeToString())
+        now = timestamp(wall_clock_ms())
+        call.send(_ReceiveResponse(delivery_timestamp=now).SerializeToString())
+
+    def _wanted(self, call: Call, request: V2Message) -> _Wanted:
+        """Read a request.
+
+        Raises:
+            RefusedError: it cannot be.
+        """
+        queue, chosen = request.message_queue, request.filter_expression
+        if request.auto_renew:
+            invisible_ms = Renewals.INVISIBLE_MS
+        else:
+            invisible_ms = duration_ms(request.invisible_duration)
+            check_invisible(invisible_ms)
+        left_s = call.left_s(asyncio.get_running_loop().time())
+        left_ms = min(left_s * 1000, float(POLL_MS_MAX + _BEFORE_DEADLINE_MS))
+        if left_ms <= 0:
+            raise RefusedError(Code.ILLEGAL_POLLING_TIME, "the call's time is over")
+        poll_ms = _POLL_MS_DEFAULT
+        if request.HasField("long_polling_timeout"):
+            poll_ms = duration_ms(request.long_polling_timeout)
+        expression = chosen.expression.strip()
+        if len(expression) > _EXPRESSION_MAX or len(request.attempt_id) > 255:
+            raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, "the expression is too long")
+        return _Wanted(
+            group_name(request.group),
+            topic_name(queue.topic),
+            queue.broker.name,
+            max(1, min(request.batch_size, BATCH_MAX)),
+            invisible_ms,
+            max(0, min(poll_ms, POLL_MS_MAX, round(left_ms) - _BEFORE_DEADLINE_MS)),
+            expression or _MATCH_ALL,
+            chosen.type == FilterType.SQL,
+            request.attempt_id,
+            request.auto_renew,
+        )
+
+    async def _pop(
+        self, call: Call, caller: Caller, wanted: _Wanted, view: TopicView, group: GroupView
+    ) -> list[Popped]:
+        """What a broker hands out now, or while the call may wait."""
+        broker_name = self._broker_of(wanted, view)
+        fields = {
+            "consumerGroup": wanted.group,
+            "topic": wanted.topic,
+            # of any queue: a client may ask one that is empty while another one is not
+            "queueId": "-1",
+            "maxMsgNums": str(wanted.count),
+            "invisibleTime": str(wanted.invisible_ms),
+            "pollTime": str(wanted.poll_ms),
+            "bornTime": str(wall_clock_ms()),
+            "initMode": str(_FROM_LAST),
+            "expType": "SQL92" if wanted.by_sql else "TAG",
+            "exp": wanted.expression,
+            "order": str(group.ordered).lower(),
+            "bname": broker_name,
+        }
+        if wanted.attempt_id:
+            fields["attemptId"] = wanted.attempt_id
+        request = RemotingCommand(RequestCode.POP_MESSAGE, fields)
+        asked = self._cluster.ask(
+            broker_name, request, caller, call=call, timeout_ms=wanted.poll_ms + _POP_LATE_MS
+        )
+        if isinstance(asked, RemotingCommand):
+            answer = asked
+        else:
+            waited = await self._while_waited_for(call, caller, wanted, broker_name, asked)
+            if waited is None:
+                return []
+            answer = waited
+        if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+            return []
+        return popped_of(expect_success(answer), broker_name)
+
+    async def _while_waited_for(
+        self,
+        call: Call,
+        caller: Caller,
+        wanted: _Wanted,
+        broker_name: str,
+        asked: Awaitable[RemotingCommand],
+    ) -> RemotingCommand | None:
+        """Wait for a broker's answer; None when nobody waits for it any more.
+
+        What is handed out nevertheless is given back when it comes.
+        """
+        popping = asyncio.ensure_future(asked)
+        gone = asyncio.ensure_future(call.gone())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({popping, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            gone.cancel()
+        if popping.done():
+            return popping.result()
+        self._renewals.work_on(self._return_later(caller, wanted, broker_name, popping))
+        return None
+
+    async def _return_later(
+        self,
+        caller: Caller,
+        wanted: _Wanted,
+        broker_name: str,
+        popping: asyncio.Future[RemotingCommand],
+    ) -> None:
+        try:
+            answer = await popping
+        except RefusedError:
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            await self._return(caller, wanted, popped_of(answer, broker_name))
+
+    async def _return(self, caller: Caller, wanted: _Wanted, popped: list[Popped]) -> None:
+        """Let others have what nobody waits for any more, without counting an attempt."""
+        for each in popped:
+            await self._renewals.change(
+                caller, wanted.group, wanted.topic, each.handle, _RETURNED_MS, suspend=True
+            )
+
+    def _broker_of(self, wanted: _Wanted, view: TopicView) -> str:
+        names = view.to_read
+        if wanted.broker_name:
+            if wanted.broker_name not in names:
+                reason = f"broker {wanted.broker_name} has no queue of {view.name} to read from"
+                raise RefusedError(Code.FORBIDDEN, reason)
+            return wanted.broker_name
+        if not names:
+            reason = f"the topic {view.name} has no queue to read from"
+            raise RefusedError(Code.FORBIDDEN, reason)
+        self._turn += 1
+        return names[self._turn % len(names)]
+
+    async def _deliverable(
+        self, caller: Caller, wanted: _Wanted, group: GroupView, popped: list[Popped]
+    ) -> list[Popped]:
+        """Those of what was popped that the group wants, and has not been given too often."""
+        found, tags = [], wanted.tags
+        for each in popped:
+            if each.message.reconsume_times >= group.attempt_max:
+                most = group.attempt_max
+                await self._bury(
+                    caller, wanted.group, wanted.topic, each.handle, each.message, most
+                )
+            elif tags is not None and each.message.tags not in tags:
+                # brokers of RocketMQ compare the hash of tags alone
+                await self._acknowledge(caller, wanted.group, wanted.topic, each.handle)
+            else:
+                found.append(each)
+        return found
+
+    # ---- AckMessage
+
+    def acknowledge(
+        self, call: Call, caller: Caller, request: V2Message
+    ) -> V2Message | Awaitable[V2Message]:
+        """Be done with messages; each has an entry in the answer."""
+        if not 0 < len(request.entries) <= _ACKS_MAX:
+            raise RefusedError(Code.BAD_REQUEST, f"1 to {_ACKS_MAX} entries a request")
+        return self._acknowledge_all(caller, request)
+
+    async def _acknowledge_all(self, caller: Caller, request: V2Message) -> V2Message:
+        group, topic = group_name(request.group), topic_name(request.topic)
+        entries = []
+        for entry in request.entries:
+            try:
+                handle = await self._renewals.settle(caller, group, entry.receipt_handle)
+                await self._acknowledge(caller, group, topic, handle)
+                done = OK
+            except RefusedError as error:
+                done = status(error.code, error.reason)
+            entries.append(
+                _AckEntry(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=done
+                )
+            )
+        first = entries[0].status
+        if any(each.status.code != first.code for each in entries):
+            first = status(Code.MULTIPLE_RESULTS)
+        return _AckResponse(status=first, entries=entries)
+
+    async def _acknowledge(self, caller: Caller, group: str, topic: str, handle: Handle) -> None:
+        command = RemotingCommand(RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+        answer = self._cluster.ask(handle.broker_name, command, caller)
+        _expect_known(answer if isinstance(answer, RemotingCommand) else await answer)
+
+    # ---- ChangeInvisibleDuration
+
+    async def change(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
+        """Hand a message out again at another time; its new handle is in the answer."""
+        group, topic = group_name(request.group), topic_name(request.topic)
+        invisible_ms = duration_ms(request.invisible_duration)
+        if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
+            reason = f"more than 0 and up to {INVISIBLE_MS_MAX // 1000} s"
+            raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
+        handle = await self._renewals.settle(caller, group, request.receipt_handle)
+        changed = await self._renewals.change(
+            caller, group, topic, handle, invisible_ms, suspend=request.suspend
+        )
+        return _ChangeResponse(status=OK, receipt_handle=str(changed))
+
+    # ---- ForwardMessageToDeadLetterQueue
+
+    async def bury(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
+        """Make a message a dead letter of its group."""
+        group, topic = group_name(request.group), topic_name(request.topic)
+        handle = await self._renewals.settle(caller, group, request.receipt_handle)
+        most = max(1, request.max_delivery_attempts)
+        await self._bury(caller, group, topic, handle, None, most, request.message_id)
+        return _DeadResponse(status=OK)
+
+    async def _bury(
+        self,
+        caller: Caller,
+        group: str,
+        topic: str,
+        handle: Handle,
+        message: MessageExt | None,
+        attempt_max: int,
+        message_id: str = "",
+    ) -> None:
+        """Store a message as a dead letter, and be done with it then.
+
+        Source: ConsumerSendMsgBackRequestHeader with delayLevel -1, as ProducerProcessor,
+        forwardMessageToDeadLetterQueue.
+        """
+        if handle.phy_offset < 0:
+            reason = "the receipt handle does not tell where the message is"
+            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
+        fields = {
+            "offset": str(handle.phy_offset),
+            "group": group,
+            "delayLevel": "-1",
+            "originMsgId": message_id or (message.message_id if message is not None else ""),
+            "originTopic": handle.topic_of(group, topic),
+            "unitMode": "false",
+            "maxReconsumeTimes": str(attempt_max - 1),
+            "bname": handle.broker_name,
+        }
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        answer = self._cluster.ask(handle.broker_name, command, caller)
+        expect_success(answer if isinstance(answer, RemotingCommand) else await answer)
+        await self._acknowledge(caller, group, topic, handle)
+
+
+def check_invisible(invisible_ms: int) -> None:
+    """Refuse a time that is too short or too long.
+
+    Raises:
+        RefusedError: it is.
+    """
+    if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+        reason = f"{INVISIBLE_MS_MIN // 1000} to {INVISIBLE_MS_MAX // 1000} s"
+        raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible duration is {reason}")
+
+
+def _expect_known(answer: RemotingCommand) -> None:
+    """Expect that a broker knows a receipt.
+
+    Raises:
+        RefusedError: it does not, or something else is wrong.
+    """
+    if answer.code == ResponseCode.MESSAGE_ILLEGAL:
+        raise RefusedError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "")
+    expect_success(answer)

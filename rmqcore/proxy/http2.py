@@ -1,0 +1,481 @@
+"""One connection of a gRPC client: HTTP/2 through ngh2, calls out of it, answers into it.
+
+All of HTTP/2 that there is to get wrong (frames, header compression, windows, floods of resets,
+pings or settings) is libnghttp2's; here messages are cut out of streams, and bounded. Nothing above
+knows ngh2: `Call` is all that a method gets.
+
+Bounds, each a field of `Http2Settings`: streams at a time, bytes of headers, of one message, of all
+messages of a connection that are not whole, of answers that the peer does not take; silence. A peer
+that breaks one loses the stream, or where it is the connection's, the connection.
+
+Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import urllib.parse
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from ngh2 import Configuration, Connection, NGH2Error, Role, events
+
+from rmqcore.proxy.calls import Answer, Call, Methods
+from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
+from rmqcore.remoting.first_bytes import OtherProtocol
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = struct.Struct(">?I")
+_CONTENT_TYPE: Final = b"application/grpc"
+_HEAD: Final = (
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc+proto"),
+    (b"grpc-accept-encoding", b"identity"),
+)
+_DONE: Final = ((b"grpc-status", b"0"),)
+_NOT_GRPC: Final = ((b":status", b"415"),)
+_MAX_CONCURRENT_STREAMS: Final = 3
+_INITIAL_WINDOW_SIZE: Final = 4
+_MAX_FRAME_SIZE: Final = 5
+_MAX_HEADER_LIST_SIZE: Final = 6
+_REFUSED_STREAM: Final = 7
+_CANCEL: Final = 8
+_ENHANCE_YOUR_CALM: Final = 11
+_RATE: Final = (2_000, 400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http2Settings:
+    """The bounds of one connection.
+
+    Attributes:
+        stream_max: calls at a time.
+        header_size_max: bytes of a call's headers.
+        message_size_max: bytes of one message that is received.
+        unfinished_size_max: bytes of all messages of the connection that are not whole yet; the
+            call that goes beyond is refused.
+        queued_size_max: bytes of answers that the peer's windows keep here, above which new calls
+            are refused.
+        write_high_size: bytes that wait in the socket's buffer, from which on nothing is read.
+        idle_timeout_s: without a byte from the peer it is closed; 0 for never.
+        request_timeout_s: for a call's one message to become whole.
+    """
+
+    stream_max: int = 1024
+    header_size_max: int = 16 * 1024
+    message_size_max: int = 8 * 1024 * 1024
+    unfinished_size_max: int = 64 * 1024 * 1024
+    queued_size_max: int = 32 * 1024 * 1024
+    write_high_size: int = 1024 * 1024
+    idle_timeout_s: float = 120.0
+    request_timeout_s: float = 30.0
+    window_size: int = 1024 * 1024
+    connection_window_size: int = 16 * 1024 * 1024
+    frame_size: int = 64 * 1024
+
+
+class Http2Connection(OtherProtocol):
+    """The protocol of a connection that begins as HTTP/2 does.
+
+    Attributes:
+        peer: `host:port`.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        settings: Http2Settings,
+        on_close: Callable[[OtherProtocol], None] | None = None,
+    ) -> None:
+        """Make the protocol of a connection that an event loop opens.
+
+        Args:
+            methods: by path.
+            settings: the bounds.
+            on_close: called when the connection is gone.
+        """
+        self.peer = ""
+        self._methods = methods
+        self._settings = settings
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._http2 = Connection(
+            Role.SERVER,
+            Configuration(
+                max_inbound_header_list_size=settings.header_size_max,
+                max_inbound_header_count=128,
+                stream_reset_rate_limit=_RATE,
+            ),
+        )
+        self._calls: dict[int, Call] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unfinished_size = 0
+        self._write_paused = False
+        self._in_turn = False
+        self._flush_planned = False
+        self._finishing = False
+        self._gone = self._loop.create_future()
+        self._last_active = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Http2Connection {self.peer}>"
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether nothing can be sent any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    # ---- what the event loop calls ----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start: see asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer = _address(transport.get_extra_info("peername"))
+        settings = self._settings
+        self._transport.set_write_buffer_limits(high=settings.write_high_size)
+        self._http2.initiate_connection(
+            {
+                _MAX_CONCURRENT_STREAMS: settings.stream_max,
+                _INITIAL_WINDOW_SIZE: settings.window_size,
+                _MAX_FRAME_SIZE: settings.frame_size,
+                _MAX_HEADER_LIST_SIZE: settings.header_size_max,
+            }
+        )
+        self._http2.set_local_window_size(settings.connection_window_size)
+        if settings.idle_timeout_s > 0:
+            self._timer = self._loop.call_later(self._look_s, self._look)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was received: see asyncio.Protocol."""
+        self._last_active = self._loop.time()
+        self._in_turn = True
+        try:
+            self._http2.receive_data(data)
+            for event in self._http2.events():
+                self._take(event)
+        except NGH2Error as error:
+            logger.info("%r: closed, for it sent no HTTP/2: %s", self, error)
+            self._in_turn = False
+            self._flush()
+            self.close()
+            return
+        finally:
+            self._in_turn = False
+        self._flush()
+
+    def pause_writing(self) -> None:
+        """Note that the peer reads too slowly: see asyncio.Protocol."""
+        self._write_paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on: see asyncio.Protocol."""
+        self._write_paused = False
+        self._last_active = self._loop.time()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._plan_flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let every call know: see asyncio.Protocol. Methods that run come to their end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in list(self._calls.values()):
+            self._drop(call)
+        if not self._gone.done():
+            self._gone.set_result(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # ---- receiving --------------------------------------------------------------------------
+
+    def _take(self, event: events.Event) -> None:
+        if isinstance(event, events.DataReceived):
+            self._take_data(event.stream_id, event.data, event.end_stream)
+        elif isinstance(event, events.RequestReceived):
+            self._open(event.stream_id, dict(event.headers), event.end_stream)
+        elif isinstance(event, events.StreamClosed):
+            call = self._calls.get(event.stream_id)
+            if call is not None:
+                self._drop(call)
+        elif isinstance(event, events.TrailersReceived):
+            self._take_data(event.stream_id, b"", True)
+        elif isinstance(event, events.ConnectionClosed):
+            self._flush()
+            self.close()
+
+    def _open(self, stream_id: int, headers: dict[bytes, bytes], ended: bool) -> None:
+        """Begin a call, or refuse it."""
+        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(
+            _CONTENT_TYPE
+        ):
+            self._http2.send_response(stream_id, _NOT_GRPC, end_stream=True)
+            return
+        method = self._methods.get(headers.get(b":path", b""))
+        if method is None:
+            path = headers.get(b":path", b"").decode("ascii", "replace")[:255]
+            self._refuse(stream_id, GrpcStatus.UNIMPLEMENTED, f"there is no method {path}")
+            return
+        if self._finishing:
+            self._http2.reset_stream(stream_id, _REFUSED_STREAM)
+            return
+        if self._http2.queued_body_size() > self._settings.queued_size_max:
+            reason = "the answers to former calls are not read"
+            self._refuse(stream_id, GrpcStatus.RESOURCE_EXHAUSTED, reason)
+            return
+        call = Call(self, stream_id, headers, method, self._last_active)
+        self._calls[stream_id] = call
+        if method.streams_in:
+            self._work_on(call, b"")
+        if ended:
+            self._take_data(stream_id, b"", True)
+
+    def _take_data(self, stream_id: int, data: bytes, ended: bool) -> None:
+        """Take a part of a call's messages."""
+        call = self._calls.get(stream_id)
+        if call is None or call.ended:
+            return
+        call.ended = ended
+        try:
+            if not call.method.streams_in and ended and not call.chunks:
+                self._work_on(call, self._whole(data))
+                return
+            self._keep(call, data)
+            if call.method.streams_in:
+                self._cut(call)
+                call.wake()
+            elif ended:
+                whole = bytes(call.chunks)
+                self._release(call)
+                self._work_on(call, self._whole(whole))
+        except CallFailedError as error:
+            self.fail(call, error.status, error.reason)
+
+    def _keep(self, call: Call, data: bytes) -> None:
+        """Keep what is no whole message yet."""
+        call.chunks += data
+        self._unfinished_size += len(data)
+        if len(call.chunks) >= _PREFIX.size:
+            size = self._size_of(call.chunks)
+            if not call.method.streams_in and len(call.chunks) > _PREFIX.size + size:
+                raise CallFailedError(GrpcStatus.INTERNAL, "the call has to carry one message")
+        if self._unfinished_size > self._settings.unfinished_size_max:
+            reason = "too many large messages at a time in one connection"
+            raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
+
+    def _cut(self, call: Call) -> None:
+        """Cut whole messages off what a client that streams has sent."""
+        while len(call.chunks) >= _PREFIX.size:
+            end = _PREFIX.size + self._size_of(call.chunks)
+            if len(call.chunks) < end:
+                break
+            call.messages.append(bytes(call.chunks[_PREFIX.size : end]))
+            del call.chunks[:end]
+            self._unfinished_size -= _PREFIX.size
+
+    def taken(self, size: int) -> None:
+        """Note that a streamed message is not kept here any more."""
+        self._unfinished_size -= size
+
+    def _whole(self, data: bytes) -> bytes:
+        """The message of a call that has one."""
+        if len(data) < _PREFIX.size or len(data) != _PREFIX.size + self._size_of(data):
+            raise CallFailedError(GrpcStatus.INTERNAL, "the call has to carry one whole message")
+        return data[_PREFIX.size :]
+
+    def _size_of(self, data: bytes | bytearray) -> int:
+        compressed, size = _PREFIX.unpack_from(data)
+        if compressed:
+            reason = "compressed messages are not taken; grpc-accept-encoding is identity"
+            raise CallFailedError(GrpcStatus.UNIMPLEMENTED, reason)
+        if size > self._settings.message_size_max:
+            reason = f"a message of {size} bytes, {self._settings.message_size_max} at most"
+            raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
+        return int(size)
+
+    # ---- answering --------------------------------------------------------------------------
+
+    def _work_on(self, call: Call, message: bytes) -> None:
+        try:
+            answer = call.method.handle(call, message)
+        except CallFailedError as error:
+            self.fail(call, error.status, error.reason)
+        except Exception:  # noqa: BLE001 - logged and answered, whatever it is
+            self._broken(call)
+        else:
+            if answer is None or isinstance(answer, bytes):
+                self._done(call, answer)
+            else:
+                task = self._loop.create_task(self._finish_call(call, answer))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _finish_call(self, call: Call, answer: Awaitable[Answer]) -> None:
+        try:
+            self._done(call, await answer)
+        except CallFailedError as error:
+            self.fail(call, error.status, error.reason)
+        except Exception:  # noqa: BLE001 - logged and answered, whatever it is
+            self._broken(call)
+
+    def _broken(self, call: Call) -> None:
+        path = call.headers.get(b":path", b"").decode("ascii", "replace")
+        logger.exception("%r: %s failed", self, path)
+        self.fail(call, GrpcStatus.INTERNAL, "the call failed; the log of the server says why")
+
+    def send_message(self, call: Call, message: bytes) -> None:
+        """Send one message of a call's answer."""
+        if not call.head_sent:
+            call.head_sent = True
+            self._http2.send_response(call.stream_id, _HEAD)
+        self._http2.send_data(call.stream_id, _PREFIX.pack(False, len(message)) + message)
+        self._plan_flush()
+
+    def _done(self, call: Call, answer: bytes | None) -> None:
+        """Send the answer, or after those that were sent the end of them."""
+        if call.closed or self.closed:
+            return
+        try:
+            if answer is not None:
+                self.send_message(call, answer)
+            elif not call.head_sent:
+                call.head_sent = True
+                self._http2.send_response(call.stream_id, _HEAD)
+            self._http2.send_trailers(call.stream_id, _DONE)
+        except NGH2Error:  # the stream or the connection has gone meanwhile
+            self._drop(call)
+        self._plan_flush()
+
+    def fail(self, call: Call, status: GrpcStatus, reason: str) -> None:
+        """End a call without an answer."""
+        if call.closed or self.closed:
+            return
+        self._release(call)
+        came_whole, call.ended = call.ended, True
+        try:
+            if call.head_sent:
+                self._http2.send_trailers(call.stream_id, _trailers(status, reason))
+            else:
+                call.head_sent = True
+                self._refuse(call.stream_id, status, reason)
+                if not came_whole:
+                    # what the client still sends of it is of no use; the reset would overtake
+                    self._flush()
+                    self._http2.reset_stream(call.stream_id, 0)
+        except NGH2Error:
+            self._drop(call)
+        self._plan_flush()
+
+    def _refuse(self, stream_id: int, status: GrpcStatus, reason: str) -> None:
+        self._http2.send_response(
+            stream_id, (*_HEAD[:2], *_trailers(status, reason)), end_stream=True
+        )
+
+    def _drop(self, call: Call) -> None:
+        """Forget a call: it is answered, or nobody waits for that any more."""
+        self._calls.pop(call.stream_id, None)
+        self._release(call)
+        self._unfinished_size -= sum(map(len, call.messages))
+        call.close()
+
+    def _release(self, call: Call) -> None:
+        """Keep no more what is no whole message yet."""
+        self._unfinished_size -= len(call.chunks)
+        call.chunks = bytearray()
+
+    def _plan_flush(self) -> None:
+        if not self._in_turn and not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what there is, as far as the peer takes it."""
+        self._flush_planned = False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        try:
+            while not self._write_paused:
+                data = self._http2.data_to_send(self._settings.write_high_size)
+                if not data:
+                    break
+                transport.write(data)
+        except NGH2Error:  # nothing can be said any more
+            transport.close()
+            return
+        if not (self._http2.want_read or self._http2.want_write):
+            # the peer has broken a rule of the connection, and was told so
+            transport.close()
+
+    # ---- ending -----------------------------------------------------------------------------
+
+    @property
+    def _look_s(self) -> float:
+        """How often it is looked for calls and connections whose time is over."""
+        return min(self._settings.idle_timeout_s, self._settings.request_timeout_s) / 2
+
+    def _look(self) -> None:
+        """Close a silent connection, and end calls whose message does not become whole."""
+        now_s = self._loop.time()
+        if now_s - self._last_active >= self._settings.idle_timeout_s:
+            logger.info("%r: closed, for it was silent", self)
+            self.abort()
+            return
+        late_s = now_s - self._settings.request_timeout_s
+        for call in list(self._calls.values()):
+            if not call.ended and not call.method.streams_in and call.began_s <= late_s:
+                self.fail(call, GrpcStatus.DEADLINE_EXCEEDED, "the message does not come")
+        self._timer = self._loop.call_later(self._look_s, self._look)
+
+    def close(self) -> None:
+        """Send what is there, then close."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Take no more calls, answer those that were taken, close; abort what takes too long.
+
+        Args:
+            timeout_s: for all of it, seconds.
+        """
+        deadline_s = self._loop.time() + timeout_s
+        self._finishing = True
+        if not self.closed:
+            self._http2.send_goaway(0)
+            self._plan_flush()
+        waiting = {task for task in self._tasks if not task.done()}
+        if waiting:
+            await asyncio.wait(waiting, timeout=timeout_s)
+        self.close()
+        await asyncio.wait([self._gone], timeout=max(0.0, deadline_s - self._loop.time()))
+        for task in self._tasks:
+            task.cancel()
+        self.abort()
+        await asyncio.wait([self._gone, *self._tasks], timeout=1)
+
+
+def _trailers(status: GrpcStatus, reason: str) -> tuple[tuple[bytes, bytes], ...]:
+    text = urllib.parse.quote(reason[:1024], safe=" !#$&'()*+,/:;=?@[]")
+    return (b"grpc-status", b"%d" % status), (b"grpc-message", text.encode("ascii"))
+
+
+def _address(name: Any) -> str:
+    """`host:port` of what a socket calls its name."""
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

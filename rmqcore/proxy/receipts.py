@@ -1,0 +1,151 @@
+"""`Handle`: a receipt handle, by which a consumer names a message that it was handed.
+
+Its words are those of Apache's proxy, so each takes the other's: start offset, pop time, invisible
+time, revive queue, kind of topic, broker, queue, offset, place in the log. It is all that is
+needed, so it is good after a restart of the proxy, too.
+
+Source: RocketMQ common/consumer/ReceiptHandle.java.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from rmqcore.proxy.codes import Code, RefusedError
+from rmqcore.world import wall_clock_ms
+
+#: kinds of topic: the message's own, and the retry topics of its group in two versions
+NORMAL: Final = 0
+RETRY: Final = 1
+RETRY_V2: Final = 2
+_BETWEEN: Final = {RETRY: "_", RETRY_V2: "+"}
+#: revive queue of messages that were handed out in order
+ORDERED: Final = 999
+_WORDS_MIN: Final = 8
+_WORDS_MAX: Final = 10
+_BROKER: Final = 5
+_DIGITS_MAX: Final = 18
+_SIZE_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A message that a group was handed.
+
+    Attributes:
+        start_offset: where the pop began in the queue.
+        pop_time_ms: when it was, Unix time.
+        invisible_ms: for how long nobody else gets the message.
+        revive_queue: where the broker keeps that; `ORDERED` for one that was handed out in order.
+        kind: `NORMAL`, `RETRY` or `RETRY_V2`: which topic it was popped from.
+        broker_name: of the broker that has it.
+        queue_id, queue_offset: where it is in the topic that it was popped from.
+        phy_offset: where it is in the broker's log.
+    """
+
+    start_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    revive_queue: int
+    kind: int
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    phy_offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a handle.
+
+        Raises:
+            RefusedError: it is none.
+        """
+        words = text.split(" ") if len(text) <= _SIZE_MAX else []
+        if not _WORDS_MIN <= len(words) <= _WORDS_MAX or not words[_BROKER]:
+            raise _none()
+        numbers = [_number(word) for at, word in enumerate(words) if at != _BROKER]
+        start, popped, invisible, revive_queue, kind, queue_id, offset = numbers[:7]
+        if kind not in (NORMAL, RETRY, RETRY_V2):
+            raise _none()
+        phy_offset = numbers[-1] if len(words) > _WORDS_MIN else -1
+        return cls(
+            start,
+            popped,
+            invisible,
+            revive_queue,
+            kind,
+            words[_BROKER],
+            queue_id,
+            offset,
+            phy_offset,
+        )
+
+    @classmethod
+    def parse_open(cls, text: str) -> Self:
+        """Read the handle of a message that is still its consumer's.
+
+        Raises:
+            RefusedError: it is none, or its time is over.
+        """
+        handle = cls.parse(text)
+        if handle.due_ms <= wall_clock_ms():
+            reason = "the receipt handle has expired: the message comes again, or has come"
+            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
+        return handle
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.extra_info} {self.phy_offset}"
+
+    @property
+    def extra_info(self) -> str:
+        """The receipt as brokers know it."""
+        return (
+            f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue} "
+            f"{self.kind} {self.broker_name} {self.queue_id} {self.queue_offset}"
+        )
+
+    @property
+    def due_ms(self) -> int:
+        """When the message comes again, Unix time."""
+        return self.pop_time_ms + self.invisible_ms
+
+    def topic_of(self, group: str, topic: str) -> str:
+        """The topic that the message was popped from."""
+        if self.kind == NORMAL:
+            return topic
+        return f"%RETRY%{group}{_BETWEEN[self.kind]}{topic}"
+
+    def fields(self, group: str, topic: str) -> dict[str, str]:
+        """What the headers of 200051 and 200053 have in common."""
+        return {
+            "consumerGroup": group,
+            "topic": self.topic_of(group, topic),
+            "queueId": str(self.queue_id),
+            "extraInfo": self.extra_info,
+            "offset": str(self.queue_offset),
+            "bname": self.broker_name,
+        }
+
+    def changed(self, pop_time_ms: int, invisible_ms: int, revive_queue: int) -> Self:
+        """The handle that counts after 200053."""
+        start = self.start_offset if self.revive_queue == ORDERED else self.queue_offset
+        return replace(
+            self,
+            start_offset=start,
+            pop_time_ms=pop_time_ms,
+            invisible_ms=invisible_ms,
+            revive_queue=revive_queue,
+        )
+
+
+def _number(word: str) -> int:
+    digits = word.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX:
+        return int(word)
+    raise _none()
+
+
+def _none() -> RefusedError:
+    return RefusedError(Code.INVALID_RECEIPT_HANDLE, "the text is no receipt handle")

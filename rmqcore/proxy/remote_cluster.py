@@ -1,0 +1,277 @@
+"""`RemoteCluster`: the brokers that name servers know, Java's included, asked over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.calls import Call
+from rmqcore.proxy.cluster import (
+    TEMPLATE_TOPIC,
+    BrokerQueues,
+    GroupView,
+    TopicView,
+    check_may_use,
+    count_of,
+    group_view,
+    json_object,
+    made_after,
+    message_type_of,
+    new_topic_fields,
+    producers_body,
+)
+from rmqcore.proxy.codes import Code, RefusedError, expect_success
+from rmqcore.proxy.messages import MessageType
+from rmqcore.remoting import (
+    Account,
+    ClientSettings,
+    Connection,
+    RemotingClient,
+    RemotingCommand,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RequestCode,
+    ResponseCode,
+    Tls,
+    admin_of,
+)
+from rmqcore.remoting.codes import MASTER_ID
+from rmqcore.world import monotonic_s
+
+logger = logging.getLogger(__name__)
+
+#: for so long a route is not asked again, nor what a group is
+_ROUTE_KEPT_S: Final = 30.0
+_GROUP_KEPT_S: Final = 5.0
+_KEPT_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was asked, and until when it counts."""
+
+    until_s: float
+    topic: TopicView
+
+
+class RemoteCluster:
+    """Brokers elsewhere.
+
+    Args:
+        namesrv: addresses of name servers, ``host:port``, separated by ``;``.
+        accounts: who is served, by access key. Each request to a broker is signed with the account
+            of the caller, so brokers see who asks; the proxy's own requests with the first
+            administrator's. None signs nothing.
+        tls: how brokers and name servers are called.
+    """
+
+    def __init__(
+        self, namesrv: str, accounts: Mapping[str, Account] | None = None, tls: Tls | None = None
+    ) -> None:
+        self._servers = [each.strip() for each in namesrv.split(";") if each.strip()]
+        self._own = admin_of(accounts or {})
+        self._client_id = f"rmqcore-grpc-{secrets.token_hex(4)}"
+        self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
+        self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
+        self._addresses: dict[str, str] = {}
+        self._topics: dict[str, _Kept] = {}
+        self._groups: dict[str, tuple[float, GroupView]] = {}
+        self._asked: Callable[[str, RemotingCommand], None] | None = None
+
+    async def stop(self) -> None:
+        """Close the connections to brokers and name servers."""
+        await self._client.close()
+
+    def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
+        """See `Cluster`."""
+        self._asked = asked
+
+    def ask(
+        self,
+        broker_name: str,
+        request: RemotingCommand,
+        caller: Caller | None,
+        *,
+        call: Call | None = None,
+        timeout_ms: float = 3000,
+    ) -> Awaitable[RemotingCommand]:
+        """See `Cluster`."""
+        address = self._addresses.get(broker_name)
+        if address is None:
+            reason = f"broker {broker_name} is not known to the name servers"
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
+        account = self._own if caller is None else caller.account
+        return self._invoke(address, request, account, timeout_ms)
+
+    async def _invoke(
+        self, address: str, request: RemotingCommand, account: Account | None, timeout_ms: float
+    ) -> RemotingCommand:
+        """Ask an address.
+
+        Raises:
+            RefusedError: it does not answer.
+        """
+        if account is not None:
+            account.signer.sign(request)
+        try:
+            return await self._client.invoke(address, request, timeout_ms)
+        except RemotingTimeoutError as error:
+            raise RefusedError(Code.PROXY_TIMEOUT, str(error)) from error
+        except RemotingError as error:
+            if isinstance(error, RemotingConnectError):
+                self._forget(address)
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+
+    def _forget(self, address: str) -> None:
+        """Ask anew where the topics of a broker are that cannot be reached: it may have moved."""
+        gone = {name for name, known in self._addresses.items() if known == address}
+        self._topics = {
+            name: kept
+            for name, kept in self._topics.items()
+            if not any(broker.broker_name in gone for broker in kept.topic.brokers)
+        }
+
+    # ---- topics and groups
+
+    def known_topic(self, name: str) -> TopicView | None:
+        """See `Cluster`."""
+        kept = self._topics.get(name)
+        return kept.topic if kept is not None and kept.until_s > monotonic_s() else None
+
+    async def topic(self, name: str) -> TopicView | None:
+        """See `Cluster`."""
+        known = self.known_topic(name)
+        return known if known is not None else await self._look_up(name)
+
+    async def topic_to_be(self, name: str) -> TopicView | None:
+        """See `Cluster`."""
+        return made_after(await self.topic(TEMPLATE_TOPIC), name)
+
+    async def _look_up(self, name: str) -> TopicView | None:
+        route = await self._route(name)
+        if route is None:
+            self._topics.pop(name, None)
+            return None
+        brokers = self._brokers_of(route)
+        message_type = await self._message_type(name, brokers) if brokers else ""
+        view = TopicView(name, message_type, brokers)
+        if len(self._topics) >= _KEPT_MAX:
+            self._topics.clear()
+        self._topics[name] = _Kept(monotonic_s() + _ROUTE_KEPT_S, view)
+        return view
+
+    async def _route(self, name: str) -> Mapping[str, Any] | None:
+        """The route of a topic (105), of the first name server that answers.
+
+        Raises:
+            RefusedError: none does.
+        """
+        last = RefusedError(Code.INTERNAL_SERVER_ERROR, "no name server is named")
+        for address in list(self._servers):
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+            try:
+                answer = await self._invoke(address, command, self._own, 3000)
+            except RefusedError as error:
+                last = error
+                # the one that answers is asked first from now on
+                self._servers.append(self._servers.pop(0))
+                continue
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            return json_object(expect_success(answer).body)
+        raise last
+
+    def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
+        """The brokers of a route that have a master; their addresses are noted."""
+        masters = {}
+        for entry in _objects(route.get("brokerDatas")):
+            addresses = entry.get("brokerAddrs")
+            address = addresses.get(str(MASTER_ID)) if isinstance(addresses, dict) else None
+            if isinstance(address, str):
+                masters[str(entry.get("brokerName", ""))] = address
+        self._addresses |= masters
+        return tuple(
+            BrokerQueues(
+                name,
+                count_of(entry.get("readQueueNums")),
+                count_of(entry.get("writeQueueNums")),
+                count_of(entry.get("perm")),
+            )
+            for entry in _objects(route.get("queueDatas"))
+            if (name := str(entry.get("brokerName", ""))) in masters
+        )
+
+    async def _message_type(self, name: str, brokers: Sequence[BrokerQueues]) -> str:
+        """What a topic takes, as its first broker says; empty of one that does not know."""
+        command = RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": name})
+        answer = await self.ask(brokers[0].broker_name, command, None)
+        if answer.code != ResponseCode.SUCCESS:
+            return ""
+        return message_type_of(json_object(answer.body))
+
+    async def group(self, name: str) -> GroupView:
+        """See `Cluster`. A group that no broker knows yet is as brokers make it."""
+        known = self._groups.get(name)
+        if known is not None and known[0] > monotonic_s():
+            return known[1]
+        view = GroupView()
+        for broker_name in list(self._addresses)[:1]:
+            fields = {"group": name}
+            command = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields)
+            answer = await self.ask(broker_name, command, None)
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                view = group_view(json_object(answer.body))
+        if len(self._groups) >= _KEPT_MAX:
+            self._groups.clear()
+        self._groups[name] = monotonic_s() + _GROUP_KEPT_S, view
+        return view
+
+    async def make_topic(
+        self, name: str, kind: MessageType | None, caller: Caller
+    ) -> TopicView | None:
+        """See `Cluster`."""
+        check_may_use(name, kind, caller)
+        to_be = await self.topic_to_be(name)
+        if to_be is None:
+            return None
+        for broker in to_be.brokers:
+            fields = new_topic_fields(name, kind, broker.write_count)
+            command = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            expect_success(await self.ask(broker.broker_name, command, None))
+        view = TopicView(name, kind.name if kind is not None else "", to_be.brokers)
+        self._topics[name] = _Kept(monotonic_s() + _ROUTE_KEPT_S, view)
+        return view
+
+    # ---- transactions
+
+    async def tell_producers(self, groups: Sequence[str]) -> None:
+        """See `Cluster`."""
+        body = producers_body(self._client_id, groups)
+        told = [
+            self.ask(name, RemotingCommand(RequestCode.HEART_BEAT, {}, body), None)
+            for name in list(self._addresses)
+        ]
+        for answer in await asyncio.gather(*told, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                logger.info("a broker does not know of producers: %s", answer)
+
+    def _question(self, connection: Connection, request: RemotingCommand) -> None:
+        if self._asked is None:
+            return
+        named = request.ext_fields.get("bname")
+        if named is None:
+            address = connection.remote_address
+            named = next((k for k, v in self._addresses.items() if v == address), None)
+        if named is not None:
+            self._asked(named, request)
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; what is none is passed over."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

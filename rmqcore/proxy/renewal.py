@@ -1,0 +1,176 @@
+"""`Renewals`: what push consumers work on is kept for them, however long that takes.
+
+A push consumer asks for it with `auto_renew` and goes on with the handle that it was given. Which
+handle counts now is known here. When the client has gone, its messages are given back to others.
+
+Source: RocketMQ proxy/service/receipt/DefaultReceiptHandleManager.java, RenewStrategyPolicy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.cluster import Cluster
+from rmqcore.proxy.codes import Code, RefusedError, expect_success
+from rmqcore.proxy.receipts import Handle
+from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import monotonic_s, wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+#: how often it is looked for handles that end soon, and how soon that is
+EVERY_S: Final = 5.0
+_SOON_MS: Final = 30_000
+#: for so long a message is kept for a client at most
+_KEPT_S: Final = 3 * 3600.0
+_MAX: Final = 100_000
+_GIVEN_BACK_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A message that is kept for a client."""
+
+    caller: Caller
+    group: str
+    topic: str
+    handle: Handle
+    since_s: float
+    #: held while the broker is asked, so that nobody settles a handle that is just being renewed
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Renewals:
+    """The handles that are renewed.
+
+    Args:
+        cluster: the brokers.
+    """
+
+    #: for how long a message is kept at a time
+    INVISIBLE_MS: ClassVar[int] = 60_000
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        #: by client, then by group and the handle that it was given
+        self._kept: dict[str, dict[tuple[str, str], _Kept]] = {}
+        self._count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def work_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the background, to its end."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Let what goes on in the background come to its end; cancel what takes too long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in self._tasks:
+            task.cancel()
+
+    def add(self, caller: Caller, group: str, topic: str, given: str, handle: Handle) -> None:
+        """Keep a message for a client, as long as that is there and there is room."""
+        if self._count >= _MAX:
+            return
+        mine = self._kept.setdefault(caller.client_id, {})
+        self._count += (group, given) not in mine
+        mine[group, given] = _Kept(caller, group, topic, handle, monotonic_s())
+
+    async def settle(self, caller: Caller, group: str, given: str) -> Handle:
+        """The handle that counts now for one that was given; it is not renewed any more.
+
+        Raises:
+            RefusedError: the text is no handle, or its time is over.
+        """
+        mine = self._kept.get(caller.client_id)
+        kept = mine.pop((group, given), None) if mine is not None else None
+        if kept is None:
+            return Handle.parse_open(given)
+        self._count -= 1
+        async with kept.changing:
+            return kept.handle
+
+    async def change(
+        self,
+        caller: Caller,
+        group: str,
+        topic: str,
+        handle: Handle,
+        invisible_ms: int,
+        *,
+        suspend: bool = False,
+    ) -> Handle:
+        """Hand a message out again at another time (200053); returns the handle that counts then.
+
+        Raises:
+            RefusedError: the broker does not.
+        """
+        fields = handle.fields(group, topic)
+        fields["invisibleTime"] = str(invisible_ms)
+        if suspend:
+            fields["suspend"] = "true"
+        command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        asked = self._cluster.ask(handle.broker_name, command, caller)
+        answer = asked if isinstance(asked, RemotingCommand) else await asked
+        if answer.code == ResponseCode.MESSAGE_ILLEGAL:
+            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "")
+        expect_success(answer)
+        return handle.changed(
+            answer.number("popTime", handle.pop_time_ms),
+            answer.number("invisibleTime", invisible_ms),
+            answer.number("reviveQid", handle.revive_queue),
+        )
+
+    async def run(self) -> None:
+        """Renew what ends soon, until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew what ends soon, once."""
+        soon_ms, late_s = wall_clock_ms() + _SOON_MS, monotonic_s() - _KEPT_S
+        for client_id, mine in list(self._kept.items()):
+            for key, kept in list(mine.items()):
+                if kept.since_s < late_s:
+                    self._forget(client_id, key)
+                elif kept.handle.due_ms <= soon_ms:
+                    await self._renew(client_id, key, kept)
+
+    async def _renew(self, client_id: str, key: tuple[str, str], kept: _Kept) -> None:
+        async with kept.changing:
+            try:
+                kept.handle = await self.change(
+                    kept.caller, kept.group, kept.topic, kept.handle, self.INVISIBLE_MS
+                )
+            except RefusedError as error:
+                logger.info("group %s: a message is not kept on: %s", kept.group, error)
+                if error.code is Code.INVALID_RECEIPT_HANDLE:
+                    self._forget(client_id, key)
+
+    def _forget(self, client_id: str, key: tuple[str, str]) -> None:
+        mine = self._kept.get(client_id, {})
+        if mine.pop(key, None) is not None:
+            self._count -= 1
+        if not mine:
+            self._kept.pop(client_id, None)
+
+    async def give_back(self, client_id: str) -> None:
+        """Let others have what a client has left behind."""
+        left = self._kept.pop(client_id, {})
+        self._count -= len(left)
+        for kept in left.values():
+            try:
+                await self.change(kept.caller, kept.group, kept.topic, kept.handle, _GIVEN_BACK_MS)
+            except RefusedError as error:
+                logger.info("group %s: a message comes again later: %s", kept.group, error)

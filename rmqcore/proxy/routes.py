@@ -1,0 +1,63 @@
+"""QueryRoute: a topic's queues, each with the place where the client finds it.
+
+That is always the proxy, under the address that the client itself calls it by.
+
+Source: RocketMQ proxy/grpc/v2/route/RouteActivity.java.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.calls import Call
+from rmqcore.proxy.cluster import BrokerQueues, Cluster, TopicView
+from rmqcore.proxy.codes import OK, Code, RefusedError
+from rmqcore.proxy.messages import MessageQueue, Permission, V2Message, v2_class
+from rmqcore.proxy.names import topic_name
+
+_Response: Final = v2_class("QueryRouteResponse")
+
+
+class Routes:
+    """Tells routes.
+
+    Args:
+        cluster: the brokers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def query(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
+        """Tell a topic's queues; those that it would have, for one that its first use makes."""
+        name = topic_name(request.topic)
+        view = await self._cluster.topic(name)
+        if view is None:
+            view = await self._cluster.topic_to_be(name)
+        if view is None:
+            raise RefusedError(Code.TOPIC_NOT_FOUND, f"there is no topic {name}")
+        queues = [
+            queue_message(request.topic, view, broker, queue_id, request.endpoints)
+            for broker in view.brokers
+            for queue_id in range(max(broker.readable, broker.writable))
+        ]
+        return _Response(status=OK, message_queues=queues)
+
+
+def queue_message(
+    topic: V2Message, view: TopicView, broker: BrokerQueues, queue_id: int, endpoints: V2Message
+) -> V2Message:
+    """One queue, as clients are told of it; -1 is any of the broker's."""
+    readable, writable = queue_id < broker.readable, queue_id < broker.writable
+    if readable and writable:
+        permission = Permission.READ_WRITE
+    else:
+        permission = Permission.READ if readable else Permission.WRITE
+    return MessageQueue(
+        topic=topic,
+        id=queue_id,
+        permission=permission,
+        broker={"name": broker.broker_name, "id": 0, "endpoints": endpoints},
+        accept_message_types=view.accepts,
+    )

@@ -1,0 +1,239 @@
+"""A hostile peer loses its call, or its connection; others are served beside it."""
+
+import asyncio
+import struct
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from ngh2 import NGH2Error
+from patience import TIMEOUT_S
+from proxy.conftest import Served
+from proxy.wire import Ended, Wire
+
+from rmqcore.proxy import GrpcServer, Http2Settings, LocalBroker, Service
+from rmqcore.proxy.grpc_status import GrpcStatus
+from rmqcore.proxy.messages import SERVICE
+
+pytestmark = pytest.mark.engine
+
+HEARTBEAT = f"/{SERVICE}/Heartbeat".encode()
+SEND = f"/{SERVICE}/SendMessage".encode()
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, payload=b"", *, flags=0, stream=0):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+SETTINGS = frame(4)
+
+
+@asynccontextmanager
+async def without_broker(**settings):
+    """A service whose broker is not there: what is below it is not asked."""
+    service = Service(LocalBroker(lambda: None, lambda: "b"), None, Http2Settings(**settings))
+    server = GrpcServer(service, "127.0.0.1", 0)
+    await server.start()
+    served = Served(None, service, server)
+    try:
+        yield served
+    finally:
+        for wire in served.wires:
+            await wire.close()
+        await server.stop()
+
+
+def run(scenario, **settings):
+    async def main():
+        async with without_broker(**settings) as served:
+            await scenario(served)
+            # whatever was done to it, it serves on, and keeps nothing of it
+            wire = await Wire.connect(served.port)
+            assert (await wire.call("Heartbeat")).status.code == 20000
+            await wire.close()
+
+    asyncio.run(main())
+
+
+async def says(served, *parts):
+    """What the server answers to bytes, until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"PRINT me"],
+        [PREFACE, b"\0" * 100],
+        [PREFACE, SETTINGS, frame(0, b"x" * 10, stream=1)],
+        [PREFACE, SETTINGS, frame(1, b"\xff" * 50, flags=4, stream=1)],
+        [PREFACE, SETTINGS, frame(9, b"x", flags=4, stream=1)],
+        [PREFACE, SETTINGS, frame(1, b"", stream=1), frame(4)],
+        [PREFACE, SETTINGS, b"\xff\xff\xff\x00\x00\x00\x00\x00\x01"],
+        [PREFACE, *[frame(4, struct.pack(">HI", 1, 4096) * 100)] * 100],
+        [PREFACE, SETTINGS, *[frame(8, struct.pack(">I", 0), stream=0)] * 10],
+    ],
+)
+def test_what_is_no_http2_ends_the_connection(parts):
+    async def scenario(served):
+        await says(served, *parts)
+
+    run(scenario)
+
+
+def test_headers_without_end_end_the_connection():
+    async def scenario(served):
+        # a block that never ends: each frame is within its size
+        parts = [frame(1, b"\x00\x01a\x01b" * 100, stream=1)]
+        parts += [frame(9, b"\x00\x01a\x01b" * 1000, stream=1)] * 100
+        await says(served, PREFACE, SETTINGS, *parts)
+
+    run(scenario)
+
+
+def test_too_many_headers_end_the_call():
+    async def scenario(served):
+        wire = await served.connect()
+        stream = wire.open(HEARTBEAT, [(b"x-%d" % n, b"v" * 100) for n in range(500)])
+        await stream.until(lambda: stream.closed)
+        assert stream.trailers == {}
+
+    run(scenario)
+
+
+def test_a_flood_of_resets_ends_the_connection():
+    async def scenario(served):
+        wire = await served.connect()
+        with suppress(NGH2Error):  # the connection was ended
+            for _ in range(10_000):
+                wire.open(SEND).cancel()
+                await asyncio.sleep(0)
+        async with asyncio.timeout(TIMEOUT_S):
+            await wire.lost
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"", GrpcStatus.INTERNAL),
+        (b"\0\0\0", GrpcStatus.INTERNAL),
+        (struct.pack(">?I", False, 9) + b"short", GrpcStatus.INTERNAL),
+        (struct.pack(">?I", False, 1) + b"long", GrpcStatus.INTERNAL),
+        (struct.pack(">?I", True, 4) + b"gzip", GrpcStatus.UNIMPLEMENTED),
+        (struct.pack(">?I", False, 1 << 30), GrpcStatus.RESOURCE_EXHAUSTED),
+        (struct.pack(">?I", False, 3) + b"\xff\xff\xff", GrpcStatus.INVALID_ARGUMENT),
+    ],
+)
+def test_what_is_no_message_ends_the_call_with_a_status(data, status):
+    async def scenario(served):
+        wire = await served.connect()
+        stream = wire.open(SEND)
+        wire.http2.send_data(stream.stream_id, data, end_stream=True)
+        wire.flush()
+        with pytest.raises(Ended) as ended:
+            await stream.end()
+        assert ended.value.status == status
+
+    run(scenario)
+
+
+def test_a_message_that_says_it_is_too_large_is_refused_before_it_comes():
+    async def scenario(served):
+        wire = await served.connect()
+        stream = wire.open(SEND)
+        wire.http2.send_data(stream.stream_id, struct.pack(">?I", False, 9 << 20))
+        wire.flush()
+        with pytest.raises(Ended) as ended:
+            await stream.end()
+        assert ended.value.status == GrpcStatus.RESOURCE_EXHAUSTED
+
+    run(scenario)
+
+
+def test_messages_that_do_not_become_whole_have_a_bound_together_and_an_end():
+    async def scenario(served):
+        wire = await served.connect()
+        streams = []
+        for _ in range(6):
+            stream = wire.open(SEND)
+            wire.http2.send_data(
+                stream.stream_id, struct.pack(">?I", False, 60_000) + bytes(50_000)
+            )
+            wire.flush()
+            streams.append(stream)
+        statuses = []
+        for stream in streams:
+            with pytest.raises(Ended) as ended:
+                await stream.end()
+            statuses.append(ended.value.status)
+        assert statuses[-1] == GrpcStatus.RESOURCE_EXHAUSTED
+        assert set(statuses[:4]) == {GrpcStatus.DEADLINE_EXCEEDED}
+        (connection,) = served.server._server._others
+        assert connection._unfinished_size == 0
+
+    run(scenario, unfinished_size_max=220_000, request_timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "status"),
+    [
+        (f"/{SERVICE}/Nothing".encode(), b"application/grpc", GrpcStatus.UNIMPLEMENTED),
+        (b"/", b"application/grpc", GrpcStatus.UNIMPLEMENTED),
+        (HEARTBEAT, b"text/html", None),
+    ],
+)
+def test_what_is_no_call_is_answered_so(path, content_type, status):
+    async def scenario(served):
+        wire = await served.connect()
+        stream = wire.open(path, content_type=content_type)
+        wire.http2.end_stream(stream.stream_id)
+        wire.flush()
+        with pytest.raises(Ended) as ended:
+            await stream.end()
+        assert ended.value.status == status
+
+    run(scenario)
+
+
+def test_a_silent_connection_is_closed():
+    async def scenario(served):
+        wire = await Wire.connect(served.port)
+        async with asyncio.timeout(TIMEOUT_S):
+            await wire.lost
+
+    run(scenario, idle_timeout_s=0.2)
+
+
+def test_telemetry_that_is_no_command_ends_with_a_status_and_keeps_nothing():
+    async def scenario(served):
+        wire = await served.connect()
+        stream = wire.open(f"/{SERVICE}/Telemetry".encode())
+        stream.send(b"\xff\xff\xff")
+        with pytest.raises(Ended) as ended:
+            await stream.end()
+        assert ended.value.status == GrpcStatus.INVALID_ARGUMENT
+        (connection,) = served.server._server._others
+        await stream.until(lambda: connection._unfinished_size == 0)
+
+    run(scenario)
+
+
+def test_a_call_without_a_client_id_has_its_code():
+    async def scenario(served):
+        wire = await served.connect()
+        wire.client_id = ""
+        assert (await wire.call("Heartbeat")).status.code == 40017
+
+    run(scenario)

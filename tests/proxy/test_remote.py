@@ -1,0 +1,157 @@
+"""The same service in front of brokers elsewhere, which name servers know."""
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from patience import until_async
+from proxy.conftest import SMALL, Served
+from proxy.test_access import ACCOUNTS, ADMIN, ORDERS, signed
+from proxy.test_transactions import COMMIT, ended, prepared, telemetry
+
+from rmqcore.broker import Broker
+from rmqcore.namesrv import NameServer
+from rmqcore.proxy import GrpcServer, RemoteCluster, Service
+from rmqcore.proxy.codes import Code
+from rmqcore.proxy.messages import MessageType, TelemetryCommand
+from rmqcore.remoting import AccessGate
+
+pytestmark = pytest.mark.engine
+
+
+@asynccontextmanager
+async def cluster(path, count=1, *, accounts=None, **properties):
+    """Brokers, their name server, and a proxy in front of them."""
+    async with AsyncExitStack() as stack:
+        gate = AccessGate(accounts) if accounts else None
+        name_server = NameServer("127.0.0.1", 0, gate=gate)
+        await name_server.start()
+        stack.push_async_callback(name_server.stop)
+        address = f"127.0.0.1:{name_server.port}"
+        brokers = []
+        for number in range(count):
+            places = {"listenPort": 0, "namesrvAddr": address, "brokerName": f"b{number}"}
+            broker = Broker(
+                path / f"store{number}", {**SMALL, **places, **properties}, accounts=accounts
+            )
+            await broker.start()
+            stack.push_async_callback(broker.stop)
+            brokers.append(broker)
+        remote = RemoteCluster(f"127.0.0.1:1;{address}", accounts)
+        stack.push_async_callback(remote.stop)
+        service = Service(remote, accounts)
+        server = GrpcServer(service, "127.0.0.1", 0)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        served = Served(brokers[0], service, server)
+        served.brokers = brokers
+        try:
+            yield served
+        finally:
+            for wire in served.wires:
+                await wire.close()
+
+
+def run(path, scenario, count=1, **settings):
+    async def main():
+        async with cluster(path, count, **settings) as served:
+            await scenario(served)
+
+    asyncio.run(main())
+
+
+def test_messages_go_through_two_brokers(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        for number in range(8):
+            assert (await wire.send("T", b"%d" % number)).status.code == Code.OK
+        for broker in served.brokers:
+            offsets = [broker.store.max_queue_offset("T", each) for each in range(4)]
+            assert offsets == [1, 1, 1, 1]
+        answer = await wire.call("QueryAssignment", topic={"name": "T"}, group={"name": "G"})
+        names = [each.message_queue.broker.name for each in answer.assignments]
+        assert sorted(names) == ["b0", "b1"]
+        found = []
+        for name in names:
+            queue = {"topic": {"name": "T"}, "id": -1, "broker": {"name": name}}
+            _, messages = await wire.receive("T", message_queue=queue)
+            found += messages
+        assert sorted(message.body for message in found) == [b"%d" % n for n in range(8)]
+        for message in found:
+            assert (await wire.ack("T", message)).status.code == Code.OK
+        for broker in served.brokers:
+            assert broker.managers.checkpoints.next_due_ms() is None
+
+    run(tmp_path, scenario, 2)
+
+
+def test_a_topic_is_made_with_its_type_on_every_broker(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        fifo = MessageType.FIFO
+        entry = await wire.send("T", b"x", message_group="g", message_type=fifo)
+        assert entry.status.code == Code.OK
+        for broker in served.brokers:
+            assert broker.managers.topics.get("T").attributes == {"message.type": "FIFO"}
+        refused = await wire.send("T", b"x")
+        assert refused.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+    run(tmp_path, scenario, 2)
+
+
+def test_a_receive_waits_at_a_broker_elsewhere(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.send("T", b"first")
+        assert len((await wire.receive("T"))[1]) == 1
+        waiting = asyncio.create_task(wire.receive("T", wait_s=20))
+        await until_async(lambda: len(served.broker.managers.pop_hold) == 1, "a receive waits")
+        await wire.send("T", b"second")
+        assert (await waiting)[1][0].body == b"second"
+
+    run(tmp_path, scenario)
+
+
+def test_a_producer_elsewhere_is_asked_for_its_transaction(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.send("U", b"x")
+        stream, _ = await telemetry(wire, client_type=1, publishing={"topics": [{"name": "T"}]})
+        producers = served.broker.managers.producers
+        await until_async(lambda: "T" in producers.groups, "the broker knows the producer")
+        entry = await prepared(wire, "T", b"body")
+        while not await served.broker.managers.transactions.check():
+            await asyncio.sleep(0)
+        await stream.until(lambda: len(stream.messages()) == 2)
+        command = TelemetryCommand.FromString(stream.messages()[1])
+        asked = command.recover_orphaned_transaction_command
+        assert asked.transaction_id == entry.transaction_id
+        assert await ended(wire, "T", entry, COMMIT) == Code.OK
+
+    run(tmp_path, scenario, transactionTimeOut=1, transactionCheckInterval=3_600_000)
+
+
+def test_a_broker_sees_the_account_of_each_client(tmp_path):
+    async def scenario(served):
+        wire = await served.connect(headers=signed(ORDERS))
+        assert (await wire.send("Orders", b"x")).status.code == Code.OK
+        assert (await wire.send("Others", b"x")).status.code == Code.FORBIDDEN
+        admin = await served.connect(headers=signed(ADMIN))
+        assert (await admin.send("Others", b"x")).status.code == Code.OK
+        assert (await wire.send("Others", b"x")).status.code == Code.FORBIDDEN
+        assert (await wire.receive("Orders", "H"))[0].code == Code.FORBIDDEN
+        assert len((await wire.receive("Orders"))[1]) == 1
+
+    run(tmp_path, scenario, accounts=ACCOUNTS)
+
+
+def test_a_broker_that_is_gone_is_said_and_found_again_at_another_port(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        await served.broker.stop()
+        assert (await wire.send("T", b"x")).status.code == Code.INTERNAL_SERVER_ERROR
+        await served.broker.start()
+        assert (await wire.send("U", b"x")).status.code == Code.OK
+
+    run(tmp_path, scenario)

@@ -1,0 +1,130 @@
+"""Handles, ids, signatures and queues, as values."""
+
+import hmac
+from datetime import UTC, datetime
+
+import pytest
+
+from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
+from rmqcore.proxy.codes import Code, RefusedError
+from rmqcore.proxy.queue_choice import QueueChoice, consistent_hash, java_hash
+from rmqcore.proxy.receipts import Handle
+from rmqcore.proxy.transaction_id import TransactionId
+
+pytestmark = pytest.mark.logic
+
+#: as Apache's proxy 5.5.0 wrote it
+APACHES = "4 1795318207648 10000 1 0 broker-a 3 5 19278"
+
+
+def test_a_handle_is_the_one_of_apaches_proxy():
+    handle = Handle.parse(APACHES)
+    assert str(handle) == APACHES
+    assert (handle.broker_name, handle.queue_id, handle.queue_offset) == ("broker-a", 3, 5)
+    assert handle.phy_offset == 19278
+    assert handle.due_ms == 1795318217648
+
+
+def test_a_changed_handle_of_apaches_keeps_its_place_in_the_log():
+    assert Handle.parse("4 1795318207648 10000 1 0 broker-a 3 5 0 19278").phy_offset == 19278
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "1 2 3",
+        "9" * 2000,
+        f"{APACHES} 1 2",
+        APACHES.replace("5 19278", "five 19278"),
+        APACHES.replace("broker-a", ""),
+        APACHES.replace(" 0 broker", " 7 broker"),
+        APACHES.replace("19278", "9" * 30),
+    ],
+)
+def test_what_is_no_handle_has_its_own_code(text):
+    with pytest.raises(RefusedError) as raised:
+        Handle.parse(text)
+    assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
+
+
+def test_a_handle_whose_time_is_over_is_refused():
+    with pytest.raises(RefusedError) as raised:
+        Handle.parse_open("4 1000 10000 1 0 broker-a 3 5 19278")
+    assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.parametrize(("kind", "topic"), [(0, "T"), (1, "%RETRY%G_T"), (2, "%RETRY%G+T")])
+def test_a_handle_knows_which_topic_it_was_popped_from(kind, topic):
+    assert Handle.parse(APACHES.replace("0 broker", f"{kind} broker")).topic_of("G", "T") == topic
+
+
+def test_a_transaction_id_carries_its_place():
+    where = TransactionId("broker-a", 123, 4)
+    assert TransactionId.parse(str(where)) == where
+
+
+@pytest.mark.parametrize("text", ["", "x", "é" * 8, "djEgYQ", "A" * 1000, "djEgYSBiIGM"])
+def test_what_is_no_transaction_id_has_its_own_code(text):
+    with pytest.raises(RefusedError) as raised:
+        TransactionId.parse(text)
+    assert raised.value.code is Code.INVALID_TRANSACTION_ID
+
+
+def test_the_hash_is_javas():
+    assert java_hash("hello") == 99162322
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert java_hash("\U0001f600") == 1772899
+
+
+def test_a_group_keeps_its_queue_when_there_is_one_more_or_moves_to_the_new_one():
+    for number in range(-50, 50):
+        before, after = consistent_hash(number, 8), consistent_hash(number, 9)
+        assert after in (before, 8)
+
+
+def test_the_choice_among_buckets_is_guavas():
+    # from Guava's HashingTest, testConsistentHash_linearCongruentialGeneratorCompatibility
+    golden = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]
+    assert [consistent_hash(number, 100) for number in range(20)] == golden
+    assert consistent_hash(10863919174838991, 11) == 6
+    assert consistent_hash(2016238256797177309, 11) == 3
+    assert consistent_hash(1673758223894951030, 11) == 5
+    assert consistent_hash(2, 100001) == 80343
+    assert consistent_hash(2201, 100001) == 22152
+    assert consistent_hash(2202, 100001) == 15018
+
+
+def test_without_a_group_the_next_queue_is_taken():
+    choice = QueueChoice()
+    assert [choice.place("T", "abc", None) for _ in range(4)] == list("abca")
+    assert choice.place("U", "abc", None) == "a"
+
+
+NOW_S = int(datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("signed", "right"),
+    [
+        ("20261126T120000Z", True),
+        ("20261126T120459Z", True),
+        ("20261126T115501Z", True),
+        ("20261126T200130Z", True),  # local time of another zone, called UTC
+        ("20261126T173000Z", True),  # India
+        ("20261126T120730Z", False),
+        ("20261127T120000Z", False),
+        ("20261125T120000Z", False),
+        ("not a time", False),
+        ("", False),
+    ],
+)
+def test_a_signature_is_good_for_a_time(signed, right):
+    assert is_in_time(signed, NOW_S) is right
+    assert SIGNED_FOR_S == 300
+
+
+def test_the_signature_is_the_clients():
+    made = hmac.new(b"sk", b"20261126T120000Z", "sha1").hexdigest().encode()
+    assert signature("sk", "20261126T120000Z") == made
