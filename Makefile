@@ -17,7 +17,7 @@ SIDE_BY_SIDE := -n 3 --dist loadgroup
 
 .PHONY: help setup build run test lint types stubs tests installed storm peers measure mutants everything steady repeat \
 	near owed \
-	asan tsan debug wheel debian bench bench-smoke bench-peers bench-broker bench-ha bench-counts bench-spark clean
+	asan tsan debug wheel debian bench bench-smoke bench-peers bench-broker bench-grpc bench-ha bench-counts bench-spark clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -124,6 +124,9 @@ bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues
 
 bench-broker: build ## our broker beside Apache RocketMQ's under a Java client and a native load; needs Java and Maven; ARGS=--quick takes two minutes
 	@$(PY) bench/broker/run.py $(ARGS)
+
+bench-grpc: build ## our gRPC beside Apache's proxy under the same load; needs Java and Maven; ARGS=--quick for less
+	@$(PY) bench/grpc/run.py $(ARGS)
 
 bench-ha: build ## master and slave beside Apache RocketMQ's, and catch-up beside a copy; needs Java and Maven; ARGS=--quick takes four minutes
 	@$(PY) bench/ha/run.py $(ARGS)
