@@ -29,7 +29,7 @@ from rmqcore import (
 )
 from rmqcore.doctor import verify
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing import listeners, pending_call, shared_store
+from rmqcore.store.sharing import listeners, owner_watch, pending_call, shared_store
 from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.unique_keys import UniqueKeys
@@ -162,7 +162,7 @@ def test_a_client_takes_over_without_a_call_from_an_owner_that_takes_long_to_clo
         timed_out.append(args)
         return hangs(place, *args)
 
-    monkeypatch.setattr(shared_store, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(owner_watch, "LOOK_AGAIN_S", 0.001)
     monkeypatch.setattr(MeetingPlace, "hangs", counted)
     with (
         owner_of(tmp_path / "store", close_when_told) as owner,
@@ -339,7 +339,7 @@ def test_arrivals_are_told_again_when_the_store_can_be_opened(tmp_path, monkeypa
             raise OSError(errno.EMFILE, "too many open files")
         return store_class(*args, **settings)
 
-    for module in (shared_store, listeners):
+    for module in (owner_watch, listeners):
         monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
     with owner_of(tmp_path / "store") as owner, rmqcore.open_shared(tmp_path / "store") as store:
         store.on_arrival(arrived.put)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rmqcore.arguments import text
 from rmqcore.config import FlushDiskType, StoreConfig, load_config
-from rmqcore.errors import RmqCoreError, StoreClosedError, StoreError, StoreNotFoundError
+from rmqcore.errors import RmqCoreError, StoreClosedError, StoreError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.message import MessageExt, PutMessageResult
@@ -38,8 +38,9 @@ from rmqcore.store.readable_store import broker_conf
 from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, result_of
 from rmqcore.store.sharing.channel import Channel, ChannelLostError
 from rmqcore.store.sharing.coroutines import ask
-from rmqcore.store.sharing.listeners import LOOK_AGAIN_S, Listeners
+from rmqcore.store.sharing.listeners import Listeners
 from rmqcore.store.sharing.owner import StoreServer
+from rmqcore.store.sharing.owner_watch import watch_owner
 from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.shared_tables import SharedTable
@@ -160,7 +161,10 @@ class SharedMessageStore(ClosedByWith):
         try:
             self._channel = channel
             watch = threading.Thread(
-                target=_watch, args=(weakref.ref(self), channel), name="WatchOwner", daemon=True
+                target=watch_owner,
+                args=(weakref.ref(self), channel),
+                name="WatchOwner",
+                daemon=True,
             )
             watch.start()
         except BaseException:
@@ -560,27 +564,6 @@ for _method, _row in CALLS.items():
         _coroutine = inspect.iscoroutinefunction(getattr(MessageStore, _name))
         _forward = _forwarded_async if _coroutine else _forwarded
         setattr(SharedMessageStore, _name, _forward(_name, _method))
-
-
-def _watch(handle: weakref.ref[SharedMessageStore], channel: Channel) -> None:
-    """Wait for the end of the owner, then see to the next, so that there always is one."""
-    channel.until_lost()
-    told = ""
-    while (store := handle()) is not None:
-        try:
-            store.settled()
-        except (StoreClosedError, StoreNotFoundError):
-            return
-        except (RmqCoreError, OSError) as error:
-            # who takes long to close is not gone yet; what else keeps the store shut may pass, too
-            if told != str(error):
-                told = str(error)
-                _log.warning("%s: not to be owned, and tried again: %s", store.path, told)
-        else:
-            return
-        # neither in the way of the handle's other threads, nor what keeps one that is dropped
-        del store
-        sleep(LOOK_AGAIN_S)
 
 
 def _close_handles() -> None:
