@@ -223,7 +223,7 @@ class Cluster:
 
         def make(server: Server) -> Serving:
             config = NamesrvConfig(kv_config_path=str(server.path / "kvConfig.json"))
-            return NameServer(server.address, NAMESRV_PORT, config, clock=self.loop.time)
+            return NameServer(server.address, NAMESRV_PORT, config)
 
         self.names[name] = server = Server(
             self.loop, name, self._address(), self._root / name, make, self._disks

@@ -1,4 +1,7 @@
-"""What a simulated run puts in the place of the process's own time, chance, id and threads."""
+"""What a simulated run puts in the place of the process's own chance, id and threads.
+
+Time is the loop's: it holds that of `rmqcore.world`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ import gc
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
 from rmqcore import chance
 from rmqcore.recovery import walk
-from rmqcore.world import monotonic_s, wall_clock_ns
 
 _PROCESS_ID = 4711
 
@@ -67,8 +68,6 @@ def stand_ins(seed: object) -> Iterator[None]:
     try:
         with (
             mock.patch.object(os, "getpid", _process_id),
-            mock.patch.object(time, "monotonic", monotonic_s),
-            mock.patch.object(time, "time_ns", wall_clock_ns),
             mock.patch.object(walk, "BesideThread", _Beside),
         ):
             yield
