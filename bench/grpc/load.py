@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ngh2 import Connection, Role, events
 
@@ -19,6 +20,8 @@ from rmqcore.proxy.messages import SERVICE, v2_class
 
 _PREFIX = struct.Struct(">?I")
 _TICKS = os.sysconf("SC_CLK_TCK")
+#: OK, and nothing new
+_GOOD = (20000, 40401)
 _SETTINGS = {3: 1000, 4: 1 << 20}
 
 
@@ -156,6 +159,42 @@ def sends(topic: str, count: int, body: bytes) -> Iterator[bytes]:
         yield made(messages=[message]).SerializeToString()
 
 
+class Answers:
+    """Looks into what came: what failed, and what has to be acknowledged."""
+
+    def __init__(self, topic: str, group: str) -> None:
+        self.names = {"group": {"name": group}, "topic": {"name": topic}}
+        self.acks: list[bytes] = []
+        self.failed: list[str] = []
+
+    def check(self, status: Any) -> None:
+        if status.code not in _GOOD:
+            self.failed.append(status.message)
+
+    def sent(self, data: bytes) -> None:
+        for message in messages_of(data):
+            self.check(v2_class("SendMessageResponse").FromString(message).status)
+
+    def acked(self, data: bytes) -> None:
+        for message in messages_of(data):
+            self.check(v2_class("AckMessageResponse").FromString(message).status)
+
+    def received(self, data: bytes) -> None:
+        entries = []
+        for message in messages_of(data):
+            answer = v2_class("ReceiveMessageResponse").FromString(message)
+            if answer.HasField("status"):
+                self.check(answer.status)
+            elif answer.HasField("message"):
+                system = answer.message.system_properties
+                entries.append(
+                    {"message_id": system.message_id, "receipt_handle": system.receipt_handle}
+                )
+        if entries:
+            made = v2_class("AckMessageRequest")(entries=entries, **self.names)
+            self.acks.append(made.SerializeToString())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
@@ -165,74 +204,38 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--outstanding", type=int, default=32)
     parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=1, help="messages a receive asks for")
     given = parser.parse_args()
-    load, body = Load(given.port, given.pid), bytes(given.size)
-    send_response, receive_response = (
-        v2_class("SendMessageResponse"),
-        v2_class("ReceiveMessageResponse"),
-    )
-    acks: list[bytes] = []
-    failed: list[str] = []
-
-    def sent(data: bytes) -> None:
-        for message in messages_of(data):
-            status = send_response.FromString(message).status
-            if status.code != 20000:
-                failed.append(status.message)
-
-    ack = v2_class("AckMessageRequest")
-
-    def received(data: bytes) -> None:
-        entries = []
-        for message in messages_of(data):
-            answer = receive_response.FromString(message)
-            if answer.HasField("status") and answer.status.code not in (20000, 40401):
-                failed.append(answer.status.message)
-            if answer.HasField("message"):
-                system = answer.message.system_properties
-                entries.append(
-                    {"message_id": system.message_id, "receipt_handle": system.receipt_handle}
-                )
-        if entries:
-            group, topic = {"name": given.group}, {"name": given.topic}
-            acks.append(ack(group=group, topic=topic, entries=entries).SerializeToString())
-
-    def acked(data: bytes) -> None:
-        for message in messages_of(data):
-            status = v2_class("AckMessageResponse").FromString(message).status
-            if status.code != 20000:
-                failed.append(status.message)
-
+    load, answers = Load(given.port, given.pid), Answers(given.topic, given.group)
     receive = v2_class("ReceiveMessageRequest")(
         group={"name": given.group},
         message_queue={"topic": {"name": given.topic}, "id": -1, "broker": {"name": "broker-a"}},
         filter_expression={"type": 1, "expression": "*"},
-        batch_size=given.batch,
+        batch_size=1,
         invisible_duration={"seconds": 600},
         long_polling_timeout={"seconds": 5},
     ).SerializeToString()
+
+    def send(count: int, outstanding: int) -> dict[str, float]:
+        messages = sends(given.topic, count, bytes(given.size))
+        return load.run("SendMessage", messages, outstanding, answers.sent)
+
+    def take(count: int) -> dict[str, float]:
+        messages = iter([receive] * count)
+        return load.run("ReceiveMessage", messages, given.outstanding, answers.received)
+
     # the group is there before the messages are, and both sides are warm
     load.settle(given.group, given.topic)
-    load.run("ReceiveMessage", iter([receive]), 1, received)
-    load.run("SendMessage", sends(given.topic, given.count // 4, body), given.outstanding, sent)
-    acks.clear()
+    take(1)
+    send(given.count // 4, given.outstanding)
+    answers.acks.clear()
     rows = {
-        "send": load.run(
-            "SendMessage", sends(given.topic, given.count, body), given.outstanding, sent
-        ),
-        "send, one at a time": load.run(
-            "SendMessage", sends(given.topic, given.count // 10, body), 1, sent
-        ),
-        "receive": load.run(
-            "ReceiveMessage",
-            iter([receive] * (given.count // given.batch)),
-            given.outstanding,
-            received,
-        ),
-        "ack": load.run("AckMessage", iter(list(acks)), given.outstanding, acked),
+        "send": send(given.count, given.outstanding),
+        "send, one at a time": send(given.count // 10, 1),
+        "receive": take(given.count),
+        "ack": load.run("AckMessage", iter([*answers.acks]), given.outstanding, answers.acked),
     }
-    print(json.dumps({"failed": len(failed), "why": failed[:3], "acks": len(acks), **rows}))
+    failed = answers.failed
+    print(json.dumps({"failed": len(failed), "why": failed[:3], "acks": len(answers.acks), **rows}))
 
 
 if __name__ == "__main__":

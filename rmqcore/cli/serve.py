@@ -215,7 +215,7 @@ def proxy(
     as_json: AsJson = False,
 ) -> None:
     """Serve brokers elsewhere to RocketMQ 5's own clients, over gRPC; needs the extra [grpc]."""
-    began = time.monotonic()
+    began = monotonic_s()
     accounts = _accounts(auth, host, insecure=insecure, registers=False)
     tls = load_tls(tls_config) if tls_config else None
 

@@ -12,12 +12,12 @@ clients' Signature.
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from rmqcore.chance import token_hex
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.remoting import Account
@@ -63,7 +63,7 @@ class Callers:
 
     def __init__(self, accounts: Mapping[str, Account] | None) -> None:
         self._accounts = accounts
-        self._decoy = secrets.token_hex(16)
+        self._decoy = token_hex(16)
 
     def of(self, call: Call) -> Caller:
         """Who makes a call.

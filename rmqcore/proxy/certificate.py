@@ -11,7 +11,7 @@ import os
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rmqcore.remoting import Tls, TlsMode
 
@@ -88,7 +88,7 @@ def _make(certificate: Path, key: Path, hosts: tuple[str, ...]) -> None:
     _write(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
-def _san(host: str) -> object:
+def _san(host: str) -> Any:
     from cryptography import x509  # noqa: PLC0415 - an extra
 
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rmqcore.chance import token_hex
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import (
@@ -76,7 +76,7 @@ class RemoteCluster:
     ) -> None:
         self._servers = [each.strip() for each in namesrv.split(";") if each.strip()]
         self._own = admin_of(accounts or {})
-        self._client_id = f"rmqcore-grpc-{secrets.token_hex(4)}"
+        self._client_id = f"rmqcore-grpc-{token_hex(4)}"
         self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
         self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
         self._addresses: dict[str, str] = {}

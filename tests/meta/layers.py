@@ -66,6 +66,7 @@ BESIDE = {
         "remoting",
     },
     "proxy/": {
+        "chance",
         "errors",
         "world",
         "message",
