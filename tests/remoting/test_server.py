@@ -247,7 +247,7 @@ def test_a_peer_with_many_requests_does_not_keep_others_waiting(run):
         def note(connection, request):
             if not order:
                 # the other's request is there before the busy one's second has its turn
-                (waiting,) = server.connections - {connection}
+                (waiting,) = set(server.connections) - {connection}
                 until(lambda: has_bytes(waiting), "the other's request")
             order.append(request.opaque)
             return success()
@@ -314,7 +314,7 @@ def test_a_peer_that_does_not_read_what_it_is_sent_unasked_is_disconnected(run):
                 await asyncio.sleep(0)
             await until_async(lambda: closed, "the end of the connection")
             assert sent < 60
-            assert server.connections == set()
+            assert server.connections == ()
 
     run(scene())
 
@@ -479,7 +479,7 @@ async def stop_with_a_request_that_is_never_answered():
             await server.stop(0.1)
         took_s = asyncio.get_running_loop().time() - began
         assert await peer.at_end()
-        assert server.connections == set()
+        assert server.connections == ()
     return took_s
 
 
