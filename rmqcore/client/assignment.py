@@ -193,7 +193,7 @@ class Assignment:
         await self._leave([queue for queue in self.queues if queue not in share])
         new = sorted(share - self.queues.keys())
         if self._orderly and not self._broadcasting:
-            locked = await self._requests.lock(share)
+            locked = await self._requests.lock(sorted(share))
             await self._leave([queue for queue in self.queues if queue not in locked])
             new = [queue for queue in new if queue in locked]
             if locked != share:
