@@ -8,7 +8,6 @@ import signal
 import stat
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from children import in_child
@@ -436,7 +435,7 @@ def test_a_wait_goes_on_with_the_next_owner(owner, client):
 
 def test_a_second_owner_is_asked_for_the_time_that_is_left(tmp_path, monkeypatch):
     call, now = PendingCall(tmp_path, "wait", ("T", 0, 0, 60_000), {}), [1000.0]
-    monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(pending_call, "monotonic_s", lambda: now[0])
     left = []
     for _ in range(2):
         request = call.request(UniqueKeys(), waits_for_disk=False)
