@@ -13,12 +13,12 @@ from posix.strings cimport strncasecmp
 from rmqcore.broker._direct cimport SLOTS, DirectRequests, Header, Part, number_in
 from rmqcore.broker._send_request cimport Properties, look_over
 from rmqcore.native.format._receipt cimport PutMessageResult
+from rmqcore.native.format._wire_message cimport WireMessage
 from rmqcore.remoting._json_header cimport Out, add, add_number
 
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import LaterAnswers, RequestCode
-from rmqcore.store.parts.writing import WireMessage
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -168,17 +168,16 @@ cdef class DirectSends(DirectRequests):
         if body_size == 0 or (batch and body_size > BATCH_MOST) or (self.waits and not found.waits):
             # it is refused, or its answer might not fit, or goes out before those that wait
             return False
-        message = WireMessage(
-            self.topic,
-            queue_id,
-            PyBytes_FromStringAndSize(<const char*>body, body_size),
-            None if batch else self.stored_properties(given),
-            flag,
-            sys_flag | self.more_flags,
-            born,
-            self.born_host,
-            reconsumed,
-        )
+        cdef WireMessage message = WireMessage.__new__(WireMessage)
+        message.topic = self.topic
+        message.body = PyBytes_FromStringAndSize(<const char*>body, body_size)
+        message.properties = None if batch else self.stored_properties(given)
+        message.born_host = self.born_host
+        message.fields.queue_id = queue_id
+        message.fields.flag = flag
+        message.fields.sys_flag = sys_flag | self.more_flags
+        message.fields.born_timestamp = born
+        message.fields.reconsume_times = reconsumed
         try:
             receipt = self.store.append_now(message)
         except (MessageIllegalError, StoreError):

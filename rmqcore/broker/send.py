@@ -29,6 +29,7 @@ from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, MessageExt, PutMessageResult
 from rmqcore.native.format._numbers import SysFlag
+from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.remoting import (
     Connection,
     FrameDecoder,
@@ -45,7 +46,6 @@ from rmqcore.remoting.codec import ANSWER_LIMITS
 from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
-from rmqcore.store.parts.writing import WireMessage
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
 
@@ -245,18 +245,18 @@ class SendMessages:
         else:
             unique_key = unique_key or token_hex(16).upper()
             properties = wanted.stored_properties(self._own_properties(), unique_key)
-        message = WireMessage(
-            wanted.topic,
-            queue_id,
-            request.body,
-            properties,
-            wanted.flag,
-            _flags(wanted, topic),
-            wanted.born_timestamp_ms,
-            connection.remote_address,
-            wanted.reconsume_times,
-        )
         try:
+            message = WireMessage(
+                wanted.topic,
+                queue_id,
+                request.body,
+                properties,
+                wanted.flag,
+                _flags(wanted, topic),
+                wanted.born_timestamp_ms,
+                connection.remote_address,
+                wanted.reconsume_times,
+            )
             receipt = self._store.append_now(message)
         except MessageIllegalError as error:
             raise _refusal(error) from error

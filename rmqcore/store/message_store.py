@@ -42,12 +42,13 @@ if TYPE_CHECKING:
         QueueLag,
         ReceivedMessage,
     )
+    from rmqcore.native.format._wire_message import WireMessage
     from rmqcore.recovery.report import RecoveryProgress
     from rmqcore.services.arrival import ArrivalListener
     from rmqcore.status import Durability, DurabilityName
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
     from rmqcore.store.parts.slave_waits import SlaveWaits
-    from rmqcore.store.parts.writing import BatchSettings, PutSettings, WireMessage
+    from rmqcore.store.parts.writing import BatchSettings, PutSettings
 
 
 @in_the_words_of(
@@ -235,10 +236,6 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
     def waits(self) -> bool:
         """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
         return self.parts.confirmation.waits
-
-    def append_now(self, message: WireMessage) -> PutMessageResult | None:
-        """See `Writing.append_now`."""
-        return self.parts.writing.append_now(message)
 
     async def append_later(self, message: WireMessage) -> PutMessageResult:
         """See `Writing.append_later`."""

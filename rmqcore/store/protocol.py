@@ -29,9 +29,10 @@ from rmqcore.status import BoundaryName, BoundaryType, Durability, DurabilityNam
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from rmqcore.native.format._wire_message import WireMessage
     from rmqcore.store.parts.iteration import OnDamage
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
-    from rmqcore.store.parts.writing import BatchSettings, PutSettings, WireMessage
+    from rmqcore.store.parts.writing import BatchSettings, PutSettings
 
 
 @runtime_checkable

@@ -43,13 +43,7 @@ class ReadableStore(ColumnReads):
     ) -> GetMessageResult:
         """See `Reading.get_message`."""
         return self._reading.get_message(
-            topic,
-            queue_id,
-            queue_offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            tags=tags,
-            max_scanned=max_scanned,
+            topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
         )
 
     def get_cached(
@@ -99,13 +93,7 @@ class ReadableStore(ColumnReads):
     ) -> QueryMessageResult:
         """See `Reading.query_message`."""
         return self._reading.query_message(
-            topic,
-            key,
-            max_messages=max_messages,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            page=page,
-            explain=explain,
+            topic, key, max_messages, begin_ms, end_ms, page, explain
         )
 
     def query_many(

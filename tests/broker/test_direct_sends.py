@@ -54,7 +54,7 @@ class Store:
     def append_now(self, message):
         if self.refuses:
             raise MessageIllegalError("not this one")
-        self.appended.append(message)
+        self.appended.append(tuple(message))
         return PutMessageResult(
             PutMessageStatus.PUT_OK,
             phy_offset=4711,

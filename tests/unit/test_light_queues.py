@@ -5,7 +5,7 @@ import pytest
 from rmqcore import Message, MessageIllegalError, open_store
 from rmqcore._codec import encode_batch, encode_record
 from rmqcore.doctor import verify
-from rmqcore.store.parts.writing import WireMessage
+from rmqcore.native.format._wire_message import WireMessage
 
 pytestmark = pytest.mark.engine
 

@@ -5,6 +5,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._receipt import PutMessageResult
+from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.native.log._tail import LogTail
 from rmqcore.status import Durability, DurabilityName
@@ -142,4 +143,19 @@ class MessagePutter:
 
         Durability: as the receipt says.
         Source: RocketMQ store/DefaultMessageStore.java, putMessage.
+        """
+    def append_wire(self, message: WireMessage) -> PutMessageResult | int:
+        """Append a client's message, or a batch, as it is; answers as `LogTail.put` does."""
+    def append_now(self, message: WireMessage) -> PutMessageResult | None:
+        """Append a client's message, or a batch, if that needs no waiting.
+
+        What is appended is stored as it is: nothing is delayed, and a half message is the caller's
+        to make.
+
+        Returns:
+            the receipt; None when the next log file has to be waited for, or the store takes no
+            puts: `append_later` then.
+
+        Raises:
+            MessageIllegalError: it breaks a limit; nothing was stored.
         """

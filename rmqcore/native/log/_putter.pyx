@@ -10,6 +10,7 @@ from rmqcore.native.format._arguments cimport as_i32, as_i64
 from rmqcore.native.format._message cimport Message
 from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.format._record cimport RecordFields
+from rmqcore.native.format._wire_message cimport WireMessage
 from rmqcore.native.log._tail cimport LogTail
 from rmqcore.native.base._world cimport read_monotonic_s
 
@@ -209,6 +210,40 @@ cdef class MessagePutter:
                     return self._settle(answer)
                 return self._general.not_waited_for(answer)
         return self._general.put_generally(message, durability)
+
+
+    def append_wire(self, WireMessage message not None):
+        """Append a client's message, or a batch, as it is; answers as `LogTail.put` does."""
+        return self._append_wire(message)
+
+    cdef object _append_wire(self, WireMessage message):
+        if message.properties is None:
+            return self._tail.put_encoded(
+                message.topic, message.body, message.fields.queue_id, message.fields.sys_flag,
+                message.fields.born_timestamp, message.born_host, None,
+                message.fields.reconsume_times,
+            )
+        cdef RecordFields fields = message.fields
+        return self._tail.put_fields(
+            &fields, message.body, message.topic, None, None, message.properties,
+            message.born_host, None,
+        )
+
+    def append_now(self, WireMessage message not None):
+        """Append a client's message, or a batch, if that needs no waiting.
+
+        What is appended is stored as it is: nothing is delayed, and a half message is the caller's
+        to make.
+
+        Returns:
+            the receipt; None when the next log file has to be waited for, or the store takes no
+            puts: `append_later` then.
+
+        Raises:
+            MessageIllegalError: it breaks a limit; nothing was stored.
+        """
+        cdef object answer = self._append_wire(message)
+        return answer if type(answer) is PutMessageResult else None
 
 
 cdef inline bint plain(object properties) except -1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rmqcore.arguments import refuse_unknown
 from rmqcore.errors import (
@@ -28,9 +28,8 @@ from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 from rmqcore.store.parts.batches import alone_for_light_queues, as_message, encoded_batch, listed
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from rmqcore.files.commit_log_writer import CommitLogWriter
+    from rmqcore.native.format._wire_message import WireMessage
     from rmqcore.store.parts.confirmation import Confirmation
     from rmqcore.store.parts.handle import Handle
     from rmqcore.store.parts.health import Health
@@ -75,31 +74,6 @@ class BatchSettings(TypedDict, total=False):
     born_timestamp_ms: int
     born_host: str | None
     store_host: str | None
-    reconsume_times: int
-
-
-class WireMessage(NamedTuple):
-    """A message, or an encoded batch of one queue, as a client sends it.
-
-    Attributes:
-        topic, queue_id: where it goes.
-        body: as received.
-        properties: as received: ``name U+0001 value U+0002``, again and again; malformed pairs are
-            dropped. None for a batch, whose messages bring their own.
-        flag, sys_flag: application flag; RocketMQ's system flags.
-        born_timestamp_ms: Unix time of the producer.
-        born_host: ``address:port`` of the producer.
-        reconsume_times: how often it was delivered before.
-    """
-
-    topic: str
-    queue_id: int
-    body: Buffer
-    properties: bytes | None
-    flag: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: str
     reconsume_times: int
 
 
@@ -374,54 +348,11 @@ class Writing:
 
     # ---- messages as clients sent them: stored as they are, nothing is delayed
 
-    def append_now(self, message: WireMessage) -> PutMessageResult | None:
-        """Append a message, or a batch, if that needs no waiting.
-
-        Returns:
-            the receipt; None when the next log file has to be waited for, or the store takes no
-            puts: `append_later` then.
-
-        Raises:
-            MessageIllegalError: it breaks a limit; nothing was stored.
-        """
-        answer = self._putting(message)()
-        return answer if isinstance(answer, PutMessageResult) else None
-
     async def append_later(self, message: WireMessage) -> PutMessageResult:
         """As `append_now`, with whatever it takes off the event loop; always answers."""
         self._handle.check_open()
-        return await running_loop().run_in_executor(None, self.append, self._putting(message))
-
-    def _putting(self, message: WireMessage) -> Callable[[], Any]:
-        topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, times = message
-        if properties is None:
-            return partial(
-                self._tail.put_encoded,
-                topic,
-                body,
-                queue_id,
-                sys_flag,
-                born_ms,
-                born_host,
-                None,
-                times,
-            )
-        return partial(
-            self._tail.put,
-            topic,
-            body,
-            queue_id,
-            None,
-            None,
-            properties,
-            flag,
-            sys_flag,
-            born_ms,
-            born_host,
-            None,
-            times,
-            0,
-        )
+        loop = running_loop()
+        return await loop.run_in_executor(None, self.append, self._putter.append_wire, message)
 
 
 def _check_names(settings: Mapping[str, object], known: type) -> None:

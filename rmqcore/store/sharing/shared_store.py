@@ -23,6 +23,7 @@ from rmqcore.errors import RmqCoreError, StoreClosedError, StoreError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.message import MessageExt, PutMessageResult
+from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import RemotingCommand
 from rmqcore.services.arrival import ArrivalListener
@@ -32,7 +33,6 @@ from rmqcore.store.closed_by_with import ClosedByWith
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.parts.iteration import OnDamage, checked_bounds, topic_messages
-from rmqcore.store.parts.writing import WireMessage
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.readable_store import broker_conf
 from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, result_of

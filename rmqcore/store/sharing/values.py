@@ -30,11 +30,11 @@ from rmqcore.files.config_tables import DataVersion, TopicConfig
 from rmqcore.message import Lease, QueueLag, ReceivedMessage, Sql
 from rmqcore.native.format._message import Message, MessageExt
 from rmqcore.native.format._receipt import PutMessageResult
+from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
 from rmqcore.store.parts.general_reads import QueryExplanation
 from rmqcore.store.parts.put_columns_result import PutColumnsResult, QueueSpan
-from rmqcore.store.parts.writing import WireMessage
 
 if TYPE_CHECKING:
     from rmqcore.remoting.command import Buffer
