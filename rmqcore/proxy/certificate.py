@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.remoting import Tls, TlsMode
+from rmqcore.world import wall_clock_ms
 
 CERTIFICATE: Final = "certificate.pem"
 KEY: Final = "key.pem"
@@ -53,8 +54,12 @@ def _is_good(certificate: Path, key: Path, hosts: tuple[str, ...]) -> bool:
     except (ValueError, x509.ExtensionNotFound):
         return False
     there = {str(name.value) for name in names}
-    left = found.not_valid_after_utc - datetime.now(UTC)
+    left = found.not_valid_after_utc - _now()
     return set(hosts) <= there and left > timedelta(days=_DAYS_LEFT_MIN)
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(wall_clock_ms() / 1000, UTC)
 
 
 def _make(certificate: Path, key: Path, hosts: tuple[str, ...]) -> None:
@@ -65,7 +70,7 @@ def _make(certificate: Path, key: Path, hosts: tuple[str, ...]) -> None:
 
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rmqcore")])
-    now = datetime.now(UTC)
+    now = _now()
     made = (
         x509.CertificateBuilder()
         .subject_name(name)

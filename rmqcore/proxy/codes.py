@@ -116,11 +116,7 @@ OF_BROKER: Final = {
 
 def code_of(answer: RemotingCommand) -> Code:
     """What a broker's answer is over gRPC."""
-    return (
-        OF_BROKER.get(ResponseCode(answer.code), Code.INTERNAL_SERVER_ERROR)
-        if (answer.code in ResponseCode._value2member_map_)
-        else Code.INTERNAL_SERVER_ERROR
-    )
+    return OF_BROKER.get(answer.code, Code.INTERNAL_SERVER_ERROR)
 
 
 def status(code: Code, reason: str = "") -> V2Message:

@@ -2,7 +2,7 @@
 
 RocketMQ's Python client brings the same messages in protobuf's default pool, which knows each name
 once; in this private one both live in one process. `rocketmq_v2.binpb` is what protoc makes of the
-published definitions (`scripts/grpc_descriptors` makes it again), which are Apache RocketMQ's under
+published definitions (`--include_imports --descriptor_set_out`), which are Apache RocketMQ's under
 the Apache License, Version 2.0.
 
 Source: https://github.com/apache/rocketmq-apis/tree/main/apache/rocketmq/v2
