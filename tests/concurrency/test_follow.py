@@ -230,8 +230,9 @@ def test_a_read_whose_files_retention_removes_looks_again(store_path, monkeypatc
 
             return seen
 
-        for step in ("_see_queue", "_see_log", "_see_new"):
-            monkeypatch.setattr(reader, step, remove_after(getattr(reader, step)))
+        follower = reader._follower
+        for step in ("see_queue", "see_log", "see_new"):
+            monkeypatch.setattr(follower, step, remove_after(getattr(follower, step)))
         answer = read(reader)
         assert gone == [0]
         assert store.min_phy_offset > 0

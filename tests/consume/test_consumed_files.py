@@ -63,7 +63,7 @@ def test_one_open_lease_keeps_its_file_and_all_behind(store):
 
 def test_what_is_in_no_queue_yet_keeps_its_files(store, monkeypatch):
     """As with SYNC_FLUSH, where the disk has it only when it was looked at what is needed."""
-    flush, ended = store.flush, store.parts.log_services.reput._confirm_offset
+    flush, ended = store.parts.flushing.flush, store.parts.log_services.reput._confirm_offset
     fill(store, 2)
     consume(store)
     end, number = store.max_phy_offset, store.max_queue_offset("T", 0)

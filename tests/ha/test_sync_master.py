@@ -210,7 +210,7 @@ def test_sending_to_slaves_leaves_dispatch_to_its_thread(tmp_path, monkeypatch):
         threads = set()
         see_new = store.parts.level.see_new
         monkeypatch.setattr(
-            store, "_see_new", lambda: (threads.add(threading.get_ident()), see_new())
+            store.parts.level, "see_new", lambda: (threads.add(threading.get_ident()), see_new())
         )
         with slave_store(tmp_path / "s") as slave:
             async with following(slave, service.port, store):

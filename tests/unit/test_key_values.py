@@ -200,7 +200,9 @@ def test_room_is_kept_for_the_tables_of_a_disk_without_a_free_block(tmp_path, mo
         consumed(store)
         compact = store.parts.key_values._compact
         monkeypatch.setattr(
-            store, "_compact", lambda *args: compact(*args) if written else refused()
+            store.parts.key_values,
+            "_compact",
+            lambda *args: compact(*args) if written else refused(),
         )
         monkeypatch.setattr(key_values.TablesAside, "store", store_in_the_reserve)
         assert store.delete_consumed_files() == 3
@@ -371,27 +373,28 @@ def test_what_was_taken_before_the_store_refused_is_given(store, monkeypatch, ca
         store.kv_put("t", key, value)
     monkeypatch.setattr(key_values, "_BATCH_SIZE", 1 << 14)
     refusal = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason="full")
-    put, answers = store.put_messages, iter([True, True])
+    writing, tables = store.parts.writing, store.parts.key_values
+    put, answers = writing.put_messages, iter([True, True])
     with monkeypatch.context() as patch:
         patch.setattr(
-            store, "put_messages", lambda batch: put(batch) if next(answers, None) else refusal
+            writing, "put_messages", lambda batch: put(batch) if next(answers, None) else refusal
         )
-        taken = store.kv_take_once("t", call=call)
+        taken = tables.kv_take_once("t", call=call)
         # where nothing was deleted it is an error
         with pytest.raises(StoreNotWritableError, match="full"):
             store.kv_take("t")
     assert 0 < len(taken) < len(entries)
     left = entries[len(taken) :]
     assert (taken, store.kv_list("t")) == (entries[: len(taken)], left)
-    assert store.kv_take_once("t", call=call) == (taken if call else left)
+    assert tables.kv_take_once("t", call=call) == (taken if call else left)
 
 
 def test_what_was_taken_is_given_though_the_disk_has_not_confirmed_it(store, monkeypatch):
     store.kv_put("t", b"a", b"1")
-    put = store.put_message
+    put = store.parts.writing.put_message
     with monkeypatch.context() as patch:
         patch.setattr(
-            store,
+            store.parts.writing,
             "put_message",
             lambda message: put(message).with_flush(
                 PutMessageStatus.FLUSH_DISK_TIMEOUT, Durability.PAGE_CACHE, "slow"
