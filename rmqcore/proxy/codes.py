@@ -87,7 +87,7 @@ class RefusedError(Exception):
 
 
 #: What a broker's code becomes; others become INTERNAL_SERVER_ERROR.
-OF_BROKER: Final = {
+OF_BROKER: Final[dict[int, Code]] = {
     ResponseCode.SUCCESS: Code.OK,
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,

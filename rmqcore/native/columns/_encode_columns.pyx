@@ -26,7 +26,7 @@ from rmqcore.native.format._record cimport (
 )
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, RowIllegalError
-from rmqcore.native.columns._table_rows import RULES, WRITTEN
+from rmqcore.native.columns._table_rows import RULES as _RULES, WRITTEN as _WRITTEN
 from rmqcore.native.format._host import encode_host
 from rmqcore.native.format._message import status_text
 
@@ -116,13 +116,13 @@ cdef class ColumnEncoder(TableRows):
     cdef object refusal(self, int problem, int64_t row):
         if problem == OUT_OF_MEMORY:
             return MemoryError()
-        rule = RULES.get(problem)
+        rule = _RULES.get(problem)
         if problem == BODY_TOO_LONG:
             rule = f"the body is longer than {self.body_max} bytes, which is max_message_size"
         elif problem == RECORD_TOO_LONG:
             rule = f"the record is longer than {self.record_max} bytes, which a log file holds"
         self.count = 0
-        column = "" if problem == CHANGED else WRITTEN[self.column]
+        column = "" if problem == CHANGED else _WRITTEN[self.column]
         return RowIllegalError(self.row_count + row, column, rule)
 
     cdef int measure(self, int64_t row) noexcept nogil:

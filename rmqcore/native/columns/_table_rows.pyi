@@ -1,9 +1,12 @@
 from typing import Any, Self
 
+from typing_extensions import disjoint_base
+
 WRITTEN: tuple[str, ...]
 PLACES: tuple[str, ...]
 RULES: dict[int, str]
 
+@disjoint_base
 class TableRows:
     def __new__(
         cls,

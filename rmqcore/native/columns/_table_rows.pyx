@@ -22,7 +22,7 @@ from rmqcore.native.format._properties cimport TIMER_ASKED, TIMER_DONE, TimerWor
 from rmqcore.native.format._record cimport Slice, bytes_t, named
 
 from rmqcore.errors import ArgumentError
-from rmqcore.native.columns._columns import COLUMNS
+from rmqcore.native.columns._columns import COLUMNS as _COLUMNS
 from rmqcore.native.format._host import encode_host
 
 # Columns that become part of a message.
@@ -31,7 +31,7 @@ WRITTEN = (
     "born_timestamp", "reconsume_times", "born_host",
 )
 # Columns of a scan that say where a message lies: the log gives it a new place.
-PLACES = tuple([name for name in COLUMNS if name not in WRITTEN])
+PLACES = tuple([name for name in _COLUMNS if name not in WRITTEN])
 
 cdef Shape[IN_COUNT] SHAPES = [
     AS_TEXT, AS_NUMBER, AS_BYTES, AS_TEXT, AS_KEYS, AS_TEXT, AS_PAIRS, AS_NUMBER, AS_NUMBER,

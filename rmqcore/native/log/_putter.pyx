@@ -211,7 +211,6 @@ cdef class MessagePutter:
                 return self._general.not_waited_for(answer)
         return self._general.put_generally(message, durability)
 
-
     def append_wire(self, WireMessage message not None):
         """Append a client's message, or a batch, as it is; answers as `LogTail.put` does."""
         return self._append_wire(message)
