@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from rmqcore.errors import CorruptRecordError, RmqCoreError
-from rmqcore.ha.connection import FlowMonitor
+from rmqcore.ha.connection import FlowMonitor, Replicated, log_of
 from rmqcore.ha.errors import DivergedError
 from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
@@ -117,7 +117,7 @@ class HAClient:
 
     def __init__(
         self,
-        store: SlaveStore,
+        store: SlaveStore | Replicated[SlaveStore],
         config: HAConfig,
         address: Callable[[], str],
         master_range: Callable[[], Awaitable[LogRange | None]],
@@ -126,7 +126,7 @@ class HAClient:
         """Prepare to follow.
 
         Args:
-            store: of the slave.
+            store: the slave's, or its followed log.
             config: the settings.
             address: gives the master's replication port at this moment; empty: not known.
             master_range: asks the master where its log begins and ends; None: it does not say.
@@ -137,7 +137,7 @@ class HAClient:
         self.problem: str | None = None
         self.agrees = False
         self.master_max_offset = -1
-        self._store = store
+        self._store = log = log_of(store)
         self._config = config
         self._address = address
         self._master_range = master_range
@@ -145,8 +145,8 @@ class HAClient:
         self._flow = FlowMonitor()
         self._told: str | None = None
         #: this log is the master's up to here, or was not touched by a crash
-        self._sure_to = store.unsure_offset
-        self._unsure = self._sure_to < store.max_phy_offset
+        self._sure_to = log.unsure_offset
+        self._unsure = self._sure_to < log.max_phy_offset
         #: what an empty log is asked for with, as long as nobody tells where the master's begins
         self._asks = 0
         self._takes_last = False

@@ -9,7 +9,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, cast
 
 from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
@@ -24,6 +24,24 @@ _FRAMES_MAX: Final = 64
 #: how often a master looks for what nobody has told it of, as RocketMQ does
 _LOOK_S: Final = 0.1
 _WINDOW_S: Final = 1.0
+
+
+LogT_co = TypeVar("LogT_co", covariant=True)
+LogT = TypeVar("LogT")
+
+
+class Replicated(Protocol[LogT_co]):
+    """A store whose log is sent to slaves, or follows a master's."""
+
+    @property
+    def followed_log(self) -> LogT_co:
+        """The log as replication sees it."""
+        ...
+
+
+def log_of(store: LogT | Replicated[LogT]) -> LogT:
+    """The log of a store, or that log itself."""
+    return cast("LogT", getattr(store, "followed_log", store))
 
 
 class Log(Protocol):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rmqcore.ha.connection import HAConnection, Log
+from rmqcore.ha.connection import HAConnection, Log, Replicated, log_of
 from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
@@ -55,20 +55,23 @@ class HAService:
     Threads: those of the event loop; `wake` may be called from any.
     """
 
-    def __init__(self, store: MasterStore, config: HAConfig, host: str, port: int) -> None:
+    def __init__(
+        self, store: MasterStore | Replicated[MasterStore], config: HAConfig, host: str, port: int
+    ) -> None:
         """Prepare a service; `start` opens the port.
 
         Args:
-            store: the master's.
+            store: the master's, or its followed log.
             config: the settings.
             host: where to listen.
             port: the port; 0 takes any that is free.
         """
+        log = log_of(store)
         self.connections: list[HAConnection] = []
         self.waits = GroupTransferService(
-            config, end=lambda: store.max_phy_offset, on_waiting=self.wake
+            config, end=lambda: log.max_phy_offset, on_waiting=self.wake
         )
-        self._store = store
+        self._store = log
         self._config = config
         self._place = (host, port)
         self._listening: socket.socket | None = None

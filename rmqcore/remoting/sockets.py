@@ -51,6 +51,9 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
         listening.bind((host, port))
         listening.listen(socket.SOMAXCONN if backlog is None else backlog)
         listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"{(host, port)}: {error.strerror}") from None
     except BaseException:
         listening.close()
         raise

@@ -116,7 +116,7 @@ def test_an_ordered_pop_and_a_group_that_does_not_want_it_go_by_no_priority(monk
     config = BrokerConfig.from_properties({})
 
     def first(chance, *, ordered=False, factor=None, of=topic):
-        monkeypatch.setattr(pop_scan.random, "randrange", lambda _: chance)
+        monkeypatch.setattr(pop_scan, "randrange", lambda _: chance)
         group = {} if factor is None else {"attributes": {"priority.factor": factor}}
         return QueueScan.of(of, group, config, ordered=ordered).first == 0
 

@@ -92,7 +92,11 @@ def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
     stopped = rmqcore(*words)
     assert stopped.exit_code == ExitCode.DAMAGED
     assert "--skip-damaged" in stopped.stderr
-    assert rmqcore("import", tmp_path / "before", tmp_path / "out").exit_code == 0
+    refused = rmqcore("import", tmp_path / "before", tmp_path / "out")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "did not come to its end" in refused.stderr
+    for file in sorted((tmp_path / "out").glob(f"*.{file_format}*")):
+        assert rmqcore("import", tmp_path / "before", file).exit_code == 0
     with open_store(tmp_path / "before", mode="r") as store:
         assert numbers(m.body for m in store.messages()) == GOOD[:DAMAGED]
     outcome = rmqcore(*words, "--skip-damaged", "--json")

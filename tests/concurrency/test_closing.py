@@ -10,7 +10,7 @@ from patience import TIMEOUT_S, until
 import rmqcore
 from rmqcore import GetMessageStatus, StoreClosedError, StoreNotWritableError
 from rmqcore.services.retention import CleanReport
-from rmqcore.services.runner import Threads, _Rounds
+from rmqcore.services.runner import Rounds, Threads
 
 pytestmark = pytest.mark.engine
 
@@ -163,7 +163,7 @@ def test_reads_beside_deletion_and_few_mappings(store_path, rng):
 @pytest.fixture
 def await_rounds(monkeypatch):
     """`await_rounds(store)`: until each service is in the middle of a round, or has begun one."""
-    begun, inside, one = set(), set(), _Rounds.one
+    begun, inside, one = set(), set(), Rounds.one
 
     def watched(rounds, now):
         begun.add(rounds.service)
@@ -180,7 +180,7 @@ def await_rounds(monkeypatch):
             service.wakeup()
         until(lambda: running <= begun | inside, "a round of each service")
 
-    monkeypatch.setattr(_Rounds, "one", watched)
+    monkeypatch.setattr(Rounds, "one", watched)
     return await_all
 
 

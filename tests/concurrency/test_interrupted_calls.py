@@ -228,7 +228,7 @@ def test_a_shared_store_whose_opening_was_interrupted_can_be_opened(paths):
 @pytest.mark.filterwarnings("ignore")
 def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkeypatch):
     # only calls take over
-    monkeypatch.setattr(shared_store, "_watch", lambda *_: None)
+    monkeypatch.setattr(shared_store, "watch_owner", lambda *_: None)
     for interrupt in each_interrupt(5, ["shared_store.py", "owner.py", "place.py"]):
         path = paths(interrupt)
         owner = rmqcore.open_shared(path, **SIZES)

@@ -208,7 +208,7 @@ def test_files_that_could_not_be_removed_are_removed_by_the_next_call(tmp_path, 
             def delete():
                 if store is master:
                     return master.delete_topic("T")
-                return slave.follow_deletion("T", master.max_phy_offset)
+                return slave.followed_log.follow_deletion("T", master.max_phy_offset)
 
             monkeypatch.setattr(MappedFile, "destroy", refuse)
             with pytest.raises(OSError, match="it stays"):

@@ -103,6 +103,7 @@ OPTIONAL = {
 HEAVY = {
     "asyncio",
     "difflib",
+    "html",
     "numpy",
     "rmqcore.adapters.huey",
     "rmqcore.client.table_batches",

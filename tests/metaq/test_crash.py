@@ -161,7 +161,7 @@ def cut_the_power(path, rng, threshold):
             assert durable == written
             message_id += 1  # one that was written, and whose flush never came back
             written.append((message_id, rng.randbytes(3 * PAGE)))
-            store.parts.files.tail.append(*written[-1])
+            store._tail.append(*written[-1])
         segments = store.segments
         mark = store.path / "high-water-mark"
         forget(store)

@@ -65,7 +65,7 @@ def test_the_interval_flushes_with_the_next_append(open_store):
     store = open_store(unflush_interval_ms=3_600_000)
     store.append(1, b"x")
     assert store.max_offset == 0
-    store.parts.files.tail.flush_interval_ms = 5
+    store._tail.flush_interval_ms = 5
     passed_at = time.monotonic() + 0.02
     until(lambda: time.monotonic() > passed_at, "the interval")
     store.append(2, b"x")
