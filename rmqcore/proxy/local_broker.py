@@ -23,17 +23,16 @@ from rmqcore.proxy.cluster import (
     queues_of,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
+from rmqcore.proxy.kept import Kept
 from rmqcore.proxy.messages import MessageType
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.local import LocalConnection, LocalServer
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
 _CLIENT_ID: Final = "rmqcore-grpc"
 #: for so long what a topic or group is, is not asked again
 _KEPT_S: Final = 1.0
-_KEPT_MAX: Final = 10_000
 
 
 class LocalBroker:
@@ -47,8 +46,8 @@ class LocalBroker:
     def __init__(self, server: Callable[[], LocalServer | None], name: Callable[[], str]) -> None:
         self._server = server
         self._name = name
-        self._topics: dict[str, tuple[float, TopicView]] = {}
-        self._groups: dict[str, tuple[float, GroupView]] = {}
+        self._topics: Kept[TopicView] = Kept(_KEPT_S)
+        self._groups: Kept[GroupView] = Kept(_KEPT_S)
         self._own: LocalConnection | None = None
         self._own_server: LocalServer | None = None
         self._asked: Callable[[str, RemotingCommand], None] | None = None
@@ -81,8 +80,7 @@ class LocalBroker:
 
     def known_topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
-        found = self._topics.get(name)
-        return found[1] if found is not None and found[0] > monotonic_s() else None
+        return self._topics.get(name)
 
     async def topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
@@ -92,14 +90,11 @@ class LocalBroker:
     async def _look_up(self, name: str) -> TopicView | None:
         answer = await self._asked_self(RequestCode.GET_TOPIC_CONFIG, {"topic": name})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            self._topics.pop(name, None)
+            self._topics.forget(name)
             return None
         config = json_object(expect_success(answer).body)
-        view = TopicView(name, message_type_of(config), (queues_of(self._name(), config),))
-        if len(self._topics) >= _KEPT_MAX:
-            self._topics.clear()
-        self._topics[name] = monotonic_s() + _KEPT_S, view
-        return view
+        queues = queues_of(self._name(), config)
+        return self._topics.put(name, TopicView(name, message_type_of(config), (queues,)))
 
     async def topic_to_be(self, name: str) -> TopicView | None:
         """See `Cluster`."""
@@ -108,14 +103,10 @@ class LocalBroker:
     async def group(self, name: str) -> GroupView:
         """See `Cluster`."""
         known = self._groups.get(name)
-        if known is not None and known[0] > monotonic_s():
-            return known[1]
+        if known is not None:
+            return known
         answer = await self._asked_self(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-        view = group_view(json_object(expect_success(answer).body))
-        if len(self._groups) >= _KEPT_MAX:
-            self._groups.clear()
-        self._groups[name] = monotonic_s() + _KEPT_S, view
-        return view
+        return self._groups.put(name, group_view(json_object(expect_success(answer).body)))
 
     async def make_topic(
         self, name: str, kind: MessageType | None, caller: Caller

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqcore.chance import token_hex
@@ -26,6 +25,7 @@ from rmqcore.proxy.cluster import (
     producers_body,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
+from rmqcore.proxy.kept import Kept
 from rmqcore.proxy.messages import MessageType
 from rmqcore.remoting import (
     Account,
@@ -42,22 +42,12 @@ from rmqcore.remoting import (
     admin_of,
 )
 from rmqcore.remoting.codes import MASTER_ID
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
 #: for so long a route is not asked again, nor what a group is
 _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
-_KEPT_MAX: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What was asked, and until when it counts."""
-
-    until_s: float
-    topic: TopicView
 
 
 class RemoteCluster:
@@ -80,8 +70,8 @@ class RemoteCluster:
         self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
         self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
         self._addresses: dict[str, str] = {}
-        self._topics: dict[str, _Kept] = {}
-        self._groups: dict[str, tuple[float, GroupView]] = {}
+        self._topics: Kept[TopicView] = Kept(_ROUTE_KEPT_S)
+        self._groups: Kept[GroupView] = Kept(_GROUP_KEPT_S)
         self._asked: Callable[[str, RemotingCommand], None] | None = None
 
     async def stop(self) -> None:
@@ -131,18 +121,15 @@ class RemoteCluster:
     def _forget(self, address: str) -> None:
         """Ask anew where the topics of a broker are that cannot be reached: it may have moved."""
         gone = {name for name, known in self._addresses.items() if known == address}
-        self._topics = {
-            name: kept
-            for name, kept in self._topics.items()
-            if not any(broker.broker_name in gone for broker in kept.topic.brokers)
-        }
+        self._topics.forget_all(
+            lambda topic: any(broker.broker_name in gone for broker in topic.brokers)
+        )
 
     # ---- topics and groups
 
     def known_topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
-        kept = self._topics.get(name)
-        return kept.topic if kept is not None and kept.until_s > monotonic_s() else None
+        return self._topics.get(name)
 
     async def topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
@@ -156,15 +143,11 @@ class RemoteCluster:
     async def _look_up(self, name: str) -> TopicView | None:
         route = await self._route(name)
         if route is None:
-            self._topics.pop(name, None)
+            self._topics.forget(name)
             return None
         brokers = self._brokers_of(route)
         message_type = await self._message_type(name, brokers) if brokers else ""
-        view = TopicView(name, message_type, brokers)
-        if len(self._topics) >= _KEPT_MAX:
-            self._topics.clear()
-        self._topics[name] = _Kept(monotonic_s() + _ROUTE_KEPT_S, view)
-        return view
+        return self._topics.put(name, TopicView(name, message_type, brokers))
 
     async def _route(self, name: str) -> Mapping[str, Any] | None:
         """The route of a topic (105), of the first name server that answers.
@@ -218,8 +201,8 @@ class RemoteCluster:
     async def group(self, name: str) -> GroupView:
         """See `Cluster`. A group that no broker knows yet is as brokers make it."""
         known = self._groups.get(name)
-        if known is not None and known[0] > monotonic_s():
-            return known[1]
+        if known is not None:
+            return known
         view = GroupView()
         for broker_name in list(self._addresses)[:1]:
             fields = {"group": name}
@@ -227,10 +210,7 @@ class RemoteCluster:
             answer = await self.ask(broker_name, command, None)
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 view = group_view(json_object(answer.body))
-        if len(self._groups) >= _KEPT_MAX:
-            self._groups.clear()
-        self._groups[name] = monotonic_s() + _GROUP_KEPT_S, view
-        return view
+        return self._groups.put(name, view)
 
     async def make_topic(
         self, name: str, kind: MessageType | None, caller: Caller
@@ -245,8 +225,7 @@ class RemoteCluster:
             command = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
             expect_success(await self.ask(broker.broker_name, command, None))
         view = TopicView(name, kind.name if kind is not None else "", to_be.brokers)
-        self._topics[name] = _Kept(monotonic_s() + _ROUTE_KEPT_S, view)
-        return view
+        return self._topics.put(name, view)
 
     # ---- transactions
 

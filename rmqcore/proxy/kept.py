@@ -1,0 +1,44 @@
+"""`Kept`: answers of brokers that are not asked for again at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from rmqcore.world import monotonic_s
+
+_KEPT_MAX: Final = 10_000
+
+_Value = TypeVar("_Value")
+
+
+class Kept(Generic[_Value]):
+    """Values by name, each for some seconds; names are a client's, so at most 10,000 of them.
+
+    Args:
+        seconds: how long a value counts.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._values: dict[str, tuple[float, _Value]] = {}
+
+    def get(self, name: str) -> _Value | None:
+        """A value that still counts; None when there is none."""
+        kept = self._values.get(name)
+        return kept[1] if kept is not None and kept[0] > monotonic_s() else None
+
+    def put(self, name: str, value: _Value) -> _Value:
+        """Keep a value from now on; returns it. One too many takes the place of all."""
+        if len(self._values) >= _KEPT_MAX:
+            self._values.clear()
+        self._values[name] = monotonic_s() + self._seconds, value
+        return value
+
+    def forget(self, name: str) -> None:
+        """Keep nothing of a name."""
+        self._values.pop(name, None)
+
+    def forget_all(self, where: Callable[[_Value], bool]) -> None:
+        """Keep no value that a function is true of."""
+        self._values = {name: kept for name, kept in self._values.items() if not where(kept[1])}
