@@ -78,7 +78,7 @@ class Replication:
             listen: address and port where the log is sent from; None: nowhere.
             topics_changed: called when a slave has got other topics, groups or modes.
         """
-        self.service = HAService(store.followed_log, config, *listen) if listen else None
+        self.service = HAService(store, config, *listen) if listen else None
         self.client: HAClient | None = None
         self._config = config
         self._registration = registration
@@ -105,7 +105,7 @@ class Replication:
             topics_changed=topics_changed,
         )
         self.client = HAClient(
-            store.followed_log,
+            store,
             config,
             self._master,
             self._synchronize.log_range,

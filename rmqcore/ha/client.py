@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from rmqcore.errors import CorruptRecordError, RmqCoreError
-from rmqcore.ha.connection import FlowMonitor, Replicated, log_of
+from rmqcore.ha.connection import FlowMonitor, Replicated
 from rmqcore.ha.errors import DivergedError
 from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
@@ -35,8 +35,8 @@ _RECEIVED_MAX: Final = 2 << 20
 _IDLE_MAX: Final = 3
 
 
-class SlaveStore(Protocol):
-    """The store of a slave."""
+class SlaveLog(Protocol):
+    """The log of a slave."""
 
     @property
     def min_phy_offset(self) -> int:
@@ -117,7 +117,7 @@ class HAClient:
 
     def __init__(
         self,
-        store: SlaveStore | Replicated[SlaveStore],
+        store: Replicated[SlaveLog],
         config: HAConfig,
         address: Callable[[], str],
         master_range: Callable[[], Awaitable[LogRange | None]],
@@ -126,7 +126,7 @@ class HAClient:
         """Prepare to follow.
 
         Args:
-            store: the slave's, or its followed log.
+            store: the slave's.
             config: the settings.
             address: gives the master's replication port at this moment; empty: not known.
             master_range: asks the master where its log begins and ends; None: it does not say.
@@ -137,7 +137,7 @@ class HAClient:
         self.problem: str | None = None
         self.agrees = False
         self.master_max_offset = -1
-        self._store = log = log_of(store)
+        self._log = log = store.followed_log
         self._config = config
         self._address = address
         self._master_range = master_range
@@ -229,7 +229,7 @@ class HAClient:
         Raises:
             DivergedError: the master cannot continue this log.
         """
-        store, known = self._store, await self._master_range()
+        store, known = self._log, await self._master_range()
         end = store.drop_partial()
         self.master_max_offset = known.max_offset if known else -1
         if end == 0:
@@ -265,7 +265,7 @@ class HAClient:
         """Where an empty log begins: with all that the master has, 0 where the master decides."""
         if known is None:
             return self._asks
-        if known.max_offset <= self._store.log_file_size:
+        if known.max_offset <= self._log.log_file_size:
             return 0
         # RocketMQ takes 0 for "your last file only"; whoever has byte 1 gets everything behind it,
         # and byte 0 is known: the first of a record's size, which is below 16 MiB
@@ -274,9 +274,9 @@ class HAClient:
     # ---- receiving
 
     async def _receive(self, sock: socket.socket, receiver: Receiver, start: int) -> str:
-        file_size = self._store.log_file_size
+        file_size = self._log.log_file_size
         frames, expected = FrameReader(file_size), start
-        had = self._store.appended_offset
+        had = self._log.appended_offset
         while True:
             size = await receiver.into(frames.free[:_RECEIVED_MAX])
             if size == 0:
@@ -292,7 +292,7 @@ class HAClient:
                 self._idle = 0 if body else self._idle + 1
                 if body:
                     self._last_data = monotonic_s()
-            appended = self._store.appended_offset
+            appended = self._log.appended_offset
             has_nothing = self._has_nothing()
             if has_nothing and self._asks and appended == 0:
                 self._asks, self._takes_last = 0, True
@@ -323,7 +323,7 @@ class HAClient:
     async def _note_compared(self) -> None:
         self._unsure = False
         try:
-            await to_the_end(asyncio.to_thread(self._store.note_compared))
+            await to_the_end(asyncio.to_thread(self._log.note_compared))
         except OSError as error:
             logger.warning("the log is compared again after the next start: %s", error)
 
@@ -333,7 +333,7 @@ class HAClient:
         Raises:
             RmqCoreError: it cannot be appended; nothing was.
         """
-        store = self._store
+        store = self._log
         known = store.appended_offset - offset
         if known > 0 and body:
             self._compare(body[:known], offset)
@@ -349,7 +349,7 @@ class HAClient:
             await to_the_end(asyncio.to_thread(store.append_data, body, offset))
 
     def _compare(self, theirs: memoryview, offset: int) -> None:
-        ours = self._store.bytes_at(offset, len(theirs))
+        ours = self._log.bytes_at(offset, len(theirs))
         if ours is None or bytes(ours) != bytes(theirs):
             raise DivergedError(
                 f"the bytes from {offset} on are not the master's. `rmqcore ha resync` says where "
@@ -399,7 +399,7 @@ class HAClient:
             lastWriteTimestamp=self._last_write_ms,
             masterAddr=self.master_address,
             masterFlushOffset=max(0, self.master_max_offset),
-            maxOffset=self._store.appended_offset,
+            maxOffset=self._log.appended_offset,
             transferredByteInSecond=self._flow.in_last_second,
         )
         problem = self.problem

@@ -9,7 +9,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar
 
 from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
@@ -27,7 +27,6 @@ _WINDOW_S: Final = 1.0
 
 
 LogT_co = TypeVar("LogT_co", covariant=True)
-LogT = TypeVar("LogT")
 
 
 class Replicated(Protocol[LogT_co]):
@@ -37,11 +36,6 @@ class Replicated(Protocol[LogT_co]):
     def followed_log(self) -> LogT_co:
         """The log as replication sees it."""
         ...
-
-
-def log_of(store: LogT | Replicated[LogT]) -> LogT:
-    """The log of a store, or that log itself."""
-    return cast("LogT", getattr(store, "followed_log", store))
 
 
 class Log(Protocol):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rmqcore.ha.connection import HAConnection, Log, Replicated, log_of
+from rmqcore.ha.connection import HAConnection, Log, Replicated
 from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
@@ -27,8 +27,8 @@ _SILENT_MAX: Final = 128
 _ACCEPT_PAUSE_S: Final = 0.2
 
 
-class MasterStore(Log, Protocol):
-    """The store of a master."""
+class MasterLog(Log, Protocol):
+    """The log of a master."""
 
     def on_arrival(
         self, listener: Callable[[Sequence[tuple[str, int]]], None]
@@ -56,22 +56,22 @@ class HAService:
     """
 
     def __init__(
-        self, store: MasterStore | Replicated[MasterStore], config: HAConfig, host: str, port: int
+        self, store: Replicated[MasterLog], config: HAConfig, host: str, port: int
     ) -> None:
         """Prepare a service; `start` opens the port.
 
         Args:
-            store: the master's, or its followed log.
+            store: the master's.
             config: the settings.
             host: where to listen.
             port: the port; 0 takes any that is free.
         """
-        log = log_of(store)
+        log = store.followed_log
         self.connections: list[HAConnection] = []
         self.waits = GroupTransferService(
             config, end=lambda: log.max_phy_offset, on_waiting=self.wake
         )
-        self._store = log
+        self._log = log
         self._config = config
         self._place = (host, port)
         self._listening: socket.socket | None = None
@@ -99,8 +99,8 @@ class HAService:
         self._thread = threading.get_ident()
         host, port = self._place
         self._listening = listening = listen(host, port)
-        self._stop_listening = self._store.on_arrival(self._arrived)
-        self._store.wait_for_slaves(self.waits)
+        self._stop_listening = self._log.on_arrival(self._arrived)
+        self._log.wait_for_slaves(self.waits)
         self._listen(loop, listening)
 
     async def stop(self) -> None:
@@ -108,7 +108,7 @@ class HAService:
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
-        self._store.wait_for_slaves(None)
+        self._log.wait_for_slaves(None)
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -145,7 +145,7 @@ class HAService:
 
     def _arrived(self, _: Sequence[tuple[str, int]]) -> None:
         """Messages have come; those that a put waits for are mostly sent by now."""
-        end = self._store.max_phy_offset
+        end = self._log.max_phy_offset
         if any(one.next_offset < end for one in self.connections):
             self.wake()
 
@@ -170,7 +170,7 @@ class HAService:
         self._pause = None
         tune(sock)
         connection = HAConnection(
-            sock, address_text(place), self._store, self._config, self._acknowledged
+            sock, address_text(place), self._log, self._config, self._acknowledged
         )
         self.connections.append(connection)
         task = loop.create_task(self._serve(connection))
@@ -213,7 +213,7 @@ class HAService:
 
         Source: RocketMQ remoting/protocol/body/HARuntimeInfo.java.
         """
-        end = self._store.max_phy_offset
+        end = self._log.max_phy_offset
         slaves = [self._info(connection, end) for connection in self.connections]
         return {
             "haClientRuntimeInfo": client_info(),
@@ -243,7 +243,7 @@ class HAService:
         """Milliseconds that the oldest record waits that a slave lacks; None: not known."""
         if behind <= 0:
             return 0
-        stored_ms = self._store.store_time_at(max(ack_offset, self._store.min_phy_offset))
+        stored_ms = self._log.store_time_at(max(ack_offset, self._log.min_phy_offset))
         return None if stored_ms is None else max(0, wall_clock_ms() - stored_ms)
 
 

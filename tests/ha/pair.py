@@ -156,7 +156,7 @@ class Clock:
 @asynccontextmanager
 async def serving(store, **settings):
     """A master's side on any free port."""
-    service = HAService(store.followed_log, config(**settings), "127.0.0.1", 0)
+    service = HAService(store, config(**settings), "127.0.0.1", 0)
     await service.start()
     try:
         yield service
@@ -171,7 +171,7 @@ async def following(store, port, master=None, **settings):
     async def known():
         return None if master is None else LogRange(master.min_phy_offset, master.max_phy_offset)
 
-    client = HAClient(store.followed_log, config(**settings), lambda: f"127.0.0.1:{port}", known)
+    client = HAClient(store, config(**settings), lambda: f"127.0.0.1:{port}", known)
     task = asyncio.get_running_loop().create_task(client.run())
     try:
         yield client

@@ -180,7 +180,7 @@ def test_a_problem_is_over_when_the_master_has_been_led_back(tmp_path):
         async def unknown():
             return None
 
-        client = HAClient(slave.followed_log, config(), lambda: f"127.0.0.1:{port}", unknown)
+        client = HAClient(slave, config(), lambda: f"127.0.0.1:{port}", unknown)
         following = asyncio.create_task(client.run())
         with master_store(tmp_path / "m") as master:
             async with serving(master, ha_send_heartbeat_interval=20) as service:
@@ -499,9 +499,7 @@ def test_what_comes_while_the_master_is_asked_puts_no_slave_ahead(tmp_path):
                 return log
 
             settings = config(ha_retry_interval=3_600_000)
-            client = HAClient(
-                slave.followed_log, settings, lambda: f"127.0.0.1:{service.port}", known
-            )
+            client = HAClient(slave, settings, lambda: f"127.0.0.1:{service.port}", known)
             following = asyncio.create_task(client.run())
             await until_async(
                 lambda: answers >= 2 or client.problem, "the slave has asked while it follows"
