@@ -6,6 +6,7 @@ A simulation draws in its place, see `follow`.
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,7 +28,14 @@ def token_hex(size: int) -> str:
 
 def randrange(stop: int) -> int:
     """A number from 0 up to, but not, ``stop``; each as likely, and none a secret."""
-    return int.from_bytes(token_bytes(8), "little") % stop
+    return (_followed[0] if _followed else _spread()).randrange(stop)
+
+
+@cache
+def _spread() -> random.Random:
+    from random import Random  # noqa: PLC0415 - only brokers spread load
+
+    return Random()  # noqa: S311 - no secret
 
 
 def follow(source: random.Random | None) -> None:

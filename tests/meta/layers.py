@@ -105,6 +105,7 @@ HEAVY = {
     "difflib",
     "html",
     "numpy",
+    "random",
     "rmqcore.adapters.huey",
     "rmqcore.client.table_batches",
     "rmqcore.scan.dataset",
