@@ -124,11 +124,6 @@ def status(code: Code, reason: str = "") -> V2Message:
     return Status(code=code, message=reason or code.name)
 
 
-def status_of(answer: RemotingCommand) -> V2Message:
-    """The status that a broker's answer becomes."""
-    return status(code_of(answer), answer.remark or "")
-
-
 def expect_success(answer: RemotingCommand) -> RemotingCommand:
     """Return a broker's answer that has succeeded.
 

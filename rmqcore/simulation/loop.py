@@ -400,10 +400,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if node.after_event is not None and node.alive:
             node.after_event()
 
-    def mix(self, number: int) -> None:
-        """Let the trace follow from a number, too."""
-        self.trace = (self.trace * 1_000_003 + number) & 0xFFFFFFFFFFFFFFFF
-
     def _make_ready(self, event: _Event) -> None:
         node = event.node
         if not node.alive:
