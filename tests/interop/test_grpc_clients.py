@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from broker.serving import serving
+from patience import until
 
 from interop.cluster import TIMEOUT_S
+from interop.peer import free_port
 
 pytestmark = pytest.mark.peers
 
@@ -91,6 +94,47 @@ def test_the_python_client_over_tls_with_an_account(python_client, tmp_path):
                 GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=trusted,
             )
         )
+
+
+def test_the_python_clients_go_on_after_a_kill_and_lose_nothing(python_client, tmp_path):
+    options = ("--grpc-port", str(free_port()))
+    told = {"sent": [], "received": [], "pushed": []}
+
+    def have_more(than):
+        return lambda: all(len(bodies) > than[what] + 20 for what, bodies in told.items())
+
+    def counts():
+        return {what: len(bodies) for what, bodies in told.items()}
+
+    def listen(lines):
+        for line in lines:
+            if line.startswith("{"):
+                one = json.loads(line)
+                told[one["what"]].append(one["body"])
+
+    with serving(tmp_path / "store", *options) as (served, facts):
+        going = subprocess.Popen(
+            [python_client, HERE / "go_on.py", facts["grpc"]],
+            env={**os.environ, "HOME": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        listening = threading.Thread(target=listen, args=(going.stdout,))
+        listening.start()
+        try:
+            until(have_more(counts()), "all of them work")
+            served.kill()
+            served.wait(TIMEOUT_S)
+            before = set(told["sent"])
+            with serving(tmp_path / "store", *options):
+                until(have_more(counts()), "all of them go on")
+                for what in ("received", "pushed"):
+                    until(lambda what=what: before <= set(told[what]), f"all is {what}")
+        finally:
+            going.kill()
+            going.wait(TIMEOUT_S)
+            listening.join(TIMEOUT_S)
+            going.stdout.close()
 
 
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="not on this machine: mvn")
