@@ -199,7 +199,7 @@ def test_a_slave_that_catches_up_leaves_others_their_turn(tmp_path, monkeypatch)
         loop, going = asyncio.get_running_loop(), True
 
         def turn():
-            turns.append(arguments[0]._store.appended_offset)
+            turns.append(arguments[0]._log.appended_offset)
             if going:
                 loop.call_soon(turn)
 
