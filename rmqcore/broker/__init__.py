@@ -8,6 +8,6 @@ Floor: F8.
 """
 
 from rmqcore.broker.broker import Broker
-from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.state.settings import BrokerConfig
 
 __all__ = ["Broker", "BrokerConfig"]

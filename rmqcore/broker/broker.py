@@ -15,27 +15,27 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from rmqcore.broker.access import topic_lookup
-from rmqcore.broker.admin_broker import AdminBroker
-from rmqcore.broker.admin_groups import AdminGroups
-from rmqcore.broker.admin_offsets import AdminOffsets
-from rmqcore.broker.admin_topics import AdminTopics
-from rmqcore.broker.assignment import Assignment
-from rmqcore.broker.client_requests import ClientRequests
-from rmqcore.broker.clients import expired
-from rmqcore.broker.cold_reads import ColdReads
+from rmqcore.broker.admin.access import topic_lookup
+from rmqcore.broker.admin.assignment import Assignment
+from rmqcore.broker.admin.broker import AdminBroker
+from rmqcore.broker.admin.groups import AdminGroups
+from rmqcore.broker.admin.offsets import AdminOffsets
+from rmqcore.broker.admin.query import QueryMessages
+from rmqcore.broker.admin.runtime_info import RuntimeInfo
+from rmqcore.broker.admin.topics import AdminTopics
 from rmqcore.broker.managers import Managers
-from rmqcore.broker.pop import PopMessages
-from rmqcore.broker.pull import PullMessages
-from rmqcore.broker.query import QueryMessages
-from rmqcore.broker.rates import SAMPLE_S
-from rmqcore.broker.recall import RecallMessages
-from rmqcore.broker.registration import Registration
-from rmqcore.broker.replication import Replication
-from rmqcore.broker.reply import ReplyMessages
-from rmqcore.broker.runtime_info import RuntimeInfo
-from rmqcore.broker.send import SendMessages
-from rmqcore.broker.settings import BrokerConfig, broker_property
+from rmqcore.broker.pop.pop import PopMessages
+from rmqcore.broker.pull.cold_reads import ColdReads
+from rmqcore.broker.pull.pull import PullMessages
+from rmqcore.broker.replication.registration import Registration
+from rmqcore.broker.replication.replication import Replication
+from rmqcore.broker.send.reply import ReplyMessages
+from rmqcore.broker.send.send import SendMessages
+from rmqcore.broker.state.client_requests import ClientRequests
+from rmqcore.broker.state.clients import expired
+from rmqcore.broker.state.rates import SAMPLE_S
+from rmqcore.broker.state.settings import BrokerConfig, broker_property
+from rmqcore.broker.timer.recall import RecallMessages
 from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
 from rmqcore.config.store_config import resolve
 from rmqcore.errors import ConfigError, StoreError

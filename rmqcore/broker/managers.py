@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqcore.broker.client_requests import ConsumerNotices, QueueLocks
-from rmqcore.broker.clients import Consumers, Producers
-from rmqcore.broker.groups import Groups
-from rmqcore.broker.hold import PullHold
-from rmqcore.broker.offsets import Offsets
-from rmqcore.broker.passed_over import PassedOver
-from rmqcore.broker.pop_acks import PopAcks
-from rmqcore.broker.pop_checkpoints import Checkpoints
-from rmqcore.broker.pop_hold import PopHold
-from rmqcore.broker.pop_order import PopOrder
-from rmqcore.broker.pop_receipts import retry_topic_of
-from rmqcore.broker.rates import Rates
-from rmqcore.broker.request_modes import RequestModes
-from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.timer import TimerMessages
-from rmqcore.broker.topics import Topics
-from rmqcore.broker.traffic import Traffic
-from rmqcore.broker.transactions import Transactions
+from rmqcore.broker.pop.acks import PopAcks
+from rmqcore.broker.pop.checkpoints import Checkpoints
+from rmqcore.broker.pop.hold import PopHold
+from rmqcore.broker.pop.order import PopOrder
+from rmqcore.broker.pop.receipts import retry_topic_of
+from rmqcore.broker.pull.hold import PullHold
+from rmqcore.broker.send.transactions import Transactions
+from rmqcore.broker.state.client_requests import ConsumerNotices, QueueLocks
+from rmqcore.broker.state.clients import Consumers, Producers
+from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.passed_over import PassedOver
+from rmqcore.broker.state.rates import Rates
+from rmqcore.broker.state.request_modes import RequestModes
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.traffic import Traffic
+from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 
 from rmqcore.broker import Broker
-from rmqcore.broker.metrics import Metrics
-from rmqcore.broker.status_server import StatusServer
+from rmqcore.broker.admin.metrics import Metrics
+from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.cli.grpc_port import grpc_server, proxy_servers
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
 from rmqcore.config import parse_broker_conf

@@ -2,8 +2,8 @@
 
 `HAService` is the master's side, `HAClient` the slave's; either speaks with a broker of RocketMQ as
 well as with ours. Only the log travels: queues and index are derived from it on each side, topics
-and offsets are fetched by the broker (`rmqcore.broker.slave_synchronize`). Never knows a topic or a
-broker.
+and offsets are fetched by the broker (`rmqcore.broker.replication.slave_synchronize`). Never knows
+a topic or a broker.
 
 Floor: F8.
 """

@@ -84,7 +84,7 @@ async def held(hold, count=1):
 @pytest.fixture
 def long_hold(monkeypatch):
     """Let a pull wait for as long as it asks for."""
-    monkeypatch.setattr("rmqcore.broker.hold.HOLD_S_MAX", LONG_MS / 1000)
+    monkeypatch.setattr("rmqcore.broker.pull.hold.HOLD_S_MAX", LONG_MS / 1000)
 
 
 class Clock:

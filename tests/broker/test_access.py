@@ -10,9 +10,9 @@ from broker.test_pop import pop
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
-from rmqcore.broker.query import QueryMessages
-from rmqcore.broker.send import SendMessages
-from rmqcore.broker.transactions import Transactions
+from rmqcore.broker.admin.query import QueryMessages
+from rmqcore.broker.send.send import SendMessages
+from rmqcore.broker.send.transactions import Transactions
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
     AccessGate,
@@ -572,7 +572,7 @@ def test_settings_that_name_places_cannot_be_changed_from_afar(guarded):
 def test_every_setting_that_can_be_changed_from_afar_is_a_number_or_a_switch():
     import dataclasses
 
-    from rmqcore.broker.settings import BrokerConfig
+    from rmqcore.broker.state.settings import BrokerConfig
     from rmqcore.config import DYNAMIC_SETTINGS
     from rmqcore.config.store_config import SETTINGS
     from rmqcore.namesrv import NamesrvConfig

@@ -9,7 +9,7 @@ from broker.conftest import Peer
 from namesrv.brokers import register_command
 from patience import until_async
 
-from rmqcore.broker.assignment import Queue, _by_circle, _on_average, _popped_by
+from rmqcore.broker.admin.assignment import Queue, _by_circle, _on_average, _popped_by
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
@@ -174,7 +174,7 @@ def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients,
 
 def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypatch):
     now_s = 1000.0
-    monkeypatch.setattr("rmqcore.broker.client_requests.monotonic_s", lambda: now_s)
+    monkeypatch.setattr("rmqcore.broker.state.client_requests.monotonic_s", lambda: now_s)
     monkeypatch.setattr("rmqcore.broker.broker.SAMPLE_S", 0.01)
 
     async def scenario(broker, peer):

@@ -9,7 +9,7 @@ from broker.conftest import Peer
 from broker.test_answers import beat
 from patience import until_async
 
-from rmqcore.broker import (
+from rmqcore.broker.state import (
     budgets,
     client_requests,
     clients,
@@ -18,7 +18,7 @@ from rmqcore.broker import (
     request_modes,
     topics,
 )
-from rmqcore.broker.clients import Client, Producers
+from rmqcore.broker.state.clients import Client, Producers
 from rmqcore.remoting import LanguageCode, RequestCode, RequestRefusedError, ResponseCode
 from rmqcore.remoting.json_body import BODY_SIZE_MAX, ENTRIES_MAX
 

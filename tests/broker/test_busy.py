@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine
 
 def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker, monkeypatch):
     now_s = 1000.0
-    monkeypatch.setattr("rmqcore.broker.send.monotonic_s", lambda: now_s)
+    monkeypatch.setattr("rmqcore.broker.send.send.monotonic_s", lambda: now_s)
 
     async def scenario(broker, peer):
         nonlocal now_s

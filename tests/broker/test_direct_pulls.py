@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rmqcore
-from rmqcore.broker.clients import Consumers
-from rmqcore.broker.cold_reads import ColdReads
-from rmqcore.broker.groups import Groups
-from rmqcore.broker.offsets import Offsets
-from rmqcore.broker.pull import PullMessages
-from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import Topics
-from rmqcore.broker.traffic import Traffic
+from rmqcore.broker.pull.cold_reads import ColdReads
+from rmqcore.broker.pull.pull import PullMessages
+from rmqcore.broker.state.clients import Consumers
+from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.traffic import Traffic
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.remoting import (

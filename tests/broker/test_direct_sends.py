@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import TIMEOUT_S
 
-from rmqcore.broker.send import SendMessages
-from rmqcore.broker.settings import BrokerConfig
-from rmqcore.broker.topics import Topics
-from rmqcore.broker.traffic import Traffic
+from rmqcore.broker.send.send import SendMessages
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.traffic import Traffic
 from rmqcore.errors import MessageIllegalError, StoreClosedError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.native.format._receipt import PutMessageResult

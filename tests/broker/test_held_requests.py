@@ -7,10 +7,11 @@ from broker.conftest import LONG_MS, held
 from patience import until_async
 
 from rmqcore import open_store
-from rmqcore.broker import hold, matching, pop_hold
-from rmqcore.broker.hold import HeldPull, PullHold
-from rmqcore.broker.matching import get_matching
-from rmqcore.broker.pop_hold import HeldPop, PopHold
+from rmqcore.broker.pop import hold as pop_hold
+from rmqcore.broker.pop.hold import HeldPop, PopHold
+from rmqcore.broker.pull import hold, matching
+from rmqcore.broker.pull.hold import HeldPull, PullHold
+from rmqcore.broker.pull.matching import get_matching
 from rmqcore.remoting import Connection, ResponseCode
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition

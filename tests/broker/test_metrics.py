@@ -8,8 +8,8 @@ from broker.conftest import LONG_MS, SMALL, Peer, held
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmqcore.broker import Broker
-from rmqcore.broker.metrics import Metrics
-from rmqcore.broker.status_server import StatusServer
+from rmqcore.broker.admin.metrics import Metrics
+from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import RequestCode
 

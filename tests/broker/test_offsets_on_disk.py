@@ -8,7 +8,7 @@ from broker.test_pop import comes_again, handed_out, pop, send_many
 from broker.test_transactions import COMMIT, decision, send_half
 
 from rmqcore.broker import Broker
-from rmqcore.broker.groups import TRANSACTION_GROUP
+from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.remoting import RequestCode, ResponseCode
 

@@ -11,10 +11,10 @@ from broker.test_timer import come, taken_in
 from broker.test_transactions import GIVEN_UP, producer_of, question, send_half
 from patience import until_async
 
-from rmqcore.broker import timer
 from rmqcore.broker.broker import _kept_up
-from rmqcore.broker.passed_over import REVIVE, TIMER, TRANSACTION, PassedOver
-from rmqcore.broker.topics import HALF_TOPIC, OP_HALF_TOPIC
+from rmqcore.broker.state.passed_over import REVIVE, TIMER, TRANSACTION, PassedOver
+from rmqcore.broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
+from rmqcore.broker.timer import timer
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import Message

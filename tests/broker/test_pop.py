@@ -10,10 +10,10 @@ import pytest
 from broker.conftest import LONG_MS, Peer, held, records
 from patience import until, until_async
 
-from rmqcore.broker import pop_acks
-from rmqcore.broker.matching import SCANNED_MAX
-from rmqcore.broker.pop_checkpoints import _BATCH
-from rmqcore.broker.pop_receipts import Receipt
+from rmqcore.broker.pop import acks
+from rmqcore.broker.pop.checkpoints import _BATCH
+from rmqcore.broker.pop.receipts import Receipt
+from rmqcore.broker.pull.matching import SCANNED_MAX
 from rmqcore.java.json import format_java_json
 from rmqcore.message import Message
 from rmqcore.remoting import RequestCode, RequestRefusedError, ResponseCode
@@ -574,7 +574,7 @@ def test_so_many_messages_at_once_come_again_and_others_are_served_between(
         await send_many(peer, 10, queues=1)
         assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=1000))) == 10
         clock.go_on(60_000)
-        monkeypatch.setattr(pop_acks, "_REVIVED_AT_ONCE", 4)
+        monkeypatch.setattr(acks, "_REVIVED_AT_ONCE", 4)
         came = []
         for _ in range(3):
             broker.managers.pop_acks._revive_due()

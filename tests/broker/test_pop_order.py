@@ -15,7 +15,7 @@ from broker.test_pop import (
     send_many,
 )
 
-from rmqcore.broker.pop_order import PopOrder
+from rmqcore.broker.pop.order import PopOrder
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.java.json import FormattedJson
 from rmqcore.remoting import RequestCode, ResponseCode

@@ -6,9 +6,9 @@ import pytest
 from broker.conftest import records
 from broker.test_pop import handed_out, pop, pop_until
 
-from rmqcore.broker import pop_scan
-from rmqcore.broker.pop_scan import QueueScan, priority_factor
-from rmqcore.broker.settings import BrokerConfig
+from rmqcore.broker.state import pop_scan
+from rmqcore.broker.state.pop_scan import QueueScan, priority_factor
+from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RequestCode, ResponseCode
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from rmqcore.broker.rates import SAMPLE_S, DayTotals, Rates
-from rmqcore.broker.traffic import DELAY, NORMAL, Traffic
+from rmqcore.broker.state.rates import SAMPLE_S, DayTotals, Rates
+from rmqcore.broker.state.traffic import DELAY, NORMAL, Traffic
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.logic

@@ -5,7 +5,7 @@ import base64
 import pytest
 from broker.test_timer import come, taken_in
 
-from rmqcore.broker.recall_handle import RecallHandle
+from rmqcore.broker.timer.recall_handle import RecallHandle
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import Message
 from rmqcore.remoting import RequestCode, ResponseCode

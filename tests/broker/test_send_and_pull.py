@@ -9,7 +9,7 @@ from patience import until_async
 
 import rmqcore
 from rmqcore._codec import encode_batch
-from rmqcore.broker.matching import SCANNED_MAX
+from rmqcore.broker.pull.matching import SCANNED_MAX
 from rmqcore.message import Message
 from rmqcore.remoting import RemotingClosedError, RequestCode, ResponseCode
 
@@ -93,7 +93,7 @@ def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker, monkeypatch)
         hold.hold = noted
         # while a pull is taken in no time goes by
         now_s = time.monotonic()
-        monkeypatch.setattr("rmqcore.broker.pull.monotonic_s", lambda: now_s)
+        monkeypatch.setattr("rmqcore.broker.pull.pull.monotonic_s", lambda: now_s)
         answer = await peer.pull("T", offset=1, suspend_ms=300)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         # it waits once more when the first message is told of late
@@ -153,7 +153,7 @@ def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_brok
 
 @pytest.mark.usefixtures("long_hold")
 def test_of_one_connection_only_so_many_pulls_wait_and_others_still_may(with_broker, monkeypatch):
-    monkeypatch.setattr("rmqcore.broker.hold._OF_ONE_CONNECTION_MAX", 100)
+    monkeypatch.setattr("rmqcore.broker.pull.hold._OF_ONE_CONNECTION_MAX", 100)
 
     async def scenario(broker, peer):
         await peer.send("T", b"first")

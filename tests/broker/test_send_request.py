@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqcore.broker._send_request import SendRequest
+from rmqcore.broker.send._send_request import SendRequest
 from rmqcore.remoting import RemotingCommand, RequestCode, RequestRefusedError
 
 pytestmark = pytest.mark.logic

@@ -6,8 +6,8 @@ import pytest
 from broker.conftest import LONG_MS, held, records
 from patience import until_async
 
-from rmqcore.broker.matching import SCANNED_MAX
-from rmqcore.broker.pull import PullMessages
+from rmqcore.broker.pull.matching import SCANNED_MAX
+from rmqcore.broker.pull.pull import PullMessages
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.store.consume.sql92 import LENGTH_MAX, ExpressionError, compile_condition

@@ -13,9 +13,9 @@ from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
 from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker import Broker
-from rmqcore.broker.pop_request import INVISIBLE_MS_MAX
-from rmqcore.broker.table_file import TableFile
-from rmqcore.broker.topics import HALF_TOPIC
+from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
+from rmqcore.broker.state.table_file import TableFile
+from rmqcore.broker.state.topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import wall_clock_ms

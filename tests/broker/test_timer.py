@@ -9,7 +9,7 @@ import pytest
 from broker.conftest import records
 from patience import TIMEOUT_S, until_async
 
-from rmqcore.broker.timer import TimerMessages
+from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.resync import Divergence, cut

@@ -8,7 +8,7 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore import Message
 from rmqcore._codec import encode_record
-from rmqcore.broker.topics import HALF_TOPIC
+from rmqcore.broker.state.topics import HALF_TOPIC
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 

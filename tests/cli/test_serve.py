@@ -9,7 +9,7 @@ import pytest
 from broker.serving import serving
 
 from rmqcore import ArgumentError
-from rmqcore.broker.status_server import StatusServer
+from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import RemotingServer
 

@@ -7,7 +7,7 @@ as a ValueError.
 import tempfile
 from pathlib import Path
 
-from rmqcore.broker.pop_receipts import Checkpoint, Receipt, read_ack
+from rmqcore.broker.pop.receipts import Checkpoint, Receipt, read_ack
 from rmqcore.doctor.offset_tables import TABLES
 from rmqcore.doctor.plan import RepairPlan
 from rmqcore.errors import CorruptStoreError, StoreError

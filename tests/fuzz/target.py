@@ -9,8 +9,8 @@ from fuzz.files import FILE_DECODERS
 from fuzz.guard import GuardedMemory
 
 from rmqcore import _codec, _index
-from rmqcore.broker._direct_pulls import DirectPulls
-from rmqcore.broker._direct_sends import DirectSends
+from rmqcore.broker.pull._direct_pulls import DirectPulls
+from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError
 from rmqcore.message import GetMessageResult
 from rmqcore.metaq import decode_locations, decode_messages

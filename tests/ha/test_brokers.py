@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from interop.cluster import free_port
 from rmqcore.broker import Broker, slave_synchronize
-from rmqcore.broker.metrics import Metrics
-from rmqcore.broker.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.admin.metrics import Metrics
+from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer
 from rmqcore.errors import ConfigError

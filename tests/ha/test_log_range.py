@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rmqcore.broker.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable

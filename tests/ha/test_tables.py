@@ -10,8 +10,8 @@ from ha.test_brokers import SMALL, Pair, asks_when_told, running  # noqa: F401 -
 from ha.test_timers import MASTER, TOLD
 from patience import TIMEOUT_S, until_async
 
-from rmqcore.broker import slave_synchronize
-from rmqcore.broker.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.replication import slave_synchronize
+from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable

@@ -10,8 +10,8 @@ import zlib
 import pytest
 
 from rmqcore._codec import decode_properties
-from rmqcore.broker.pop_receipts import Checkpoint, Receipt, read_ack
-from rmqcore.broker.subscription import Subscription
+from rmqcore.broker.pop.receipts import Checkpoint, Receipt, read_ack
+from rmqcore.broker.state.subscription import Subscription
 from rmqcore.errors import RmqCoreError
 from rmqcore.java import json
 from rmqcore.java.json import parse_java_json

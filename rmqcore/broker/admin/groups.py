@@ -1,0 +1,251 @@
+"""Administration of groups: created, deleted, who is connected, how far they are.
+
+Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
+from rmqcore.broker.state.clients import Client, Consumers, Producers
+from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
+from rmqcore.store.protocol import MessageStore
+
+
+class AdminGroups:
+    """Requests 200, 201, 203, 204, 207, 208, 225, 317, 328, 343, 345, 352 and 353."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        consumers: Consumers,
+        producers: Producers,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update)
+        server.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_several)
+        server.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
+        server.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.list_all)
+        server.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.get)
+        server.register(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid)
+        server.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
+        server.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
+        server.register(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
+        server.register(RequestCode.GET_CONSUME_STATS, self.progress)
+        server.register(RequestCode.GET_BROKER_CONSUME_STATS, self.all_progress)
+        server.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics_of)
+        server.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription_of)
+
+    # ---- the groups
+
+    async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200: create a group, or change it."""
+        await self._groups.file.expect_saved(self._put(read_object(request)))
+        return success()
+
+    async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """225: as 200, for the groups in the body."""
+        entries = objects_in(read_object(request, LIST_SIZE_MAX), "groupConfigList")
+        await self._groups.file.expect_saved(*[self._put(fields) for fields in entries])
+        return success()
+
+    def _put(self, fields: Mapping[str, Any]) -> str:
+        name = fields.get("groupName")
+        if not isinstance(name, str) or not name:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, "groupName is missing")
+        self._groups.put(name, fields)
+        return name
+
+    async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """207: forget a group and, if asked for, what it has consumed."""
+        name = request.text("groupName")
+        self._groups.check_not_own(name)
+        self._groups.remove(name)
+        if request.boolean("cleanOffset") or request.boolean("removeOffset"):
+            self._store.consumer_offsets.remove(group=name)
+            await asyncio.to_thread(self._store.consumer_offsets.persist)
+        await self._groups.file.expect_saved(name)
+        return success()
+
+    def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """201: every group."""
+        table = self._groups.table
+        groups = {name: table.get(name) for name in table.names()}
+        body = {
+            "dataVersion": table.data_version.to_java(),
+            "forbiddenTable": table.forbidden(),
+            "subscriptionGroupTable": groups,
+        }
+        return success({"totalGroupNum": str(len(groups))}, java_body(body))
+
+    def get(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """352: one group."""
+        return success(body=java_body(self._groups.expect(request.text("group"))))
+
+    async def forbid(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """353: forbid a topic to a group, or allow it again; without a wish tell which it is."""
+        group, topic = request.text("group"), request.text("topic")
+        if "readable" in request.ext_fields:
+            self._groups.set_readable(group, topic, request.boolean("readable"))
+            await self._groups.file.expect_saved(group)
+        body = {
+            "group": group,
+            "readable": self._groups.table.may_read(group, topic),
+            "topic": topic,
+        }
+        return success(body=java_body(body), remark="")
+
+    # ---- who is connected
+
+    def consumers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """203: the consumers of a group that are connected."""
+        name = request.text("consumerGroup")
+        group = self._consumers.find(name)
+        if group is None:
+            remark = f"the consumer group[{name}] not online"
+            return failure(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        body = {
+            "connectionSet": _connections(group.clients.values()),
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {t: s.to_java() for t, s in sorted(group.subscriptions.items())},
+        }
+        return success(body=java_body(body))
+
+    def producers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """204: the producers of a group that are connected."""
+        name = request.text("producerGroup")
+        clients = self._producers.groups.get(name)
+        if not clients:
+            remark = f"the producer group[{name}] not exist"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        return success(body=java_body({"connectionSet": _connections(clients.values())}))
+
+    def all_producers(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """328: every producer that is connected."""
+        data = {
+            name: [
+                {
+                    "clientId": client.client_id,
+                    "language": client.language.name,
+                    "lastUpdateTimestamp": client.seen_ms,
+                    "remoteIP": client.connection.remote_address,
+                    "version": client.version,
+                }
+                for client in clients.values()
+            ]
+            for name, clients in self._producers.groups.items()
+        }
+        return success(body=java_body({"data": data}))
+
+    def topics_of(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """343: the topics of which a group has consumed."""
+        group = request.text("group")
+        return success(body=java_body({"topicList": self._consumed_topics(group)}))
+
+    def subscription_of(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """345: what a group wants of a topic."""
+        group, topic = request.text("group"), request.text("topic")
+        found = self._consumers.find(group)
+        subscription = found.subscriptions.get(topic) if found else None
+        fields = subscription.to_java() if subscription else None
+        return success(body=java_body({"group": group, "subscriptionData": fields, "topic": topic}))
+
+    # ---- how far they are
+
+    def progress(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """208: how far a group is, queue by queue."""
+        group = request.text("consumerGroup")
+        topic = request.text("topic", "")
+        listed = [part for part in request.text("topicList", "").split(";") if part]
+        wanted = [topic] if topic else listed or self._consumed_topics(group)
+        table: dict[QueueKey, dict[str, object]] = {}
+        online = self._consumers.find(group)
+        for name in wanted:
+            if online is not None and not topic and name not in online.subscriptions:
+                continue
+            table.update(self._progress_of(group, name))
+        return success(body=java_body({"consumeTps": 0.0, "offsetTable": table}))
+
+    def _progress_of(self, group: str, topic: str) -> dict[QueueKey, dict[str, object]]:
+        config = self._topics.get(topic)
+        if config is None:
+            return {}
+        table: dict[QueueKey, dict[str, object]] = {}
+        for queue_id in range(config.read_queue_nums):
+            end = self._store.max_queue_offset(topic, queue_id)
+            consumed = self._store.consumer_offsets.get(topic, group, queue_id) or 0
+            table[queue_key(self._config().broker_name, topic, queue_id)] = {
+                "brokerOffset": end,
+                "consumerOffset": consumed,
+                "lastTimestamp": self._stored_ms(topic, queue_id, consumed - 1),
+                "pullOffset": consumed,
+            }
+        return table
+
+    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        if offset < 0:
+            return 0
+        found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
+        return found[0].store_timestamp_ms if found else 0
+
+    def all_progress(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """317: how far every group is; its queues in order if asked for."""
+        ordered = request.boolean("isOrder")
+        listed, total = [], 0
+        for name in self._groups.table.names():
+            entries = []
+            for topic in self._consumed_topics(name):
+                config = self._topics.get(topic)
+                if config is None or (ordered and not config.order):
+                    continue
+                table = self._progress_of(name, topic)
+                entries.append({"consumeTps": 0.0, "offsetTable": table})
+                total += sum(
+                    int(str(each["brokerOffset"])) - int(str(each["consumerOffset"]))
+                    for each in table.values()
+                )
+            listed.append({name: entries})
+        body = {
+            "brokerAddr": self._config().address,
+            "consumeStatsList": listed,
+            "totalDiff": total,
+            "totalInflightDiff": 0,
+        }
+        return success(body=java_body(body))
+
+    def _consumed_topics(self, group: str) -> list[str]:
+        return sorted(t for t, g in self._store.consumer_offsets.pairs() if g == group)
+
+
+def _connections(clients: Any) -> list[dict[str, object]]:
+    by_id: dict[str, Client] = {client.client_id: client for client in clients}
+    return [by_id[each].to_java() for each in sorted(by_id)]

@@ -1,0 +1,164 @@
+"""Administration of offsets: set back by time, copied, listed.
+
+Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
+from rmqcore.broker.state.clients import Consumers
+from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.java.json import parse_java_json
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingError,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    success,
+)
+from rmqcore.store.protocol import MessageStore
+
+_CLIENT_TIMEOUT_MS: Final = 5000
+
+
+class AdminOffsets:
+    """Requests 43, 45, 222, 223 and 314."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        consumers: Consumers,
+        offsets: Offsets,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.GET_ALL_CONSUMER_OFFSET, self.list_all)
+        server.register(RequestCode.GET_ALL_DELAY_OFFSET, self.list_delays)
+        server.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset)
+        server.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.client_status)
+        server.register(RequestCode.CLONE_GROUP_OFFSET, self.clone)
+
+    def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """43: the offsets of every group, as they stand in the file."""
+        return success(body=self._store.consumer_offsets.to_text().encode())
+
+    def list_delays(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """45: how far the delivery of each delay level is."""
+        return success(body=java_body({"offsetTable": self._store.delay_offsets()}))
+
+    def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """222: let a group go on at the offsets of a time; its next pulls are told so."""
+        topic = self._topics.expect(request.text("topic"))
+        group = request.text("group")
+        self._groups.expect_for_client(group)
+        timestamp_ms = request.number("timestamp", -1)
+        only, given = request.number("queueId", -1, bits=32), request.number("offset", -1)
+        queues = range(topic.read_queue_nums) if only < 0 else [only]
+        table: dict[QueueKey, int] = {}
+        targets: dict[int, int] = {}
+        for queue_id in queues:
+            if not 0 <= queue_id < topic.read_queue_nums:
+                remark = f"topic {topic.topic_name} has no queue {queue_id}"
+                raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+            offset = self._target(
+                topic.topic_name, queue_id, timestamp_ms, given if only >= 0 else -1
+            )
+            key = queue_key(self._config().broker_name, topic.topic_name, queue_id)
+            table[key] = offset
+            targets[queue_id] = offset
+        for queue_id, offset in targets.items():
+            self._offsets.commit(group, topic.topic_name, queue_id, offset)
+            self._offsets.resets[group, topic.topic_name, queue_id] = offset
+        return success(body=java_body({"offsetTable": table}))
+
+    def _target(self, topic: str, queue_id: int, timestamp_ms: int, given: int) -> int:
+        least = self._store.min_queue_offset(topic, queue_id)
+        most = self._store.max_queue_offset(topic, queue_id)
+        if given >= 0:
+            if not least <= given <= most:
+                remark = f"Target offset {given} not in consume queue range [{least}-{most}]"
+                raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+            return given
+        if timestamp_ms < 0:
+            return most
+        return self._store.queue_offset_by_time(topic, queue_id, timestamp_ms)
+
+    async def client_status(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """223: how far the clients of a group themselves say they are."""
+        topic, name = request.text("topic"), request.text("group")
+        wanted = request.text("clientAddr", "")
+        group = self._consumers.find(name)
+        if group is None:
+            remark = f"No Any Consumer online in the consumer group: [{name}]"
+            raise RequestRefusedError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        clients = [c for c in group.clients.values() if wanted in ("", c.client_id)]
+        fields = {"topic": topic, "group": name}
+        answers = await asyncio.gather(
+            *(
+                client.connection.invoke(
+                    RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, dict(fields)),
+                    _CLIENT_TIMEOUT_MS,
+                )
+                for client in clients
+            ),
+            return_exceptions=True,
+        )
+        table: dict[str, object] = {}
+        for client, answer in zip(clients, answers, strict=True):
+            if isinstance(answer, RemotingError):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            table[client.client_id] = self._offsets_in(answer)
+        return success(body=java_body({"consumerTable": table}))
+
+    @staticmethod
+    def _offsets_in(answer: RemotingCommand) -> dict[QueueKey, int]:
+        """The ``messageQueueTable`` of a client's answer."""
+        try:
+            body = parse_java_json(bytes(answer.body).decode())
+        except (UnicodeDecodeError, ValueError):
+            return {}
+        table = body.get("messageQueueTable") if isinstance(body, dict) else None
+        offsets = {}
+        for key, offset in (table or {}).items():
+            try:
+                queue = parse_java_json(key)
+                place = queue_key(
+                    str(queue["brokerName"]), str(queue["topic"]), int(queue["queueId"])
+                )
+                offsets[place] = int(offset)
+            except (ValueError, KeyError, TypeError):
+                continue
+        return offsets
+
+    def clone(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """314: let a group begin where another one is."""
+        source, target = request.text("srcGroup"), request.text("destGroup")
+        given = request.text("topic", "")
+        self._groups.expect_for_client(target)
+        table = self._store.consumer_offsets
+        for topic in sorted(t for t, g in table.pairs() if g == source and given in ("", t)):
+            for queue_id, offset in table.queues(topic, source).items():
+                self._offsets.commit(target, topic, queue_id, offset)
+        return success()

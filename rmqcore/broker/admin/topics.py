@@ -1,0 +1,241 @@
+"""Administration of topics: created, deleted, listed, measured.
+
+Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Final
+
+from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
+from rmqcore.broker.state.clients import Consumers
+from rmqcore.broker.state.rates import Rates
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topic_attributes import QUEUE_TYPE, changed, parse_changes
+from rmqcore.broker.state.topics import QUEUES_MAX, Topics
+from rmqcore.errors import MessageIllegalError
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
+from rmqcore.store.protocol import MessageStore
+
+_PLAIN: Final = "SimpleCQ"
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class AdminTopics:
+    """Requests 17, 18, 21, 202, 215, 300, 303, 305, 351 and 513."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        consumers: Consumers,
+        rates: Rates,
+        tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
+        deleting: Callable[[str], AbstractAsyncContextManager[Sequence[str]]],
+        deletions: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._rates = rates
+        self._tell = tell
+        self._deleting = deleting
+        self._deletions = deletions
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._consumers = consumers
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update)
+        server.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.update_several)
+        server.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.list_all)
+        server.register(RequestCode.GET_TOPIC_STATS_INFO, self.stats)
+        server.register(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete)
+        server.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by)
+        server.register(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
+        server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.list_system)
+        server.register(RequestCode.GET_TOPIC_CONFIG, self.get)
+        server.register(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, self.refuse_static)
+
+    async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """17: create a topic, or change it; the name servers know it when this is answered."""
+        name = request.text("topic")
+        old = self._topics.get(name)
+        read = request.number("readQueueNums", old.read_queue_nums if old else 8)
+        write = request.number("writeQueueNums", old.write_queue_nums if old else 8)
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_nums=read,
+            write_queue_nums=write,
+            perm=request.number("perm", 6),
+            topic_filter_type=request.text("topicFilterType", "SINGLE_TAG"),
+            topic_sys_flag=request.number("topicSysFlag", 0),
+            order=request.boolean("order"),
+            attributes=changed(
+                old.attributes if old else None, parse_changes(request.text("attributes", ""))
+            ),
+        )
+        self._check(topic)
+        self._topics.put(topic)
+        await self._topics.file.expect_saved(name)
+        await self._tell([topic])
+        return success()
+
+    async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """18: as 17, for the topics in the body; nothing is changed when one of them is wrong."""
+        entries = objects_in(read_object(request, LIST_SIZE_MAX), "topicConfigList")
+        try:
+            wanted = [TopicConfig.from_java(str(e.get("topicName", "")), e) for e in entries]
+        except ValueError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        wanted = [self._with_attributes(topic) for topic in wanted]
+        for topic in wanted:
+            self._check(topic)
+        for topic in wanted:
+            self._topics.put(topic)
+        await self._topics.file.expect_saved(*(topic.topic_name for topic in wanted))
+        await self._tell(wanted)
+        return success()
+
+    def _with_attributes(self, topic: TopicConfig) -> TopicConfig:
+        """What a topic of a list is to be: its attributes are changes."""
+        old = self._topics.get(topic.topic_name)
+        attributes = changed(old.attributes if old else None, topic.attributes)
+        return replace(topic, attributes=attributes)
+
+    def refuse_static(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """513: create a static topic, whose queues are mapped to brokers."""
+        remark = (
+            f"static topics are not supported, and {request.text('topic', '')[:255]} was not "
+            f"created: request type {request.code} needs a broker of RocketMQ"
+        )
+        return failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _check(self, topic: TopicConfig) -> None:
+        name = topic.topic_name
+        if self._topics.is_system(name):
+            remark = f"The topic[{name}] is conflict with system topic."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        for count in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 <= count <= QUEUES_MAX:
+                remark = f"topic {name}: {count} queues; 0 to {QUEUES_MAX} are possible"
+                raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if not 0 <= topic.perm <= 15:
+            remark = f"topic {name}: perm {topic.perm} is no sum of 1, 2, 4 and 8"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if topic.topic_filter_type not in _FILTER_TYPES:
+            remark = f"topic {name}: topicFilterType has to be one of {', '.join(_FILTER_TYPES)}"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        old = self._topics.get(name)
+        if _queue_type(topic) != (_queue_type(old) if old else _PLAIN):
+            remark = f"topic {name}: queue.type cannot be changed, nor be BatchCQ; leave it out"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+
+    async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """215: delete a topic with its queues, and what groups have consumed of it."""
+        name = request.text("topic")
+        if self._topics.is_system(name):
+            remark = f"The topic[{name}] is conflict with system topic."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        try:
+            async with self._deleting(name) as along:
+                for each in (*along, name):
+                    await asyncio.to_thread(self._store.delete_topic, each)
+        except MessageIllegalError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self._topics.removed()
+        return success()
+
+    def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """21: every topic, and for a slave which were deleted; RocketMQ passes over those."""
+        table = self._topics.table
+        topics = {topic.topic_name: topic.to_java() for topic in table}
+        body = {
+            "dataVersion": table.data_version.to_java(),
+            "deletedTopics": dict(self._deletions()),
+            "topicConfigTable": topics,
+        }
+        return success({"totalTopicNum": str(len(topics))}, java_body(body))
+
+    def list_system(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """305: the topics of the broker's own."""
+        return success(body=java_body({"topicList": sorted(self._topics.system_topics)}))
+
+    def get(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """351: one topic."""
+        return success(body=java_body(self._topics.expect(request.text("topic")).to_java()))
+
+    def stats(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """202: where each queue of a topic begins and ends, and when it was last written."""
+        topic = self._topics.expect(request.text("topic"))
+        table = {}
+        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+            least = self._store.min_queue_offset(topic.topic_name, queue_id)
+            most = self._store.max_queue_offset(topic.topic_name, queue_id)
+            table[self._key(topic.topic_name, queue_id)] = {
+                "lastUpdateTimestamp": self.stored_ms(topic.topic_name, queue_id, most - 1, 0),
+                "maxOffset": most,
+                "minOffset": least,
+            }
+        put_tps = self._rates.put_tps(topic.topic_name)
+        return success(body=java_body({"offsetTable": table, "topicPutTps": put_tps}))
+
+    def stored_ms(self, topic: str, queue_id: int, offset: int, otherwise: int) -> int:
+        """When a message was stored; another number when it is not there."""
+        if offset < 0:
+            return otherwise
+        found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
+        return found[0].store_timestamp_ms if found else otherwise
+
+    def consumed_by(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """300: the groups that consume a topic, or have."""
+        topic = request.text("topic")
+        groups = set(self._consumers.subscribed_to(topic))
+        groups |= {g for t, g in self._store.consumer_offsets.pairs() if t == topic}
+        return success(body=java_body({"groupList": sorted(groups)}))
+
+    def time_span(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """303: the store times of each queue's ends, and of what a group consumed last."""
+        topic = self._topics.expect(request.text("topic"))
+        group, name, spans = request.text("group"), topic.topic_name, []
+        for queue_id in range(topic.write_queue_nums):
+            least = self._store.min_queue_offset(name, queue_id)
+            most = self._store.max_queue_offset(name, queue_id)
+            oldest = self.stored_ms(name, queue_id, least, -1)
+            newest = self.stored_ms(name, queue_id, most - 1, -1)
+            consumed = self._store.consumer_offsets.get(name, group, queue_id)
+            last = oldest
+            if consumed is not None and consumed > 0:
+                last = self.stored_ms(name, queue_id, consumed - 1, oldest)
+            spans.append(
+                {
+                    "consumeTimeStamp": last,
+                    "delayTime": max(0, newest - last) if (consumed or 0) < most else 0,
+                    "maxTimeStamp": newest,
+                    "messageQueue": dict(self._key(name, queue_id)),
+                    "minTimeStamp": oldest,
+                }
+            )
+        return success(body=java_body({"consumeTimeSpanSet": spans}))
+
+    def _key(self, topic: str, queue_id: int) -> QueueKey:
+        return queue_key(self._config().broker_name, topic, queue_id)
+
+
+def _queue_type(topic: TopicConfig) -> str:
+    return topic.attributes.get(QUEUE_TYPE, _PLAIN)

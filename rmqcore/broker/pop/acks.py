@@ -1,0 +1,356 @@
+"""POP's acknowledgements: popped messages are acknowledged, kept longer, or handed out again.
+
+Source: RocketMQ broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java,
+PopReviveService.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from rmqcore.broker.pop.checkpoints import Checkpoints
+from rmqcore.broker.pop.hold import ANY_QUEUE, PopHold
+from rmqcore.broker.pop.order import OrderKey, PopOrder
+from rmqcore.broker.pop.receipts import (
+    COUNT_MAX,
+    NORMAL,
+    ORDERED,
+    Checkpoint,
+    CheckpointKey,
+    Receipt,
+    retry_topic_of,
+)
+from rmqcore.broker.pop.request import invisible_time_of
+from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.passed_over import REVIVE, PassedOver
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.message import Message, MessageExt, copy_to
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+_REVIVED_AT_ONCE: Final = 64
+_PAUSE_S: Final = 0.5
+_LONG_NAMES: Final = {
+    "c": "consumerGroup",
+    "t": "topic",
+    "r": "retry",
+    "so": "startOffset",
+    "q": "queueId",
+    "rq": "reviveQueueId",
+    "pt": "popTime",
+    "it": "invisibleTime",
+    "b": "bitSet",
+}
+#: bytes of a batch's bits; a pop looks at 800 messages of a queue
+_BITS_MAX: Final = 8192
+#: properties that speak of a stay in the broker that is over
+_DROPPED: Final = ("DELAY", "POP_CK")
+
+
+class PopAcks:
+    """Requests 200051, 200151 and 200053, and messages that come again.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        topics, offsets, checkpoints, order, hold: the broker's.
+        arrived: called after each put with (topic, queue id), on the event loop.
+        passed_over: counts messages that cannot come again.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        offsets: Offsets,
+        checkpoints: Checkpoints,
+        order: PopOrder,
+        hold: PopHold,
+        arrived: Callable[[str, int], None],
+        passed_over: PassedOver,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._offsets = offsets
+        self._checkpoints = checkpoints
+        self._order = order
+        self._hold = hold
+        self._arrived = arrived
+        self._passed_over = passed_over
+        self._sooner = asyncio.Event()
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.ACK_MESSAGE, self.acknowledge)
+        server.register(RequestCode.BATCH_ACK_MESSAGE, self.acknowledge_many)
+        server.register(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time)
+
+    # ---- requests 200051, 200151: acknowledgements, one and several
+
+    def acknowledge(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200051: a message is done with; a receipt that says nothing any more changes nothing."""
+        receipt = Receipt.parse(request.text("extraInfo"))
+        topic, queue_id, offset = self._place(request)
+        if offset > self._store.max_queue_offset(topic, queue_id):
+            return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
+        key = (topic, request.text("consumerGroup"), queue_id)
+        if receipt.revive_queue == ORDERED:
+            return self._acknowledge_in_order(key, offset, receipt.pop_time_ms)
+        self._close((*key, receipt.start_offset, receipt.pop_time_ms), [offset])
+        return success()
+
+    def _acknowledge_in_order(
+        self, key: OrderKey, offset: int, pop_time_ms: int
+    ) -> RemotingCommand:
+        """Move the group's offset on; the queue's next messages go when it is their turn.
+
+        Source: AckMessageProcessor, ackOrderly.
+        """
+        topic, group, queue_id = key
+        if offset < (self._store.consumer_offsets.get(topic, group, queue_id) or 0):
+            return success()
+        try:
+            following = self._order.acknowledge(key, offset, pop_time_ms)
+        except KeyError:
+            remark = f"offset {offset} of queue {queue_id} was not handed out"
+            return failure(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if following is not None and (group, topic, queue_id) not in self._offsets.resets:
+            most = self._store.max_queue_offset(topic, queue_id)
+            self._offsets.commit(group, topic, queue_id, min(following, most))
+            if following < most and self._order.due_ms(key, None, most) <= wall_clock_ms():
+                for waits_for in (ANY_QUEUE, queue_id):
+                    self._hold.wake_one((topic, group, waits_for))
+        return success()
+
+    def _place(self, request: RemotingCommand) -> tuple[str, int, int]:
+        topic = self._topics.expect(request.text("topic"))
+        queue_id, offset = request.number("queueId", bits=32), request.number("offset")
+        if not 0 <= queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            remark = f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}]"
+            raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if offset < self._store.min_queue_offset(topic.topic_name, queue_id):
+            remark = f"offset {offset} of queue {queue_id} is gone"
+            raise RequestRefusedError(ResponseCode.NO_MESSAGE, remark)
+        return topic.topic_name, queue_id, offset
+
+    def _close(self, key: CheckpointKey, offsets: list[int]) -> None:
+        try:
+            self._checkpoints.acknowledge(key, offsets)
+        except StoreError as error:
+            logger.warning("an acknowledgement cannot be stored: %s", error)
+            raise RequestRefusedError(
+                ResponseCode.SYSTEM_ERROR, "the acknowledgement cannot be stored now"
+            ) from error
+
+    def acknowledge_many(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200151: several messages are done with, of several checkpoints."""
+        body = read_object(request)
+        entries = objects_in(body, "acks")
+        if not entries:
+            return failure(ResponseCode.NO_MESSAGE, "no acks are named")
+        answer = success()
+        for entry in entries:
+            fields = {_LONG_NAMES.get(name, name): value for name, value in entry.items()}
+            try:
+                key, offsets, revive_queue = _many(fields)
+            except (ValueError, TypeError, KeyError, OverflowError):
+                continue
+            if revive_queue != ORDERED:
+                self._close(key, offsets)
+            elif (refused := self._acknowledge_all_in_order(key, offsets)) is not None:
+                answer = refused
+        return answer
+
+    def _acknowledge_all_in_order(
+        self, key: CheckpointKey, offsets: list[int]
+    ) -> RemotingCommand | None:
+        """Be done with messages of an ordered pop; the last refusal, None without one."""
+        topic, group, queue_id, _, pop_time_ms = key
+        least = self._store.min_queue_offset(topic, queue_id)
+        most = self._store.max_queue_offset(topic, queue_id)
+        done = [
+            self._acknowledge_in_order((topic, group, queue_id), offset, pop_time_ms)
+            for offset in offsets
+            if least <= offset <= most
+        ]
+        refused = [answer for answer in done if answer.code != ResponseCode.SUCCESS]
+        return refused[-1] if refused else None
+
+    # ---- request 200053: another time to come again
+
+    def change_invisible_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200053: hand a message out again at another time than was agreed."""
+        receipt = Receipt.parse(request.text("extraInfo"))
+        topic, queue_id, offset = self._place(request)
+        if offset >= self._store.max_queue_offset(topic, queue_id):
+            return failure(ResponseCode.NO_MESSAGE, f"queue {queue_id} has no offset {offset}")
+        group = request.text("consumerGroup")
+        invisible_ms = invisible_time_of(request)
+        key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
+        pop_time_ms = self._checkpoints.pop_time_ms(topic)
+        known = self._checkpoints.find(key)
+        if receipt.revive_queue == ORDERED:
+            visible_ms, pop_time_ms = pop_time_ms + invisible_ms, receipt.pop_time_ms
+            order_key = (topic, group, queue_id)
+            if offset >= (self._store.consumer_offsets.get(*order_key) or 0):
+                self._order.keep_until(order_key, offset, pop_time_ms, visible_ms)
+            invisible_ms = visible_ms - pop_time_ms
+        elif known is not None and offset in known.open_offsets:
+            again = Checkpoint(
+                topic,
+                group,
+                queue_id,
+                offset,
+                pop_time_ms,
+                invisible_ms,
+                [offset],
+                known.revive_queue,
+                request.boolean("suspend"),
+            )
+            try:
+                pop_time_ms = self._checkpoints.add(again).pop_time_ms
+            except StoreError as error:
+                remark = "the new time cannot be stored now"
+                raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+            self._close(key, [offset])
+            self._sooner.set()
+        fields = {
+            "popTime": str(pop_time_ms),
+            "invisibleTime": str(invisible_ms),
+            "reviveQid": str(receipt.revive_queue),
+        }
+        return success(fields)
+
+    # ---- what comes again
+
+    async def run(self) -> None:
+        """Hand out again what was not acknowledged in time, until cancelled."""
+        while True:
+            self._sooner.clear()
+            try:
+                left = self._revive_due()
+            except (StoreError, OSError):
+                logger.exception("messages that come again wait: the store does not take them now")
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if left:
+                await asyncio.sleep(0)
+                continue
+            due_ms = self._checkpoints.next_due_ms()
+            wait_s = 1.0 if due_ms is None else (due_ms - wall_clock_ms()) / 1000
+            try:
+                async with asyncio.timeout(min(1.0, max(0.0, wait_s))):
+                    await self._sooner.wait()
+            except TimeoutError:
+                continue
+
+    def _revive_due(self) -> bool:
+        """Hand a bounded number out again; tells whether more are due."""
+        now_ms = wall_clock_ms()
+        for _ in range(_REVIVED_AT_ONCE):
+            checkpoint = self._checkpoints.due(now_ms)
+            if checkpoint is None:
+                return False
+            offset = checkpoint.open_offsets[0]
+            with self._passed_over.guard(REVIVE, f"offset {offset} of {checkpoint.topic}"):
+                self._revive(checkpoint, offset)
+            self._checkpoints.acknowledge(checkpoint.key, [offset])
+        return True
+
+    def _revive(self, checkpoint: Checkpoint, offset: int) -> None:
+        """Put one message into the retry topic."""
+        found = self._store.get_message(
+            checkpoint.topic, checkpoint.queue_id, offset, max_messages=1
+        ).messages
+        if not found or found[0].queue_offset != offset:
+            raise MessageIllegalError("it is gone from the log")
+        message = self._again(found[0], checkpoint)
+        receipt = self._store.put_message(message)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        self._arrived(message.topic, message.queue_id)
+
+    def _again(self, stored: MessageExt, checkpoint: Checkpoint) -> Message:
+        """What is stored for a message that nobody acknowledged."""
+        group = checkpoint.group
+        topic = self._retry_topic(group, checkpoint.topic)
+        separate = self._config().use_separate_retry_queue
+        own = separate and stored.queue_id < topic.write_queue_nums
+        properties = {k: v for k, v in stored.properties.items() if k not in _DROPPED}
+        properties["ORIGIN_GROUP"] = group
+        properties.setdefault("1ST_POP_TIME", str(checkpoint.pop_time_ms))
+        return copy_to(
+            topic.topic_name,
+            stored.queue_id if own else 0,
+            stored,
+            properties,
+            born_host=self._config().address,
+            reconsume_times=stored.reconsume_times + (not checkpoint.suspended),
+            wait_store_msg_ok=False,
+        )
+
+    def _retry_topic(self, group: str, of: str) -> TopicConfig:
+        """Where the messages of a topic come again, with a queue, or one for each of the topic's.
+
+        Source: PopReviveService, createRetryTopicIfNeeded.
+        """
+        name, source = retry_topic_of(group, of), self._topics.get(of)
+        count = 1
+        if self._config().use_separate_retry_queue and source is not None:
+            count = max(1, source.write_queue_nums)
+        former = self._topics.get(name)
+        had = former.write_queue_nums if former is not None else 0
+        topic = self._topics.for_group(name, count)
+        if 0 < had < count:
+            topic = replace(topic, read_queue_nums=count, write_queue_nums=count)
+            self._topics.put(topic)
+        for queue_id in range(had, count):
+            self._store.consumer_offsets.commit(name, group, queue_id, 0)
+        return topic
+
+
+def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int], int]:
+    """One entry of a batch of acknowledgements: its checkpoint, its offsets, its revive queue.
+
+    Raises:
+        ValueError, TypeError, KeyError, OverflowError: it is none.
+    """
+    group, topic = str(fields["consumerGroup"]), str(fields["topic"])
+    if str(fields.get("retry", NORMAL)) != str(NORMAL):
+        topic = retry_topic_of(group, topic)
+    start = int(fields["startOffset"])
+    key = (topic, group, int(fields["queueId"]), start, int(fields["popTime"]))
+    try:
+        bits = base64.b64decode(fields["bitSet"], validate=True)[:_BITS_MAX]
+    except binascii.Error as error:
+        raise ValueError("no base64") from error
+    named = [
+        8 * at + bit for at, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1
+    ]
+    if len(named) > COUNT_MAX:
+        raise ValueError(f"{len(named)} messages, and a pop hands out {COUNT_MAX} at most")
+    return key, [start + distance for distance in named], int(fields.get("reviveQueueId", 0))

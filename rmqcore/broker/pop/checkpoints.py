@@ -1,0 +1,205 @@
+"""Which messages are handed out by POP and not acknowledged; they survive a restart.
+
+Each pop of a queue is one record in ``rmq_sys_REVIVE_LOG_<cluster>``, each acknowledgement another;
+what is open is in memory. How far the records are done with is the consumer offset of
+``CID_RMQ_SYS_REVIVE_GROUP``, the offset of the last one that is.
+
+Source: RocketMQ broker/processor/PopMessageProcessor.java, PopReviveService.java.
+Differs: there the records pass the timer first, and are looked at when they are due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rmqcore.broker.pop.receipts import (
+    REVIVE_QUEUES,
+    Checkpoint,
+    CheckpointKey,
+    ack_body,
+    read_ack,
+)
+from rmqcore.broker.state.groups import REVIVE_GROUP
+from rmqcore.broker.state.passed_over import REVIVE, PassedOver
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.errors import StoreError
+from rmqcore.message import Message, MessageExt
+from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
+
+_CHECKPOINT: Final = "ck"
+_ACKS: Final = ("ack", "bAck")
+_BATCH: Final = 256
+#: what was read back may have an acknowledgement on its way: it comes again no sooner
+_GRACE_MS: Final = 3000
+
+
+class Checkpoints:
+    """The open checkpoints, by key and by due time.
+
+    Args:
+        store: where their records are.
+        config: the broker's settings at this moment.
+        passed_over: counts records that are neither a checkpoint nor an acknowledgement.
+    """
+
+    def __init__(
+        self, store: MessageStore, config: Callable[[], BrokerConfig], passed_over: PassedOver
+    ) -> None:
+        self._passed_over = passed_over
+        self._store = store
+        self._config = config
+        self.topic: Final = f"rmq_sys_REVIVE_LOG_{config().broker_cluster_name}"
+        self._open: dict[CheckpointKey, Checkpoint] = {}
+        self._heap: list[tuple[int, CheckpointKey]] = []
+        #: when topics were forgotten, Unix time: a pop of one that has the name again is later
+        self._forgotten_ms: dict[str, int] = {}
+        #: by revive queue, the places of open checkpoints, in order
+        self._places: list[dict[int, None]] = [{} for _ in range(REVIVE_QUEUES)]
+        self._read_offsets = [0] * REVIVE_QUEUES
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def load(self) -> None:
+        """Read the records that are not done with.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        for queue_id in range(REVIVE_QUEUES):
+            done = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)
+            self._read_offsets[queue_id] = 0 if done is None else done + 1
+            self.read_back(queue_id)
+
+    def read_back(self, queue_id: int) -> None:
+        """Take in the records of a queue that were not read: at the start, or of the timer."""
+        if not 0 <= queue_id < REVIVE_QUEUES:
+            return
+        least = self._store.min_queue_offset(self.topic, queue_id)
+        offset, before = max(least, self._read_offsets[queue_id]), -1
+        while offset > before:
+            before = offset
+            records, offset = self._passed_over.read(
+                REVIVE, self._store, self.topic, queue_id, offset, _BATCH
+            )
+            for record in records:
+                self._take(record, queue_id)
+        self._read_offsets[queue_id] = offset
+
+    def _take(self, record: MessageExt, queue_id: int) -> None:
+        place = f"offset {record.queue_offset} of revive queue {queue_id}"
+        with self._passed_over.guard(REVIVE, place):
+            if record.tags == _CHECKPOINT:
+                found = Checkpoint.from_java(bytes(record.body), queue_id, record.queue_offset)
+                if found.open_offsets and found.key not in self._open:
+                    self._remember(found, max(found.due_ms, wall_clock_ms() + _GRACE_MS))
+            elif record.tags in _ACKS:
+                key, offsets = read_ack(bytes(record.body))
+                self._close(key, offsets)
+
+    def _remember(self, checkpoint: Checkpoint, due_ms: int) -> None:
+        self._open[checkpoint.key] = checkpoint
+        heapq.heappush(self._heap, (due_ms, checkpoint.key))
+        self._places[checkpoint.revive_queue][checkpoint.place] = None
+
+    def _close(self, key: CheckpointKey, offsets: Sequence[int]) -> list[int]:
+        """Take offsets out of a checkpoint; those that were open."""
+        checkpoint = self._open.get(key)
+        if checkpoint is None:
+            return []
+        closed = [offset for offset in offsets if offset in checkpoint.open_offsets]
+        for offset in closed:
+            checkpoint.open_offsets.remove(offset)
+        if not checkpoint.open_offsets:
+            del self._open[key]
+            self._places[checkpoint.revive_queue].pop(checkpoint.place, None)
+            if len(self._heap) > 2 * len(self._open) + _BATCH:
+                # the most of it is done with, and would stay until it were due
+                self._heap = [each for each in self._heap if each[1] in self._open]
+                heapq.heapify(self._heap)
+        return closed
+
+    # ---- what pops and acknowledgements do
+
+    def add(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Store a checkpoint; its pop time is moved on when it would be another's.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        while checkpoint.key in self._open:
+            checkpoint.pop_time_ms += 1
+        body = checkpoint.to_java(self._config().broker_name)
+        checkpoint.place = self._put(checkpoint.revive_queue, _CHECKPOINT, body)
+        self._remember(checkpoint, checkpoint.due_ms)
+        return checkpoint
+
+    def acknowledge(self, key: CheckpointKey, offsets: Sequence[int]) -> bool:
+        """Store that messages are done with; False when none of them was open.
+
+        Raises:
+            StoreError: it cannot be stored; they are as open as before.
+        """
+        checkpoint = self._open.get(key)
+        if checkpoint is None:
+            return False
+        known = [offset for offset in offsets if offset in checkpoint.open_offsets]
+        if not known:
+            return False
+        body = ack_body(key, known, self._config().broker_name)
+        self._put(checkpoint.revive_queue, _ACKS[len(known) > 1], body)
+        self._close(key, known)
+        return True
+
+    def forget_topic(self, topic: str) -> None:
+        """Store that all messages of a topic are done with, before it is deleted.
+
+        Their offsets will be those of other messages when the topic is made again.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        self._forgotten_ms[topic] = wall_clock_ms()
+        for key in [key for key in self._open if key[0] == topic]:
+            self.acknowledge(key, list(self._open[key].open_offsets))
+
+    def pop_time_ms(self, *topics: str) -> int:
+        """The time of a pop of topics, Unix time: that of no pop of topics that had their names."""
+        forgotten = (self._forgotten_ms.get(topic, -1) for topic in topics)
+        return max(wall_clock_ms(), *(ms + 1 for ms in forgotten))
+
+    def find(self, key: CheckpointKey) -> Checkpoint | None:
+        """An open checkpoint, None when there is none."""
+        return self._open.get(key)
+
+    def _put(self, queue_id: int, tag: str, body: bytes) -> int:
+        message = Message(self.topic, body, queue_id=queue_id, tags=tag, wait_store_msg_ok=False)
+        receipt = self._store.put_message(message)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        return int(receipt.queue_offset)
+
+    # ---- time
+
+    def next_due_ms(self) -> int | None:
+        """When the next checkpoint is due, Unix time; None when none is open."""
+        while self._heap and self._heap[0][1] not in self._open:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Checkpoint | None:
+        """A checkpoint whose time is over, None when there is none."""
+        due_ms = self.next_due_ms()
+        return self._open[self._heap[0][1]] if due_ms is not None and due_ms <= now_ms else None
+
+    def commit(self) -> None:
+        """Say in the consumer offsets up to where the records are done with."""
+        for queue_id, places in enumerate(self._places):
+            most = self._store.max_queue_offset(self.topic, queue_id)
+            done = next(iter(places), most) - 1
+            former = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)
+            if done >= 0 and done != former:
+                self._store.consumer_offsets.commit(self.topic, REVIVE_GROUP, queue_id, done)

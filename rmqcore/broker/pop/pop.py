@@ -1,0 +1,579 @@
+"""POP: hands out messages of any queue of a topic, each for a time, whichever consumer asks.
+
+Source: RocketMQ broker/processor/PopMessageProcessor.java, NotificationProcessor.java,
+PeekMessageProcessor.java, PollingInfoProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqcore._codec import encode_record
+from rmqcore.broker.pop.checkpoints import Checkpoints
+from rmqcore.broker.pop.hold import HeldPop, PopHold
+from rmqcore.broker.pop.order import PopOrder
+from rmqcore.broker.pop.receipts import (
+    COUNT_MAX,
+    NORMAL,
+    ORDERED,
+    RETRY,
+    REVIVE_QUEUES,
+    Checkpoint,
+    Receipt,
+    retry_topic_of,
+)
+from rmqcore.broker.pop.request import PopRequest
+from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
+from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
+from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.pop_scan import QueueScan
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.subscription import Subscription
+from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.traffic import Traffic
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
+from rmqcore.message import GetMessageResult, MessageExt, copy_to
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+)
+from rmqcore.remoting.codes import PERM_READ
+from rmqcore.remoting.command import Buffer
+from rmqcore.status import GetMessageStatus
+from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+_LATE_MS: Final = 500
+#: stretches that one request reads from the disk, each after the last was taken by others
+_FETCHES_MOST: Final = 8
+_NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
+_FOUND: Final = "FOUND"
+
+
+@dataclass(slots=True)
+class _Popped:
+    """What one pop collects."""
+
+    pop_time_ms: int
+    revive_queue: int
+    left: int
+    left_bytes: int
+    starts: list[str] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
+    parts: list[Buffer] = field(default_factory=list)
+    counts: list[str] = field(default_factory=list)
+    rest: int = 0
+    #: whether a filter has not looked at all of a queue
+    unseen: bool = False
+    #: what was passed over, since the disk would have to be read for it; None reads it
+    cold: list[Stretch] | None = None
+
+
+class PopMessages:
+    """Requests 200050, 200052, 200054 and 200055.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        topics, groups, offsets, hold, checkpoints, order, traffic: the broker's.
+        cold: has the disk read before.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        hold: PopHold,
+        checkpoints: Checkpoints,
+        order: PopOrder,
+        traffic: Traffic,
+        cold: ColdReads,
+    ) -> None:
+        self._cold = cold
+        self._traffic = traffic
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._hold = hold
+        self._checkpoints = checkpoints
+        self._order = order
+        self._turn = 0
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.POP_MESSAGE, self.pop)
+        server.register(RequestCode.PEEK_MESSAGE, self.peek)
+        server.register(RequestCode.NOTIFICATION, self.notification)
+        server.register(RequestCode.POLLING_INFO, self.polling_info)
+
+    # ---- request 200050: pop
+
+    def pop(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        """200050: hand messages out, or wait for some; the disk is read in another thread."""
+        try:
+            wanted = PopRequest.of(request)
+            if wall_clock_ms() - wanted.born_ms - wanted.poll_ms > _LATE_MS:
+                return _empty(ResponseCode.POLLING_TIMEOUT, "the request came too late")
+            self._check(wanted)
+        except RequestRefusedError as error:
+            return _empty(error.code, error.remark)
+        cold: list[Stretch] = []
+        answer = self._popped(wanted, cold)
+        if answer is None and cold:
+            return self._pop_cold(connection, request, wanted, cold[0])
+        return answer or self._wait(connection, request, wanted, arrived=True)
+
+    async def _pop_cold(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, stretch: Stretch
+    ) -> RemotingCommand | None:
+        for _ in range(_FETCHES_MOST):
+            await self._cold.fetch(connection, stretch)
+            if connection.closed:
+                return None
+            try:
+                self._check(wanted)
+            except RequestRefusedError as error:
+                return _empty(error.code, error.remark)
+            cold: list[Stretch] = []
+            answer = self._popped(wanted, cold)
+            if answer is not None or not cold:
+                break
+            # others have taken what was fetched
+            stretch = cold[0]
+        else:
+            answer = self._popped(wanted)
+        return answer or self._wait(connection, request, wanted, arrived=True)
+
+    def _pop_or_wait(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        return self._popped(wanted) or self._wait(connection, request, wanted, arrived=arrived)
+
+    def _wait(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        """Let a request wait for which there is nothing now."""
+        if not arrived or wanted.poll_ms <= 0:
+            return _empty(ResponseCode.POLLING_TIMEOUT, _NOTHING)
+
+        def wake(again: bool) -> None:
+            _answer_later(
+                connection,
+                request,
+                lambda: self._pop_again(connection, request, wanted, arrived=again),
+            )
+
+        if self._holds(connection, request, wanted, wake):
+            return None
+        return _empty(ResponseCode.POLLING_FULL, _NOTHING)
+
+    def _pop_again(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        """As `_pop_or_wait`, unless the topic was forbidden to the group meanwhile."""
+        self._groups.expect_readable(wanted.group, wanted.topic)
+        return self._pop_or_wait(connection, request, wanted, arrived=arrived)
+
+    def _holds(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PopRequest,
+        wake: Callable[[bool], None],
+    ) -> bool:
+        """Let a request wait; in order, also for the time when what was handed out comes again."""
+        # what somebody sends along is not kept for as long as it waits
+        request.body, request.ext_fields = b"", {}
+        key, again_s = (wanted.topic, wanted.group, wanted.queue_id), None
+        if wanted.ordered:
+            now_ms = wall_clock_ms()
+            times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
+            again_s = min((time / 1000 for time in times if time > 0), default=None)
+        held = HeldPop(connection, key, wake, wanted.text_size)
+        return self._hold.hold(held, wanted.left_s, again_s)
+
+    def _check(self, wanted: PopRequest) -> None:
+        config = self._config()
+        _check_readable(config.broker_permission, f"the broker[{config.broker_ip1}]")
+        if wanted.count > COUNT_MAX:
+            remark = f"the pop message's num is greater than {COUNT_MAX}"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if not config.timer_wheel_enable:
+            remark = "pop message is forbidden because timerWheelEnable is false"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        topic = self._topics.expect(wanted.topic)
+        _check_readable(topic.perm, f"the topic[{wanted.topic}]")
+        if wanted.queue_id >= topic.read_queue_nums:
+            remark = (
+                f"queueId[{wanted.queue_id}] is illegal, topic:[{wanted.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            )
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        group = self._groups.expect_for_client(wanted.group)
+        if not group.get("consumeEnable", True):
+            remark = f"subscription group no permission, {wanted.group}"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        self._groups.expect_readable(wanted.group, wanted.topic)
+        self._offsets.expect_room(wanted.topic, wanted.group, max(0, wanted.queue_id))
+        retry_topic = retry_topic_of(wanted.group, wanted.topic)
+        self._topics.expect_room(retry_topic)
+        if len(retry_topic) > DERIVED_TOPIC_NAME_MAX:
+            remark = f"group and topic are too long together: nothing of {wanted.topic} comes again"
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        wanted.subscription.check_allowed(config)
+
+    def _popped(
+        self, wanted: PopRequest, cold: list[Stretch] | None = None
+    ) -> RemotingCommand | None:
+        """What is there now, handed out; None when nothing is.
+
+        Args:
+            wanted: the request.
+            cold: gets what the disk would have to be read for, which is passed over; without it
+                the disk is read.
+        """
+        self._turn += 1
+        again = retry_topic_of(wanted.group, wanted.topic)
+        found = _Popped(
+            self._checkpoints.pop_time_ms(wanted.topic, again),
+            ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
+            max(1, wanted.count),
+            self._config().max_transfer_bytes_on_message_in_memory,
+            cold=cold,
+        )
+        topic, group = self._topics.expect(wanted.topic), self._groups.expect(wanted.group)
+        scan = QueueScan.of(topic, group, self._config(), ordered=wanted.ordered)
+        if scan.retries_first:
+            self._take_retries(wanted, found, scan)
+        one = [wanted.queue_id] if wanted.queue_id >= 0 else None
+        for queue_id in one or scan.queues(topic.read_queue_nums):
+            self._take(wanted, found, wanted.topic, queue_id, NORMAL)
+        if not (wanted.ordered or scan.retries_first):
+            self._take_retries(wanted, found, scan)
+        if not found.starts:
+            if found.unseen:
+                key = (wanted.topic, wanted.group, wanted.queue_id)
+                asyncio.get_running_loop().call_soon(self._hold.wake_one, key)
+            return None
+        fields = {
+            "popTime": str(found.pop_time_ms),
+            "invisibleTime": str(wanted.invisible_ms),
+            "reviveQid": str(found.revive_queue),
+            "restNum": str(found.rest),
+            "startOffsetInfo": ";".join(found.starts),
+            "msgOffsetInfo": ";".join(found.offsets),
+        }
+        if wanted.ordered:
+            fields["orderCountInfo"] = ";".join(found.counts)
+        if found.rest:
+            self._hold.wake_one((wanted.topic, wanted.group, wanted.queue_id))
+        answer = RemotingCommand(ResponseCode.SUCCESS, fields, b"", _FOUND)
+        answer.parts = found.parts
+        return answer
+
+    def _queues(self, wanted: PopRequest) -> list[int]:
+        """The queues that a request asks for."""
+        if wanted.queue_id >= 0:
+            return [wanted.queue_id]
+        return list(range(self._topics.expect(wanted.topic).read_queue_nums))
+
+    def _take_retries(self, wanted: PopRequest, found: _Popped, scan: QueueScan) -> None:
+        topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
+        if topic is not None and topic.topic_name != wanted.topic:
+            for queue_id in scan.queues(topic.read_queue_nums):
+                self._take(wanted, found, topic.topic_name, queue_id, RETRY)
+
+    def _take(
+        self, wanted: PopRequest, found: _Popped, topic: str, queue_id: int, flag: int
+    ) -> None:
+        """Hand out what a queue has; the group's offset moves on with it."""
+        if topic in self._topics.leaving:
+            return
+        if wanted.ordered and self._due_ms(wanted, queue_id) > found.pop_time_ms:
+            return
+        start = self._position(wanted, topic, queue_id, flag)
+        following = reached = start
+        if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
+            subscription = Subscription(topic) if flag == RETRY else wanted.subscription
+            stretch = Stretch(topic, queue_id, start, found.left, subscription)
+            if found.cold is not None and not self._cold.is_cached(stretch):
+                found.cold.append(stretch)
+                found.rest += self._store.max_queue_offset(topic, queue_id) - start
+                return
+            try:
+                result = self._get(stretch, max(1, found.left_bytes))
+                messages = result.messages
+            except CorruptStoreError:
+                logger.exception("queue %d of %s cannot be popped", queue_id, topic)
+                return
+            following = reached = result.next_queue_offset
+            if result.status is GetMessageStatus.FOUND:
+                checkpoint = Checkpoint(
+                    topic,
+                    wanted.group,
+                    queue_id,
+                    start,
+                    found.pop_time_ms,
+                    wanted.invisible_ms,
+                    [message.queue_offset for message in messages],
+                    found.revive_queue,
+                )
+                if wanted.ordered:
+                    found.counts += self._order.hand_out(
+                        (topic, wanted.group, queue_id),
+                        checkpoint.open_offsets,
+                        found.pop_time_ms,
+                        wanted.invisible_ms,
+                        wanted.attempt_id,
+                    )
+                    following = start
+                else:
+                    self._checkpoints.add(checkpoint)
+                size = sum(map(len, result.slices()))
+                self._traffic.add_fetched(topic, wanted.group, len(messages), size)
+                self._add(found, checkpoint, flag, result, wanted.topic)
+            if following != start:
+                self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
+        most = self._store.max_queue_offset(topic, queue_id)
+        found.rest += max(0, most - reached)
+        found.unseen |= start < reached < most
+
+    def _due_ms(self, wanted: PopRequest, queue_id: int) -> int:
+        """Until when a queue waits for what was handed out in order, Unix time."""
+        key = (wanted.topic, wanted.group, queue_id)
+        if (wanted.group, wanted.topic, queue_id) in self._offsets.resets:
+            self._order.forget(key)
+        most = self._store.max_queue_offset(wanted.topic, queue_id)
+        return self._order.due_ms(key, wanted.attempt_id, most)
+
+    def _get(self, stretch: Stretch, max_bytes: int) -> GetMessageResult | Matched:
+        topic, queue_id, start, count, subscription = stretch
+        if subscription.by_tags:
+            return self._store.get_message(
+                topic,
+                queue_id,
+                start,
+                max_messages=count,
+                max_bytes=max_bytes,
+                tags=subscription.tags,
+                max_scanned=max(SCANNED_MAX, count),
+            )
+        return get_matching(
+            self._store,
+            topic,
+            queue_id,
+            start,
+            subscription.condition,
+            max_messages=count,
+            max_bytes=max_bytes,
+        )
+
+    def _add(
+        self,
+        found: _Popped,
+        checkpoint: Checkpoint,
+        flag: int,
+        result: GetMessageResult | Matched,
+        topic: str,
+    ) -> None:
+        """Put what a queue gave into the answer."""
+        offsets = ",".join(str(message.queue_offset) for message in result.messages)
+        place = f"{flag} {checkpoint.queue_id}"
+        found.starts.append(f"{place} {checkpoint.start_offset}")
+        found.offsets.append(f"{place} {offsets}")
+        if flag == NORMAL:
+            records: list[Buffer] = list(result.slices())
+        else:
+            name = self._config().broker_name
+            records = [_as_of(topic, each, checkpoint, flag, name) for each in result.messages]
+        found.parts.extend(records)
+        found.left -= len(records)
+        found.left_bytes -= sum(map(len, records))
+
+    def _position(self, wanted: PopRequest, topic: str, queue_id: int, flag: int) -> int:
+        """Where the next pop of a queue begins; a new group's place is kept at once."""
+        self._offsets.resets.pop((wanted.group, topic, queue_id), None)
+        least = self._store.min_queue_offset(topic, queue_id)
+        most = self._store.max_queue_offset(topic, queue_id)
+        stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
+        if stored is not None and stored >= 0:
+            return max(least, min(stored, most))
+        start = least
+        if wanted.from_last and flag == NORMAL and not self._offsets.is_young(topic, queue_id):
+            start = max(least, most - 1)
+        self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
+        return start
+
+    # ---- request 200052: peek
+
+    def peek(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200052: what the next pop would hand out, which stays where it is."""
+        try:
+            wanted = PopRequest.of(request)
+            self._check(wanted)
+        except RequestRefusedError as error:
+            return _empty(error.code, error.remark)
+        left, parts, rest = max(1, wanted.count), list[Buffer](), 0
+        places = [(wanted.topic, queue_id) for queue_id in self._queues(wanted)]
+        for topic, queue_id in [*places, *self._retry_places(wanted)]:
+            start = self._peeked_position(wanted, topic, queue_id)
+            count = 0
+            if left > 0:
+                result = self._store.get_message(topic, queue_id, start, max_messages=left)
+                count = len(result)
+                parts.extend(result.slices())
+            left -= count
+            rest += max(0, self._store.max_queue_offset(topic, queue_id) - start - count)
+        code = ResponseCode.SUCCESS if parts else ResponseCode.PULL_NOT_FOUND
+        answer = _empty(code, _FOUND if parts else _NOTHING)
+        answer.ext_fields["restNum"] = str(rest)
+        answer.parts = parts
+        return answer
+
+    def _retry_places(self, wanted: PopRequest) -> list[tuple[str, int]]:
+        topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
+        if topic is None or topic.topic_name == wanted.topic:
+            return []
+        return [(topic.topic_name, queue_id) for queue_id in range(topic.read_queue_nums)]
+
+    def _peeked_position(self, wanted: PopRequest, topic: str, queue_id: int) -> int:
+        stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
+        return max(self._store.min_queue_offset(topic, queue_id), stored or 0)
+
+    # ---- requests 200054, 200055: notification, and how many wait
+
+    def notification(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """200054: tell whether there is something to pop, now or within a time."""
+        wanted = PopRequest.of(request)
+        self._check(wanted)
+        return self._notified(connection, request, wanted, arrived=True)
+
+    def _notified(
+        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
+    ) -> RemotingCommand | None:
+        if self._has_some(wanted):
+            return _notice(has_some=True)
+        if not arrived or wanted.poll_ms <= 0:
+            return _notice()
+
+        def wake(again: bool) -> None:
+            _answer_later(
+                connection,
+                request,
+                lambda: self._notified(connection, request, wanted, arrived=again),
+            )
+
+        if self._holds(connection, request, wanted, wake):
+            return None
+        return _notice(full=True)
+
+    def _has_some(self, wanted: PopRequest) -> bool:
+        if wanted.ordered:
+            now_ms = wall_clock_ms()
+            queues = [each for each in self._queues(wanted) if self._due_ms(wanted, each) <= now_ms]
+        else:
+            queues = self._queues(wanted)
+        places = [(wanted.topic, queue_id) for queue_id in queues]
+        retries = [] if wanted.ordered else self._retry_places(wanted)
+        return any(
+            self._peeked_position(wanted, *place) < self._store.max_queue_offset(*place)
+            for place in [*places, *retries]
+        )
+
+    def polling_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """200055: how many POPs wait for exactly this."""
+        wanted = PopRequest.of(request)
+        self._check(wanted)
+        waiting = self._hold.waiting((wanted.topic, wanted.group, wanted.queue_id))
+        return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(waiting)})
+
+
+def _as_of(
+    topic: str, stored: MessageExt, checkpoint: Checkpoint, flag: int, broker_name: str
+) -> Buffer:
+    """A message that comes again as one of its topic, with its receipt among the properties.
+
+    One without room for a receipt comes as it is stored; clients know by its retry topic how to
+    make the receipt, as for a broker of RocketMQ's with ``popResponseReturnActualRetryTopic``.
+    """
+    receipt = Receipt(
+        checkpoint.start_offset,
+        checkpoint.pop_time_ms,
+        checkpoint.invisible_ms,
+        checkpoint.revive_queue,
+        flag,
+        broker_name,
+        stored.queue_id,
+        stored.queue_offset,
+    )
+    properties = {**stored.properties, "POP_CK": str(receipt)}
+    message = copy_to(topic, stored.queue_id, stored, properties, store_host=stored.store_host)
+    try:
+        return encode_record(
+            message,
+            queue_offset=stored.queue_offset,
+            phy_offset=stored.phy_offset,
+            store_timestamp_ms=stored.store_timestamp_ms,
+        )
+    except MessageIllegalError:
+        return stored.record
+
+
+def _answer_later(
+    connection: Connection,
+    request: RemotingCommand,
+    look: Callable[[], RemotingCommand | None],
+) -> None:
+    """Answer a request that has waited, unless `look` lets it wait on; it fails by itself."""
+    if connection.closed:
+        return
+    try:
+        answer = look()
+    except RequestRefusedError as error:
+        answer = _empty(error.code, error.remark)
+    except StoreError as error:
+        logger.warning("a request that waits cannot be answered: %s", error)
+        answer = _empty(ResponseCode.SYSTEM_ERROR, "the store does not take it now")
+    except Exception:
+        logger.exception("a request that waits cannot be answered")
+        answer = _empty(ResponseCode.SYSTEM_ERROR, "the request failed; the log says why")
+    if answer is not None:
+        connection.answer(request, answer)
+
+
+def _check_readable(permission: int, what: str) -> None:
+    if not permission & PERM_READ:
+        remark = f"{what} pop message is forbidden"
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _empty(code: int, remark: str) -> RemotingCommand:
+    """An answer without messages; clients want the numbers all the same."""
+    fields = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")
+    return RemotingCommand(code, fields, b"", remark)
+
+
+def _notice(*, has_some: bool = False, full: bool = False) -> RemotingCommand:
+    fields = {"hasMsg": str(has_some).lower(), "pollingFull": str(full).lower()}
+    return RemotingCommand(ResponseCode.SUCCESS, fields)

@@ -1,0 +1,211 @@
+"""`Replication`: what a broker does as a master, or as a slave.
+
+Source: RocketMQ broker/BrokerController.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from rmqcore.broker.managers import Managers
+from rmqcore.broker.replication.registration import Registration
+from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state.bodies import java_body
+from rmqcore.ha import HAClient, HAConfig, HAService
+from rmqcore.ha.client import HAState
+from rmqcore.remoting import (
+    Connection,
+    RemotingClient,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+
+logger = logging.getLogger(__name__)
+
+#: what a slave refuses besides what its store refuses: all that ends in a put
+_FOR_MASTERS: Final = {
+    RequestCode.SEND_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_BATCH_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_REPLY_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.SEND_REPLY_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.CONSUMER_SEND_MSG_BACK: ResponseCode.SYSTEM_ERROR,
+    RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResponseCode.SYSTEM_ERROR,
+    RequestCode.POP_MESSAGE: ResponseCode.NO_PERMISSION,
+    RequestCode.ACK_MESSAGE: ResponseCode.NO_PERMISSION,
+    RequestCode.BATCH_ACK_MESSAGE: ResponseCode.NO_PERMISSION,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ResponseCode.NO_PERMISSION,
+}
+
+
+class Replication:
+    """One broker's part in its group of master and slaves; answers request 907.
+
+    Attributes:
+        service: sends the log; also a slave's, to a master that has lost its end.
+        client: of a slave.
+    """
+
+    def __init__(
+        self,
+        store: DefaultMessageStore,
+        managers: Managers,
+        config: HAConfig,
+        registration: Registration,
+        outside: RemotingClient,
+        *,
+        listen: tuple[str, int] | None,
+        topics_changed: Callable[[], None],
+    ) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            store: the broker's.
+            managers: the broker's.
+            config: the settings of replication.
+            registration: knows the master, when a name server does.
+            outside: sends requests to the master.
+            listen: address and port where the log is sent from; None: nowhere.
+            topics_changed: called when a slave has got other topics, groups or modes.
+        """
+        self.service = HAService(store, config, *listen) if listen else None
+        self.client: HAClient | None = None
+        self._config = config
+        self._registration = registration
+        self._tasks: list[asyncio.Task[None]] = []
+        self._store = store
+        self._stop_listening: Callable[[], None] = lambda: None
+        managers.ha_status = self.runtime_info
+        if not managers.config().is_slave:
+            return
+        self._synchronize = SlaveSynchronize(
+            outside,
+            lambda: registration.master_address,
+            store.topics,
+            store.consumer_offsets,
+            managers.groups.table,
+            managers.modes.table,
+            managers.folder,
+            agrees=lambda: self._followed == self._told,
+            log_end=lambda: store.max_phy_offset,
+            queue_end=store.max_queue_offset,
+            flush=store.flush,
+            follow_deletion=managers.follow_deletion,
+            has_messages=store.followed_log.has_messages,
+            topics_changed=topics_changed,
+        )
+        self.client = HAClient(
+            store,
+            config,
+            self._master,
+            self._synchronize.log_range,
+            besides=self._problem,
+        )
+
+    @property
+    def _told(self) -> str:
+        """The replication port of the master, as it is told at this moment; empty: not known."""
+        return self._config.ha_master_address or self._registration.master_ha_address
+
+    @property
+    def _followed(self) -> str | None:
+        """The replication port of the master whose log this one is; None: not known."""
+        client = self.client
+        return client.master_address if client is not None and client.agrees else None
+
+    def _problem(self) -> str | None:
+        """Why topics, groups and offsets do not come; None when they do."""
+        if self._followed not in (None, self._told):
+            return (
+                f"the log is that of {self._followed}, and the name servers tell of a master at "
+                f"{self._told}: nothing else is taken over. A broker name has one master"
+            )
+        return self._synchronize.problem()
+
+    def _master(self) -> str:
+        """As `_told`; the name servers are asked where it is not known."""
+        address = self._told
+        if not address:
+            # ask the name servers again, before it is time
+            self._registration.topics_changed()
+        return address
+
+    @property
+    def follows(self) -> bool:
+        """Whether a slave has a connection to its master at this moment."""
+        return self.client is not None and self.client.state is HAState.TRANSFER
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand over 907 and 908; a slave refuses what only masters do."""
+        server.register(RequestCode.GET_BROKER_HA_STATUS, self.status)
+        server.register(RequestCode.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset)
+        if self.client is not None:
+            for code in _FOR_MASTERS:
+                server.register(code, _refuse)
+
+    def status(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """907: how far the slaves are, or this slave."""
+        return success(body=java_body(self.runtime_info()))
+
+    def reset_flush_offset(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
+        """908: nothing to a master, as in RocketMQ; a slave here goes by its own log."""
+        if self.client is None:
+            return success()
+        remark = "this slave keeps no offset of its master's: it goes on where its own log ends"
+        return failure(ResponseCode.NO_PERMISSION, remark)
+
+    def runtime_info(self) -> dict[str, object]:
+        """What request 907 tells."""
+        side = self.client or self.service
+        return {} if side is None else side.runtime_info()
+
+    async def start(self) -> None:
+        """Listen for slaves, or follow the master.
+
+        Raises:
+            OSError: the replication port is taken.
+        """
+        if self.service is not None:
+            await self.service.start()
+        if self.client is not None:
+            loop = asyncio.get_running_loop()
+            self._tasks = [
+                loop.create_task(self.client.run()),
+                loop.create_task(self._synchronize.run()),
+            ]
+            for task in self._tasks:
+                task.add_done_callback(_ended)
+            self._stop_listening = self._store.on_arrival(self._synchronize.arrived)
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        if self.service is not None:
+            await self.service.stop()
+        self._stop_listening()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
+
+def _refuse(_: Connection, request: RemotingCommand) -> RemotingCommand:
+    raise RequestRefusedError(
+        _FOR_MASTERS[RequestCode(request.code)],
+        "this broker is a slave: it takes nothing that has to be stored; ask its master",
+    )
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("replication has ended; start the broker again", exc_info=task.exception())

@@ -1,0 +1,125 @@
+"""Replies: what a consumer answers, passed on to the producer that has asked.
+
+Source: RocketMQ broker/processor/ReplyMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from rmqcore._codec import decode_properties
+from rmqcore.broker.send._send_request import SendRequest
+from rmqcore.broker.send.send import check_body
+from rmqcore.broker.state.clients import Producers
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingError,
+    RemotingServer,
+    RequestCode,
+    ResponseCode,
+)
+from rmqcore.world import wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+_PUSH_TIMEOUT_MS: Final = 3000.0
+#: behind each property of a text of them
+_END: Final = "\x02"
+_NOT_STORED: Final = {"msgId": "0", "queueOffset": "0"}
+
+#: Stores a message as a plain send does.
+Store = Callable[[Connection, RemotingCommand], RemotingCommand | Awaitable[RemotingCommand]]
+
+
+class ReplyMessages:
+    """Requests 324 and 325."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        producers: Producers,
+        store: Store,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._producers = producers
+        self._store = store
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.SEND_REPLY_MESSAGE, self.reply)
+        server.register(RequestCode.SEND_REPLY_MESSAGE_V2, self.reply)
+
+    async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Pass a reply on; the answer says whether the one who waits for it has it."""
+        wanted = SendRequest(request)
+        check_body(request)
+        self._topics.check_sendable(wanted.topic)
+        topic = self._topics.for_send(
+            wanted.topic, wanted.default_topic, wanted.default_queue_count
+        )
+        queue_id = self._topics.queue_for_send(topic, wanted.queue_id)
+        request.ext_fields["queueId"] = str(queue_id)
+        why_not = await self._push(connection, request, wanted, queue_id)
+        config = self._config()
+        fields = {"MSG_REGION": config.region_id, "TRACE_ON": "true", "queueId": str(queue_id)}
+        code = ResponseCode.SUCCESS if why_not is None else ResponseCode.SYSTEM_ERROR
+        answer = RemotingCommand(code, fields | _NOT_STORED, b"", why_not)
+        if config.store_reply_message_enable:
+            stored = self._store(connection, request)
+            done = await stored if inspect.isawaitable(stored) else stored
+            for name in ("msgId", "queueOffset"):
+                if name in done.ext_fields:
+                    fields[name] = done.ext_fields[name]
+            answer.ext_fields = {**_NOT_STORED, **fields}
+        return answer
+
+    async def _push(
+        self, connection: Connection, request: RemotingCommand, wanted: SendRequest, queue_id: int
+    ) -> str | None:
+        """326: bring a reply to the producer; None when it has it, else why not."""
+        text = wanted.properties_text
+        properties = decode_properties(text.encode("utf-8", "replace"))
+        client_id = properties.get("REPLY_TO_CLIENT")
+        if client_id is None:
+            return "reply message properties[REPLY_TO_CLIENT] is null"
+        asking = self._producers.by_client_id(client_id)
+        if asking is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        now_ms = wall_clock_ms()
+        pushed = f"{text.rstrip(_END)}{_END}PUSH_REPLY_TIME\x01{now_ms}{_END}"
+        if len(pushed.encode("utf-8", "replace")) > PROPERTIES_SIZE_MAX:
+            pushed = text
+        fields = {
+            "bornHost": connection.remote_address,
+            "storeHost": self._config().address,
+            "storeTimestamp": str(now_ms),
+            "producerGroup": wanted.group,
+            "topic": wanted.topic,
+            "defaultTopic": wanted.default_topic,
+            "defaultTopicQueueNums": str(wanted.default_queue_count),
+            "queueId": str(queue_id),
+            "sysFlag": str(wanted.sys_flag),
+            "bornTimestamp": str(wanted.born_timestamp_ms),
+            "flag": str(wanted.flag),
+            "properties": pushed,
+            "reconsumeTimes": str(wanted.reconsume_times),
+            "unitMode": "false",
+        }
+        push = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body)
+        try:
+            answer = await asking.invoke(push, _PUSH_TIMEOUT_MS)
+        except RemotingError as error:
+            logger.warning("%r: a reply for %s: %s", asking, client_id, error)
+            return f"push reply message to {client_id} fail."
+        if answer.code != ResponseCode.SUCCESS:
+            return f"push reply message to {client_id} failed with code {answer.code}"
+        return None

@@ -1,0 +1,403 @@
+"""Transactions: half messages, their decision, and asking producers that did not decide.
+
+A half message waits in ``RMQ_SYS_TRANS_HALF_TOPIC``. A decision copies it to its topic, or does
+not, and notes its queue offset in ``RMQ_SYS_TRANS_OP_HALF_TOPIC``. What is decided is known from
+those two queues alone, so it survives every crash: a decision that was stored and not noted is
+asked for once more, and answered the same.
+
+Source: RocketMQ broker/transaction/queue/TransactionalMessageServiceImpl.java,
+TransactionalMessageBridge.java, broker/processor/EndTransactionProcessor.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqcore._codec import encode_record
+from rmqcore.broker.state.clients import Producers
+from rmqcore.broker.state.groups import TRANSACTION_GROUP
+from rmqcore.broker.state.passed_over import TRANSACTION, PassedOver
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import Topics
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from rmqcore.message import Message, MessageExt, copy_to
+from rmqcore.native.format._numbers import SysFlag
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.remoting.errors import RemotingClosedError
+from rmqcore.store.protocol import MessageStore
+from rmqcore.world import wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+_BATCH: Final = 128
+_HOUR_MS: Final = 3_600_000
+#: what has more digits is no number of seconds, and no offset
+_DIGITS_MAX: Final = 18
+#: property of a note: nobody has decided, but nobody is asked any more
+_GIVEN_UP: Final = "RMQCORE_GIVEN_UP"
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round of checks knows of the two queues."""
+
+    #: half offsets that nobody is asked for
+    decided: set[int] = field(default_factory=set)
+    #: those of them that a producer has decided
+    ended: set[int] = field(default_factory=set)
+    #: (offset in the op queue, half offsets it names)
+    notes: list[tuple[int, list[int]]] = field(default_factory=list)
+
+
+class Transactions:
+    """Requests 37 and 323, half messages, and the rounds of checks.
+
+    Args:
+        store: where the messages are.
+        config: the broker's settings at this moment.
+        topics, producers: the broker's.
+        arrived: called after each put with (topic, queue id), on the event loop.
+        passed_over: counts half messages that cannot be asked for.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        producers: Producers,
+        arrived: Callable[[str, int], None],
+        passed_over: PassedOver,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._topics = topics
+        self._producers = producers
+        self._arrived = arrived
+        self._passed_over = passed_over
+        self._checks: dict[int, int] = {}
+        #: half offsets that are decided: a second answer changes nothing
+        self._ended: set[int] = set()
+
+    def load(self) -> None:
+        """Read which half messages are decided, so that none of them is ended twice."""
+        self._ended = self._decided().ended
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.END_TRANSACTION, self.end)
+        server.register(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume)
+
+    @staticmethod
+    def half_message(message: Message) -> Message:
+        """What is stored for a message whose transaction is not decided.
+
+        A delay level is left out, as RocketMQ's clients do: the half message itself would wait.
+        """
+        kept = dict(message.properties or {})
+        kept.pop("DELAY", None)
+        kept["REAL_TOPIC"] = message.topic
+        kept["REAL_QID"] = str(message.queue_id)
+        if "UNIQ_KEY" in kept:
+            kept["__transactionId__"] = kept["UNIQ_KEY"]
+        return copy_to(
+            HALF_TOPIC,
+            0,
+            message,
+            kept,
+            sys_flag=message.sys_flag & ~SysFlag.TRANSACTION_MASK,
+            store_host=message.store_host,
+            wait_store_msg_ok=message.wait_store_msg_ok,
+        )
+
+    # ---- request 37: a producer decides
+
+    async def end(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """37: a producer decides."""
+        decision = request.number("commitOrRollback")
+        if decision not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
+            return success()
+        phy_offset = request.number("commitLogOffset")
+        queue_offset = request.number("tranStateTableOffset")
+        half = self._half_at(phy_offset)
+        if half is None:
+            remark = "Find prepared transaction message failed"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if half.properties.get("PGROUP") != request.text("producerGroup"):
+            remark = "The producer group wrong"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if half.queue_offset != queue_offset or not self._is_queued(half):
+            remark = "The transaction state table offset wrong"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        if half.queue_offset in self._ended:
+            return success()
+        self._ended.add(half.queue_offset)
+        noted = False
+        try:
+            if decision == SysFlag.TRANSACTION_COMMIT:
+                await self._commit(half)
+            await self._note(half.queue_offset)
+            noted = True
+        except (MessageIllegalError, StoreError) as error:
+            logger.warning("a transaction cannot be ended: %s", error)
+            return failure(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now")
+        finally:
+            if not noted:
+                self._ended.discard(half.queue_offset)
+        self._checks.pop(half.queue_offset, None)
+        return success()
+
+    def _half_at(self, phy_offset: int) -> MessageExt | None:
+        try:
+            found = self._store.message_at(phy_offset) if phy_offset >= 0 else None
+        except CorruptStoreError:
+            return None
+        return found if found is not None and found.topic == HALF_TOPIC else None
+
+    def _is_queued(self, half: MessageExt) -> bool:
+        """Tell whether the queue has it; a body may hold what looks like the record of another."""
+        found = self._store.get_message(HALF_TOPIC, 0, half.queue_offset, max_messages=1).messages
+        return [each.phy_offset for each in found] == [half.phy_offset]
+
+    async def _commit(self, half: MessageExt) -> None:
+        """Store the message for its consumers; its properties stay as they are."""
+        topic, queue_id = _real_place(half)
+        message = copy_to(
+            topic,
+            queue_id,
+            half,
+            half.properties,
+            sys_flag=half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT,
+            prepared_transaction_offset=half.phy_offset,
+            wait_store_msg_ok=False,
+        )
+        receipt = await self._store.put_message_async(message)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        self._arrived(topic, queue_id)
+
+    async def _note(self, half_offset: int, *, given_up: bool = False) -> None:
+        """Note that a half message is decided, or given up: then its producer still may decide."""
+        note = Message(
+            OP_HALF_TOPIC,
+            b"%d" % half_offset,
+            tags="d",
+            properties={_GIVEN_UP: "true"} if given_up else None,
+            wait_store_msg_ok=False,
+        )
+        receipt = await self._store.put_message_async(note)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+
+    # ---- asking
+
+    async def run(self) -> None:
+        """Ask, round after round, for what is not decided."""
+        while True:
+            await asyncio.sleep(self._config().transaction_check_interval / 1000)
+            try:
+                await self.check()
+            except (StoreError, OSError):
+                logger.exception("undecided transactions cannot be looked through")
+
+    async def check(self) -> int:
+        """One round: ask the producers of half messages that are old enough.
+
+        Returns:
+            how many were asked for.
+        """
+        began_ms = wall_clock_ms()
+        known = await asyncio.to_thread(self._decided)
+        first = self._offset(HALF_TOPIC)
+        offset, least, asked = first, -1, 0
+        while True:
+            halves, following = await asyncio.to_thread(self._read, HALF_TOPIC, offset)
+            if following == offset:
+                break
+            for half in halves:
+                offset = half.queue_offset + 1
+                if half.queue_offset in known.decided:
+                    continue
+                if half.store_timestamp_ms >= began_ms:
+                    break
+                resolved, was_asked = await self._ask_or_give_up(half, began_ms)
+                asked += was_asked
+                if not resolved and least < 0:
+                    least = half.queue_offset
+            else:
+                offset = following
+                continue
+            offset -= 1
+            break
+        self._advance(least if least >= 0 else offset, known)
+        return asked
+
+    def _decided(self) -> _Round:
+        """Every note from where the last round has stopped."""
+        known, offset = _Round(), self._offset(OP_HALF_TOPIC)
+        before = -1
+        while offset > before:
+            before = offset
+            notes, offset = self._read(OP_HALF_TOPIC, offset)
+            for note in notes:
+                parts = note.body.decode("ascii", "replace").split(",")
+                named = [number for part in parts if (number := _whole(part.strip())) is not None]
+                known.decided.update(named)
+                if _GIVEN_UP not in note.properties:
+                    known.ended.update(named)
+                known.notes.append((note.queue_offset, named))
+        return known
+
+    def _read(self, topic: str, offset: int) -> tuple[list[MessageExt], int]:
+        """Messages of one of the two queues, and where it goes on."""
+        return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, _BATCH)
+
+    def _offset(self, topic: str) -> int:
+        stored = self._store.consumer_offsets.get(topic, TRANSACTION_GROUP, 0)
+        return max(self._store.min_queue_offset(topic, 0), stored or 0)
+
+    def _advance(self, half_offset: int, known: _Round) -> None:
+        """Let the next round begin where something is undecided."""
+        offsets = self._store.consumer_offsets
+        offsets.commit(HALF_TOPIC, TRANSACTION_GROUP, 0, half_offset)
+        self._ended = {each for each in self._ended if each >= half_offset}
+        self._checks = {o: count for o, count in self._checks.items() if o >= half_offset}
+        note_offset = self._offset(OP_HALF_TOPIC)
+        for offset, named in known.notes:
+            if any(each >= half_offset for each in named):
+                break
+            note_offset = offset + 1
+        offsets.commit(OP_HALF_TOPIC, TRANSACTION_GROUP, 0, note_offset)
+
+    async def _ask_or_give_up(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
+        """As `_ask`; what cannot be asked for is kept for an operator, or else passed over."""
+        guard = self._passed_over.guard(TRANSACTION, f"half message {half.queue_offset}")
+        with guard:
+            return await self._ask(half, now_ms)
+        with guard:
+            await self._give_up(half)
+            return True, False
+        await self._note(half.queue_offset, given_up=True)
+        return True, False
+
+    async def _ask(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
+        """Ask for one half message, if it is time; (it needs no more asking, it was asked for)."""
+        config = self._config()
+        age_ms = now_ms - half.born_timestamp_ms
+        asked_before = self._checks.get(half.queue_offset, 0)
+        reserved_ms = self._store.config.file_reserved_time_hours * _HOUR_MS
+        if asked_before >= config.transaction_check_max or age_ms > reserved_ms:
+            await self._give_up(half)
+            return True, False
+        if 0 <= age_ms <= _immunity_ms(half, config):
+            return False, False
+        group, (topic, _) = half.properties.get("PGROUP", ""), _real_place(half)
+        producer = self._producers.any_of(group, topic)
+        if producer is None:
+            return False, False
+        try:
+            producer.notify(self._question(half))
+        except RemotingClosedError:
+            return False, False
+        self._checks[half.queue_offset] = asked_before + 1
+        return False, True
+
+    def _question(self, half: MessageExt) -> RemotingCommand:
+        """39: the message under its real topic, and where its half lies."""
+        topic, queue_id = _real_place(half)
+        unique_key = half.unique_key or ""
+        record = encode_record(
+            copy_to(topic, queue_id, half, half.properties, store_host=half.store_host),
+            queue_offset=half.queue_offset,
+            phy_offset=half.phy_offset,
+            store_timestamp_ms=half.store_timestamp_ms,
+        )
+        fields = {
+            "commitLogOffset": str(half.phy_offset),
+            "tranStateTableOffset": str(half.queue_offset),
+            "msgId": unique_key,
+            "transactionId": unique_key,
+            "offsetMsgId": half.message_id,
+            "topic": HALF_TOPIC,
+            "bname": self._config().broker_name,
+        }
+        return RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, fields, record)
+
+    async def _give_up(self, half: MessageExt) -> None:
+        """Keep a message that nobody decides where an operator finds it."""
+        self._topics.for_group(CHECK_MAX_TIME_TOPIC)
+        copy = copy_to(
+            CHECK_MAX_TIME_TOPIC,
+            0,
+            half,
+            half.properties,
+            store_host=half.store_host,
+            wait_store_msg_ok=False,
+        )
+        receipt = await self._store.put_message_async(copy)
+        await self._topics.file.saved(CHECK_MAX_TIME_TOPIC)
+        if not receipt.ok:
+            raise StoreError(f"not stored: {receipt.status.name}")
+        await self._note(half.queue_offset, given_up=True)
+
+    # ---- request 323: an operator has them asked again
+
+    async def resume(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """323: put a half message that was given up back, to be asked for as if it were new."""
+        remark = f"Put message back to {HALF_TOPIC} failed."
+        kept = self._given_up(request.text("msgId", ""))
+        if kept is None:
+            where = f" No message of {CHECK_MAX_TIME_TOPIC} has this id."
+            return failure(ResponseCode.SYSTEM_ERROR, remark + where)
+        half = copy_to(
+            HALF_TOPIC,
+            0,
+            kept,
+            {**kept.properties, "TRANSACTION_CHECK_TIMES": "0"},
+            store_host=kept.store_host,
+            wait_store_msg_ok=False,
+        )
+        try:
+            receipt = await self._store.put_message_async(half)
+        except (MessageIllegalError, StoreError) as error:
+            logger.warning("a half message cannot be put back: %s", error)
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        return success() if receipt.ok else failure(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _given_up(self, message_id: str) -> MessageExt | None:
+        try:
+            found = self._store.message_by_id(message_id)
+        except CorruptStoreError:
+            return None
+        return found if found is not None and found.topic == CHECK_MAX_TIME_TOPIC else None
+
+
+def _immunity_ms(half: MessageExt, config: BrokerConfig) -> int:
+    """For how long after its birth a message is not asked for."""
+    seconds = _whole(half.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", ""))
+    return config.transaction_time_out if seconds is None else seconds * 1000
+
+
+def _whole(text: str) -> int | None:
+    """A number that a record says; None when it is none."""
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
+        return int(text)
+    return None
+
+
+def _real_place(half: MessageExt) -> tuple[str, int]:
+    properties = half.properties
+    return properties.get("REAL_TOPIC", ""), _whole(properties.get("REAL_QID", "")) or 0

@@ -1,0 +1,184 @@
+"""Offsets: what groups have consumed, and where queues begin and end.
+
+Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
+from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.topics import Topics
+from rmqcore.errors import MessageIllegalError
+from rmqcore.remoting import (
+    Connection,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    failure,
+    success,
+)
+from rmqcore.store.protocol import MessageStore
+from rmqcore.world import monotonic_s
+
+logger = logging.getLogger(__name__)
+
+#: the newest part of the log counts as young: a new group reads a topic that lies in it whole
+_YOUNG_BYTES: Final = 1 << 30
+#: new offsets between two counts of all of them
+_COUNTED_EVERY: Final = 1024
+#: seconds between two counts when there was no room
+_FULL_S: Final = 1.0
+_NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
+
+
+class Offsets:
+    """Requests about offsets, over the store's own table."""
+
+    def __init__(self, store: MessageStore, topics: Topics, groups: Groups) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        #: offsets that an administrator set and the next pull has to take
+        self.resets: dict[tuple[str, str, int], int] = {}
+        #: how many offsets there were when they were counted, and have come since at most
+        self._counted, self._uncounted = 0, _COUNTED_EVERY
+        #: until when nobody counts again whether there is room, by the monotonic clock
+        self._full_until_s = 0.0
+
+    def register(self, server: RemotingServer) -> None:
+        """Let the server hand these requests over."""
+        server.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query)
+        server.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.update)
+        server.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
+        server.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
+        server.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
+        server.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time)
+
+    def bring_back(self) -> None:
+        """Set offsets beyond the end of their queue to that end; before anything is served.
+
+        A power cut takes records that were read and not on the disk yet. Their numbers are given to
+        the next messages, which the group would pass over.
+        """
+        table = self._store.consumer_offsets
+        for topic, group in table.pairs():
+            for queue_id, offset in table.queues(topic, group).items():
+                end = self._store.max_queue_offset(topic, queue_id)
+                if offset > end:
+                    logger.warning(
+                        "%s, queue %d: the offset of %s was %d, and is set to the end, %d",
+                        *(topic, queue_id, group, offset, end),
+                    )
+                    table.advance(topic, group, queue_id, end)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget what an administrator has set for a topic that is deleted."""
+        self.resets = {key: offset for key, offset in self.resets.items() if key[1] != topic}
+
+    def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """14: the next offset that a group wants of a queue."""
+        group, topic = request.text("consumerGroup"), request.text("topic")
+        queue_id = request.number("queueId", bits=32)
+        stored = self._store.consumer_offsets.get(topic, group, queue_id)
+        if stored is not None:
+            return success({"offset": str(stored)})
+        if not request.boolean("setZeroIfNotFound", True):
+            return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+        if self.is_young(topic, queue_id):
+            return success({"offset": "0"})
+        return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+
+    def is_young(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a new group reads a queue from its first message, whatever it asked for.
+
+        So it does where there is none yet: who asks for the end next would miss what came between.
+        """
+        if self._store.min_queue_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.get_message(topic, queue_id, 0, max_messages=1).messages
+        if not first:
+            return self._store.max_queue_offset(topic, queue_id) == 0
+        return self._store.max_phy_offset - first[0].phy_offset < _YOUNG_BYTES
+
+    def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """15: a group has consumed a queue up to an offset."""
+        group, topic = request.text("consumerGroup"), request.text("topic")
+        queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
+        self._groups.expect_for_client(group)
+        config, end = self._topics.expect(topic), self._store.max_queue_offset(topic, queue_id)
+        if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
+            return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
+        if (group, topic, queue_id) in self.resets:
+            return success(remark="Offset has been previously reset")
+        if offset > end:
+            return success(remark=f"beyond the end of the queue, {end}, and passed over")
+        self.commit(group, topic, queue_id, offset)
+        return success()
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the next offset that a group wants.
+
+        Raises:
+            RequestRefusedError: it is no offset; answers with code 29.
+            BudgetExceededError: the group has none of the queue, and there are too many.
+        """
+        self.expect_room(topic, group, queue_id)
+        try:
+            self._store.consumer_offsets.commit(topic, group, queue_id, offset)
+        except (ValueError, MessageIllegalError) as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+    def expect_room(self, topic: str, group: str, queue_id: int) -> None:
+        """Refuse one offset more than are kept.
+
+        Raises:
+            BudgetExceededError: it is so; the group has none of this queue.
+        """
+        table = self._store.consumer_offsets
+        if table.get(topic, group, queue_id) is not None:
+            return
+        full, now_s = self._counted + self._uncounted >= OFFSETS_MAX, monotonic_s()
+        if self._uncounted >= _COUNTED_EVERY or (full and now_s >= self._full_until_s):
+            self._counted, self._uncounted = table.offset_count(), 0
+            full = self._counted >= OFFSETS_MAX
+            self._full_until_s = now_s + _FULL_S if full else 0.0
+        if full:
+            raise BudgetExceededError("offsets of groups", OFFSETS_MAX)
+        self._uncounted += 1
+
+    def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """29: the offset that belongs to a store time."""
+        boundary = request.text("boundaryType", "LOWER").lower()
+        offset = self._store.queue_offset_by_time(
+            request.text("topic"),
+            request.number("queueId", bits=32),
+            request.number("timestamp"),
+            boundary="upper" if boundary == "upper" else "lower",
+        )
+        return success({"offset": str(offset)})
+
+    def max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """30: the offset that the next message of a queue gets."""
+        offset = self._store.max_queue_offset(
+            request.text("topic"), request.number("queueId", bits=32)
+        )
+        return success({"offset": str(offset)})
+
+    def min_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """31: the offset of the oldest message of a queue."""
+        offset = self._store.min_queue_offset(
+            request.text("topic"), request.number("queueId", bits=32)
+        )
+        return success({"offset": str(offset)})
+
+    def earliest_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """32: when the oldest message of a queue was stored; -1 for none."""
+        topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
+        least = self._store.min_queue_offset(topic, queue_id)
+        first = self._store.get_message(topic, queue_id, least, max_messages=1).messages
+        return success({"timestamp": str(first[0].store_timestamp_ms if first else -1)})

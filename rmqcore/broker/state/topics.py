@@ -1,0 +1,285 @@
+"""The topics of a broker: those there are at its start, and those that clients create."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from rmqcore.broker.state.budgets import (
+    NAME_SIZE_MAX,
+    TOPICS_CREATED_MAX,
+    TOPICS_MAX,
+    BudgetExceededError,
+)
+from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.table_file import TableFile
+from rmqcore.chance import randrange
+from rmqcore.errors import MessageIllegalError
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.service_topics import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SYSTEM_PREFIX,
+)
+from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.message import RETRY_PREFIX
+from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+_NOT_FOR_CLIENTS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+#: of one topic
+QUEUES_MAX: Final = 65_536
+_SCHEDULE_QUEUES: Final = 18
+_BENCHMARK_QUEUES: Final = 1024
+_CLUSTER_QUEUES: Final = 16
+_REVIVE_QUEUES: Final = 8
+
+
+class Topics:
+    """Which topics there are, and the creation of those that there are not.
+
+    Source: RocketMQ broker/topic/TopicConfigManager.java, common/topic/TopicValidator.java.
+    """
+
+    def __init__(
+        self,
+        table: TopicConfigTable,
+        config: Callable[[], BrokerConfig],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Create the topics that every broker has.
+
+        Args:
+            table: the store's topics.
+            config: the broker's settings at this moment.
+            on_change: called after each change, to write the table and to tell the name servers.
+        """
+        self.table = table
+        self._config = config
+        self._on_change = on_change
+        #: topics that are being deleted
+        self.leaving: set[str] = set()
+        self.system_topics = frozenset(self._create_system_topics())
+        #: an opening of the store takes a topic that is neither in it nor has queues for one that
+        #: RocketMQ has deleted, and its messages with it
+        self.file = TableFile(table)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The configuration of a topic, None when there is none."""
+        return self.table.get(topic)
+
+    def expect(self, topic: str) -> TopicConfig:
+        """The configuration of a topic.
+
+        Raises:
+            RequestRefusedError: there is none; answers with code 17.
+        """
+        found = self.table.get(topic)
+        if found is None:
+            raise _unknown(topic)
+        return found
+
+    def is_system(self, topic: str) -> bool:
+        """Tell whether the broker itself owns a topic."""
+        return topic in self.system_topics or topic.startswith(SYSTEM_PREFIX)
+
+    def is_own(self, topic: str) -> bool:
+        """Tell whether the broker believes what a topic holds, so that nobody else may write it."""
+        if topic == self._config().msg_trace_topic_name:
+            return False
+        return topic in _NOT_FOR_CLIENTS or topic.startswith(SYSTEM_PREFIX)
+
+    def put(self, topic: TopicConfig) -> None:
+        """Create or replace a topic.
+
+        Raises:
+            RequestRefusedError: its name is no topic's; answers with code 29.
+            BudgetExceededError: it is new, and there are too many.
+        """
+        if len(self.table) >= TOPICS_MAX and self.table.get(topic.topic_name) is None:
+            raise BudgetExceededError("topics", TOPICS_MAX)
+        self._put(topic)
+
+    def _put(self, topic: TopicConfig) -> None:
+        try:
+            self.table.put(topic)
+        except MessageIllegalError as error:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self.file.changed(topic.topic_name)
+        self._on_change()
+
+    def removed(self) -> None:
+        """Tell the name servers that the store has one topic less."""
+        self._on_change()
+
+    def check_sendable(self, topic: str) -> None:
+        """Refuse what no client may send to.
+
+        Raises:
+            RequestRefusedError: with code 16 a topic of the broker's own, with 29 no topic's name.
+
+        Source: TopicValidator, isNotAllowedSendTopic; that names six topics, and none of
+        ``rmq_sys_``.
+        """
+        if self.is_own(topic):
+            remark = f"Sending message to topic[{topic}] is forbidden."
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        wrong = _name_error(topic)
+        if wrong is not None:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, wrong)
+
+    def for_send(self, topic: str, template: str, queue_count: int) -> TopicConfig:
+        """The topic of a message, created if it may be.
+
+        Args:
+            topic: the message's topic.
+            template: the topic whose settings a new one takes; clients say ``TBW102``.
+            queue_count: queues that the client wants for a new one.
+
+        Raises:
+            RequestRefusedError: there is no such topic, and it is not created; code 17.
+            BudgetExceededError: it would be created, and there are too many.
+
+        Source: TopicConfigManager, createTopicInSendMessageMethod.
+        """
+        found = self.table.get(topic)
+        if found is not None:
+            return found
+        self.check_sendable(topic)
+        self.expect_room(topic)
+        origin = self.table.get(template)
+        allowed = template != AUTO_CREATE_TOPIC or self._config().auto_create_topic_enable
+        if origin is not None and allowed and origin.perm & PERM_INHERIT:
+            count = max(0, min(queue_count, origin.write_queue_nums))
+            created = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                perm=origin.perm & ~PERM_INHERIT,
+                topic_filter_type=origin.topic_filter_type,
+            )
+        elif topic.startswith(RETRY_PREFIX):
+            created = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        else:
+            raise _unknown(topic)
+        self.put(created)
+        return created
+
+    def expect_room(self, topic: str) -> None:
+        """Refuse what would create one topic more than clients may.
+
+        Raises:
+            BudgetExceededError: it is so, and the topic is not there.
+        """
+        if len(self.table) >= TOPICS_CREATED_MAX and self.table.get(topic) is None:
+            raise BudgetExceededError("topics to create one more", TOPICS_CREATED_MAX)
+
+    def for_group(self, topic: str, queue_count: int = 1) -> TopicConfig:
+        """The retry or dead-letter topic of a group, created when it is missing.
+
+        However many there are: a message waits for it.
+        """
+        found = self.table.get(topic)
+        if found is None:
+            found = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_count,
+                write_queue_nums=queue_count,
+                perm=PERM_READ | PERM_WRITE,
+            )
+            self._put(found)
+        return found
+
+    @staticmethod
+    def queue_for_send(topic: TopicConfig, queue_id: int) -> int:
+        """The queue that a message goes to; a negative number is any.
+
+        Raises:
+            RequestRefusedError: the topic has no such queue; code 29.
+        """
+        if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            remark = (
+                f"request queueId[{queue_id}] is illegal: topic {topic.topic_name} has "
+                f"{topic.write_queue_nums} queues to write and {topic.read_queue_nums} to read"
+            )
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if queue_id >= 0:
+            return queue_id
+        return randrange(max(1, topic.write_queue_nums))
+
+    def _create_system_topics(self) -> list[str]:
+        config = self._config()
+        both = PERM_READ | PERM_WRITE
+        inherit = both | PERM_INHERIT
+        cluster_permission = inherit if config.cluster_topic_enable else PERM_INHERIT
+        broker_permission = inherit if config.broker_topic_enable else PERM_INHERIT
+        cluster = config.broker_cluster_name
+        wanted = [
+            (SELF_TEST_TOPIC, 1, both),
+            ("BenchmarkTest", _BENCHMARK_QUEUES, both),
+            (cluster, _CLUSTER_QUEUES, cluster_permission),
+            (config.broker_name, 1, broker_permission),
+            (OFFSET_MOVED_TOPIC, 1, both),
+            (SCHEDULE_TOPIC, _SCHEDULE_QUEUES, both),
+            (f"{cluster}_REPLY_TOPIC", 1, both),
+            (HALF_TOPIC, 1, both),
+            (OP_HALF_TOPIC, 1, both),
+            (f"rmq_sys_REVIVE_LOG_{cluster}", _REVIVE_QUEUES, both),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT),
+            (TIMER_TOPIC, 1, both),
+        ]
+        if config.auto_create_topic_enable:
+            wanted.insert(1, (AUTO_CREATE_TOPIC, config.default_topic_queue_nums, inherit))
+        if config.trace_topic_enable:
+            wanted.append((config.msg_trace_topic_name, 1, both))
+        for name, queues, permission in wanted:
+            created = TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=permission,
+            )
+            found = self.table.get(name)
+            if found is None:
+                self.table.put(created)
+            elif found.perm & PERM_INHERIT != permission & PERM_INHERIT:
+                self.table.put(replace(found, perm=permission))
+        return [name for name, _, _ in wanted] + [AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC]
+
+
+def _name_error(topic: str) -> str | None:
+    """What is wrong with a topic's name; None when nothing is."""
+    # a longer one is none: it is not kept
+    return _checked_name(topic) if len(topic) <= NAME_SIZE_MAX else _check_name(topic)
+
+
+def _check_name(topic: str) -> str | None:
+    try:
+        check_topic_name(topic)
+    except MessageIllegalError as error:
+        return str(error)
+    return None
+
+
+_checked_name = lru_cache(maxsize=4096)(_check_name)
+
+
+def _unknown(topic: str) -> RequestRefusedError:
+    remark = f"topic[{topic}] not exist, apply first please!"
+    return RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, remark)
