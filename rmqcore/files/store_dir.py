@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from rmqcore.errors import (
     NO_ROOM,
@@ -23,6 +24,7 @@ from rmqcore.errors import (
     StoreNotFoundError,
 )
 from rmqcore.files.lock_owner import command_of, lock_owner
+from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import sync_directory, sync_fd
 
 LOCK_TEXT = b"lock"
@@ -173,7 +175,11 @@ class StoreDir:
         self.abort = self.path / "abort"
         self.lock_file = self.path / "lock"
         #: descriptors that hold the locks; the log's, which is last, goes first
-        self._locks: list[int] = []
+        self._locks: list[Descriptor] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # another process that is told where a store lies has no lock of it
+        return StoreDir, (self.path, str(self.commit_log))
 
     def exists(self) -> bool:
         """True when a store, even an empty one, lies here."""
@@ -239,20 +245,18 @@ class StoreDir:
         Raises:
             StoreLockedError: another process, or another handle of this one, has it.
         """
-        fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = Descriptor(os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        fd = lock.fileno()
         request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
         except (BlockingIOError, PermissionError):
             owner = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))[4]
-            os.close(fd)
+            lock.close()
             if owner <= 0:
                 owner = lock_owner(self.lock_file)
             raise StoreLockedError(self.lock_file, owner, owner and command_of(owner)) from None
-        except BaseException:
-            os.close(fd)
-            raise
-        self._locks.append(fd)
+        self._locks.append(lock)
         try:
             if os.pread(fd, len(LOCK_TEXT), 0) != LOCK_TEXT:
                 with room_at(self.lock_file):
@@ -266,27 +270,26 @@ class StoreDir:
     def _lock_log(self) -> None:
         """Take the log, which may lie elsewhere, where another store may have it, too."""
         try:
-            fd = os.open(self.commit_log, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            found = os.open(self.commit_log, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return
-        # before it is locked, so that an interrupt leaves none that nobody gives back
-        self._locks.append(fd)
+        lock = Descriptor(found)
+        self._locks.append(lock)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = lock_owner(self.commit_log)
             command = command_of(owner) if owner else None
             raise StoreLockedError(self.commit_log, owner, command) from None
         except OSError:
             # a network file system may have no locks of directories
-            self._locks.remove(fd)
-            os.close(fd)
+            self._locks.remove(lock)
+            lock.close()
 
     def unlock(self) -> None:
         """Give the store back; idempotent."""
         while self._locks:
-            # out of the list first: an interrupt must not let another's descriptor be closed
-            os.close(self._locks.pop())
+            self._locks.pop().close()
 
     @property
     def is_ours(self) -> bool:
@@ -300,7 +303,7 @@ class StoreDir:
             StoreNotFoundError: it has been removed; another one may be at the path.
         """
         with suppress(FileNotFoundError):
-            if os.path.samestat(self.lock_file.stat(), os.fstat(self._locks[0])):
+            if os.path.samestat(self.lock_file.stat(), os.fstat(self._locks[0].fileno())):
                 return
         raise StoreNotFoundError(self.path, "it has been removed while it was open")
 

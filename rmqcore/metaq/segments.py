@@ -19,6 +19,7 @@ from rmqcore.errors import CorruptStoreError, StoreLockedError
 from rmqcore.metaq._message_set import scan_file
 from rmqcore.metaq.errors import MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import FileMessageSet, SegmentFile, SegmentRecovery
+from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import World, sync_fd
 
 SEGMENT_SUFFIX = ".meta"
@@ -86,9 +87,8 @@ class HighWaterMark:
 
     def __init__(self, directory: Path, *, writable: bool) -> None:
         self.path = directory / self.NAME
-        self._fd = -1
-        if writable:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._file = Descriptor(os.open(self.path, flags, 0o644) if writable else -1)
 
     def read(self) -> int:
         """The remembered offset; 0 when there is none, or none that is whole."""
@@ -104,13 +104,11 @@ class HighWaterMark:
     def note(self, offset: int) -> None:
         """Remember that everything below ``offset`` is on disk."""
         number = offset.to_bytes(8, "big")
-        os.pwrite(self._fd, _MARK.pack(offset, zlib.crc32(number)), 0)
+        os.pwrite(self._file.fileno(), _MARK.pack(offset, zlib.crc32(number)), 0)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file; idempotent."""
+        self._file.close()
 
 
 class DirectoryLock:
@@ -121,22 +119,21 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self._directory = Descriptor(os.open(directory, flags))
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._fd)
+            self._directory.close()
             raise StoreLockedError(directory) from None
 
     def sync(self) -> None:
         """Make names that were added or removed durable."""
-        sync_fd(self._fd)
+        sync_fd(self._directory.fileno())
 
     def release(self) -> None:
         """Let others in. In a forked child the lock stays with the parent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._directory.close()
 
 
 def segment_name(start: int) -> str:

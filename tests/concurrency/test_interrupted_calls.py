@@ -12,7 +12,7 @@ from patience import TIMEOUT_S
 
 import rmqcore
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
-from rmqcore.store.sharing import shared_store
+from rmqcore.store.sharing import shared_handle
 
 pytestmark = pytest.mark.engine
 
@@ -212,7 +212,7 @@ def test_a_shared_store_that_was_not_closed_can_be_closed(paths):
 
 @pytest.mark.filterwarnings("ignore")  # what is left open is closed by the collector
 def test_a_shared_store_whose_opening_was_interrupted_can_be_opened(paths):
-    for interrupt in each_interrupt(11, ["shared_store.py", "owner.py", "place.py"]):
+    for interrupt in each_interrupt(11, ["shared_handle.py", "owner.py", "place.py"]):
         path, opened = paths(interrupt), []
         interrupt.during(
             lambda path=path, opened=opened: opened.append(rmqcore.open_shared(path, **SIZES))
@@ -228,8 +228,8 @@ def test_a_shared_store_whose_opening_was_interrupted_can_be_opened(paths):
 @pytest.mark.filterwarnings("ignore")
 def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkeypatch):
     # only calls take over
-    monkeypatch.setattr(shared_store, "watch_owner", lambda *_: None)
-    for interrupt in each_interrupt(5, ["shared_store.py", "owner.py", "place.py"]):
+    monkeypatch.setattr(shared_handle, "watch_owner", lambda *_: None)
+    for interrupt in each_interrupt(5, ["shared_handle.py", "owner.py", "place.py"]):
         path = paths(interrupt)
         owner = rmqcore.open_shared(path, **SIZES)
         with rmqcore.open_shared(path, owner_timeout_ms=1000, **SIZES) as store:

@@ -126,7 +126,7 @@ HEAVY = {
     "rmqcore.store.consume.leases",
     "rmqcore.store.parts.column_puts",
     "rmqcore.store.sharing.column_calls",
-    "rmqcore.store.sharing.shared_store",
+    "rmqcore.store.sharing.opening",
     "shutil",
 }
 

@@ -19,7 +19,7 @@ from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.parts.consuming import Consuming
 from rmqcore.store.sharing import owner as owner_module
-from rmqcore.store.sharing import shared_store
+from rmqcore.store.sharing import shared_handle
 from rmqcore.store.sharing.channel import Channel
 from rmqcore.store.sharing.owner import StoreServer
 
@@ -104,7 +104,7 @@ def test_who_lives_in_another_pid_namespace_keeps_what_it_holds(store_path, look
         assert bodies(leased(store, holder=elsewhere())) == [b"0"]
     # the next owner knows of the holder's process what its connection says
     with rmqcore.open_shared(store_path) as store:
-        monkeypatch.setattr(shared_store, "new_holder", lambda: f"{elsewhere()}-client")
+        monkeypatch.setattr(shared_handle, "new_holder", lambda: f"{elsewhere()}-client")
         with rmqcore.open_shared(store_path):
             monkeypatch.setattr(owner_module, "_MISSED_S", 0.0)
             looks(2)
@@ -118,7 +118,7 @@ def test_who_was_missed_in_another_pid_namespace_and_is_back_counts_anew(store_p
         server, client = store._server, f"{elsewhere()}-client"
         assert not server._has_ended(client)
         assert server._missed
-        monkeypatch.setattr(shared_store, "new_holder", lambda: client)
+        monkeypatch.setattr(shared_handle, "new_holder", lambda: client)
         with rmqcore.open_shared(store_path) as back:
             back.stats()
             assert not server._missed

@@ -28,7 +28,7 @@ from rmqcore import (
 )
 from rmqcore.doctor import verify
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing import listeners, owner_watch, pending_call, shared_store
+from rmqcore.store.sharing import listeners, owner_watch, pending_call, shared_handle
 from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.unique_keys import UniqueKeys
@@ -330,7 +330,7 @@ def test_arrivals_are_told_to_clients_and_by_the_next_owner(owner, client):
 
 
 def test_arrivals_are_told_again_when_the_store_can_be_opened(tmp_path, monkeypatch):
-    arrived, refused, store_class = queue.Queue(), [], shared_store.DefaultMessageStore
+    arrived, refused, store_class = queue.Queue(), [], shared_handle.DefaultMessageStore
 
     def refuse_twice(*args, **settings):
         if len(refused) < 2:
@@ -342,7 +342,7 @@ def test_arrivals_are_told_again_when_the_store_can_be_opened(tmp_path, monkeypa
         monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
     with owner_of(tmp_path / "store") as owner, rmqcore.open_shared(tmp_path / "store") as store:
         store.on_arrival(arrived.put)
-        monkeypatch.setattr(shared_store, "DefaultMessageStore", refuse_twice)
+        monkeypatch.setattr(shared_handle, "DefaultMessageStore", refuse_twice)
         owner.kill()
         until(lambda: store._store, "the next owner")
         store.put("T", b"x")

@@ -54,7 +54,7 @@ def open_shared(
         CorruptStoreError: the log is damaged; nothing was changed.
         OSError: the system refused.
     """
-    from rmqcore.store.sharing.shared_store import open_handle  # noqa: PLC0415 - loads asyncio
+    from rmqcore.store.sharing.opening import open_handle  # noqa: PLC0415 - loads asyncio
 
     return open_handle(
         path,

@@ -10,10 +10,11 @@ version.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, cast
 
 from rmqcore.remoting import RemotingCommand, ResponseCode
@@ -145,6 +146,23 @@ GOODBYE: Final = 9103
 LEASES: Final = ("call", "holder")
 #: properties of a store, asked for by their names
 PROPERTIES: Final = ("config", "min_phy_offset", "max_phy_offset", "waits")
+
+
+@cache
+def _defaults(method: Callable[..., Any]) -> dict[str, object]:
+    return {each.name: each.default for each in inspect.signature(method).parameters.values()}
+
+
+def given(method: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name that are not a method's defaults: only these are sent."""
+    defaults = _defaults(method)
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in defaults
+        or type(value) is not type(defaults[name])
+        or value != defaults[name]
+    }
 
 
 def method_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from typing import Final
 
 from rmqcore.errors import OwnerTimeoutError
 from rmqcore.files.lock_owner import command_of, lock_owner
+from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
@@ -39,29 +40,24 @@ class MeetingPlace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock_fd: int | None = None
+        self._lock: Descriptor | None = None
 
     # ---- the lock
 
     def try_lock(self) -> bool:
         """Take the right to own the store; False when another process, or handle, has it."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = Descriptor(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(fd)
+            lock.close()
             return False
-        except BaseException:
-            os.close(fd)
-            raise
-        self._lock_fd = fd
+        self._lock = lock
         return True
 
     def unlock(self) -> None:
         """Give the right back; idempotent. In a forked child the parent keeps it."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        self._lock = None
 
     # ---- the socket
 
@@ -120,9 +116,8 @@ class MeetingPlace:
         A directory that has been removed meanwhile, and made again, may have another owner's.
         """
         with suppress(FileNotFoundError):
-            if self._lock_fd is not None and os.path.samestat(
-                self.path.stat(), os.fstat(self._lock_fd)
-            ):
+            lock = self._lock
+            if lock is not None and os.path.samestat(self.path.stat(), os.fstat(lock.fileno())):
                 (self.path / SOCKET_NAME).unlink()
 
     @contextmanager

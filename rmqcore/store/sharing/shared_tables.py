@@ -3,37 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from rmqcore.store.sharing.calls import CALLS
+from rmqcore.files.config_tables import TopicConfig
 
+#: makes a call of `CALLS`: its row, the arguments, and those by name
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class SharedTable:
-    """Has the methods of a table that `CALLS` names.
+class SharedTopics:
+    """A shared store's `TopicConfigTable`.
 
     Args:
-        name: attribute of the store that the table is.
         call: makes a call of the store.
     """
 
-    def __init__(self, name: str, call: Call) -> None:
-        self._name = name
+    def __init__(self, call: Call) -> None:
         self._call = call
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        whole = f"{self._name}.{method}"
-        if whole not in CALLS:
-            raise AttributeError(f"{whole} is no call of a shared store")
-        return partial(self._forward, whole)
+    def get(self, topic: str) -> TopicConfig | None:
+        """See `TopicConfigTable.get`."""
+        return cast("TopicConfig | None", self._call("topics.get", (topic,), {}))
 
-    def _forward(self, whole: str, /, *args: Any, **settings: Any) -> Any:
-        return self._call(whole, args, settings)
+    def put(self, config: TopicConfig) -> None:
+        """See `TopicConfigTable.put`."""
+        self._call("topics.put", (config,), {})
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._call(f"{self._name}.__iter__", (), {}))
+    def remove(self, topic: str) -> bool:
+        """See `TopicConfigTable.remove`."""
+        return cast("bool", self._call("topics.remove", (topic,), {}))
+
+    def persist(self) -> bool:
+        """See `ConfigTable.persist`."""
+        return cast("bool", self._call("topics.persist", (), {}))
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._call("topics.__iter__", (), {}))
 
     def __len__(self) -> int:
-        return int(self._call(f"{self._name}.__len__", (), {}))
+        return cast("int", self._call("topics.__len__", (), {}))
+
+
+class SharedConsumerOffsets:
+    """A shared store's `ConsumerOffsetTable`.
+
+    Args:
+        call: makes a call of the store.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """See `ConsumerOffsetTable.get`."""
+        return cast("int | None", self._call("consumer_offsets.get", (topic, group, queue_id), {}))
+
+    def commit(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """See `ConsumerOffsetTable.commit`."""
+        self._call("consumer_offsets.commit", (topic, group, queue_id, queue_offset), {})
+
+    def queues(self, topic: str, group: str) -> dict[int, int]:
+        """See `ConsumerOffsetTable.queues`."""
+        return cast("dict[int, int]", self._call("consumer_offsets.queues", (topic, group), {}))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """See `ConsumerOffsetTable.pairs`."""
+        return cast("list[tuple[str, str]]", self._call("consumer_offsets.pairs", (), {}))
+
+    def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
+        """See `ConsumerOffsetTable.remove`."""
+        settings = {"topic": topic, "group": group}
+        return cast("int", self._call("consumer_offsets.remove", (), settings))
+
+    def persist(self) -> bool:
+        """See `ConfigTable.persist`."""
+        return cast("bool", self._call("consumer_offsets.persist", (), {}))

@@ -31,7 +31,6 @@ class UniqueKeys:
         self, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
         """The arguments of `put_message`, with a key."""
-        args, settings = _first_by_place("message", args, settings)
         message, *others = args
         return (self._keyed(message), *others), settings
 
@@ -39,7 +38,6 @@ class UniqueKeys:
         self, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
         """The arguments of `put_messages`, each message with a key, as an encoded batch."""
-        args, settings = _first_by_place("messages", args, settings)
         messages = args[0]
         topic, queue_id = settings.get("topic"), settings.get("queue_id", 0)
         if isinstance(messages, _BUFFERS):
@@ -71,19 +69,3 @@ class UniqueKeys:
         key = self.new()
         properties = {} if given is None else properties_of(given)
         return {**properties, (PUT_ID if UNIQUE_KEY in properties else UNIQUE_KEY): key}
-
-
-def _first_by_place(
-    name: str, args: tuple[Any, ...], settings: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of which the first one was given by its place or by its name.
-
-    Raises:
-        TypeError: it is missing.
-    """
-    if args:
-        return args, settings
-    if name not in settings:
-        raise TypeError(f"missing 1 required positional argument: {name!r}")
-    others = {each: value for each, value in settings.items() if each != name}
-    return (settings[name],), others

@@ -1,0 +1,23 @@
+class Descriptor:
+    """Owns an open file descriptor; who drops it closes it.
+
+    Args:
+        fd: the number that the system gave.
+
+    Threads: one closes, any may ask for the number.
+    """
+
+    def __init__(self, fd: int) -> None: ...
+    def fileno(self) -> int:
+        """The number.
+
+        Raises:
+            ValueError: it is closed.
+        """
+
+    def close(self) -> None:
+        """Give the number back to the system; idempotent."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""

@@ -1,0 +1,53 @@
+"""`open_handle`: what `open_shared` does, with all that a shared store needs loaded."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rmqcore.config import load_config
+from rmqcore.errors import StoreError
+from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.store.sharing.shared_handle import Progress
+from rmqcore.store.sharing.shared_store import SharedMessageStore, SharedStore
+
+if TYPE_CHECKING:
+    from rmqcore.store.opening import ConfigSource
+
+
+def open_handle(
+    path: str | os.PathLike[str],
+    *,
+    config: ConfigSource,
+    profile: str | None,
+    create: bool,
+    progress: Progress | None,
+    owner_timeout_ms: float,
+    settings: Mapping[str, Any],
+) -> SharedStore:
+    """See `rmqcore.open_shared`."""
+    _refuse_greenlets(path)
+    loaded = load_config(config, profile=profile, **settings)
+    loaded.check_for_writing()
+    whole = Path(path).absolute()
+    if create:
+        make_directory(whole)
+    else:
+        StoreDir(whole, loaded.store_path_commit_log).require()
+    return cast("SharedStore", SharedMessageStore(whole, loaded, progress, owner_timeout_ms))
+
+
+def _refuse_greenlets(path: str | os.PathLike[str]) -> None:
+    """Refuse where a library has put its greenlets in the place of threads.
+
+    Of these one runs at a time: an owner that waits for the system answers nobody.
+    """
+    maker = type(threading.Lock()).__module__.partition(".")[0]
+    if maker != "_thread":
+        raise StoreError(
+            f"{os.fspath(path)}: {maker} has replaced the threads that serve a shared store; let "
+            "the workers be threads or processes, and do not patch the standard library"
+        )

@@ -1,0 +1,398 @@
+"""`SharedHandle`: who owns a shared store, and how a call reaches the owner."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+from rmqcore.config import FlushDiskType, StoreConfig
+from rmqcore.errors import RmqCoreError, StoreClosedError
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.recovery.report import RecoveryProgress
+from rmqcore.remoting import RemotingCommand
+from rmqcore.services.event_loop import running_loop
+from rmqcore.store.closed_by_with import ClosedByWith
+from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.protocol import MessageStore
+from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, given, result_of
+from rmqcore.store.sharing.channel import Channel, ChannelLostError
+from rmqcore.store.sharing.coroutines import ask
+from rmqcore.store.sharing.listeners import Listeners
+from rmqcore.store.sharing.owner import StoreServer
+from rmqcore.store.sharing.owner_watch import watch_owner
+from rmqcore.store.sharing.pending_call import PendingCall
+from rmqcore.store.sharing.place import MeetingPlace
+from rmqcore.store.sharing.shared_tables import SharedConsumerOffsets, SharedTopics
+from rmqcore.store.sharing.unique_keys import UniqueKeys
+from rmqcore.world import monotonic_s, sleep
+
+if TYPE_CHECKING:
+    from rmqcore.store.sharing.listeners import Handle
+
+_log = logging.getLogger("rmqcore")
+
+#: pauses between two looks for an owner, while one is about to begin or to end
+_FIRST_PAUSE_S: Final = 0.001
+_LONGEST_PAUSE_S: Final = 0.02
+#: how long a process that was killed may still be seen to have the store
+_DYING_S: Final = 1.0
+
+#: every handle of this process
+_HANDLES: Final[weakref.WeakSet[SharedHandle]] = weakref.WeakSet()
+#: held while files and locks are opened or closed, so that no fork comes in between
+_OPENING: Final = threading.RLock()
+#: what belongs to the parent of a forked child: it must not be finalized here
+_PARENTS: Final[list[object]] = []
+
+
+Progress = Callable[[RecoveryProgress], None]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SharedHandle(ClosedByWith):
+    """A handle on a store that several processes share: finds the owner, or becomes it.
+
+    When the owner ends, the next call, or at the latest this handle's own thread, finds the new
+    owner, or becomes it.
+
+    Threads: any. After a fork the child's handle is a client of the parent's.
+    """
+
+    _closed = True
+
+    def __init__(
+        self, path: Path, config: StoreConfig, progress: Progress | None, owner_timeout_ms: float
+    ) -> None:
+        self.path = path
+        self._asked = config
+        self._progress = progress
+        self._asks_for_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._timeout_s = owner_timeout_ms / 1000
+        self._place = MeetingPlace(path)
+        self._settling = threading.RLock()
+        self._store: DefaultMessageStore | None = None
+        self._server: StoreServer | None = None
+        self._channel: Channel | None = None
+        self._keys = UniqueKeys()
+        self._client = new_holder()
+        self._closed = False
+        self._listeners = Listeners(cast("Handle", self))
+        self._topics = SharedTopics(self._call)
+        self._consumer_offsets = SharedConsumerOffsets(self._call)
+        self.settled()
+        _HANDLES.add(self)
+
+    # ---- who owns the store
+
+    @property
+    def owner(self) -> int:
+        """Process id of the owner; this process's own when it is the owner."""
+        found = self.settled()
+        return found.owner if isinstance(found, Channel) else os.getpid()
+
+    def settled(self) -> DefaultMessageStore | Channel:
+        """The store, when this process owns it; else a channel to the owner.
+
+        Raises:
+            StoreClosedError: the handle was closed.
+            OwnerTimeoutError: the owner does not answer.
+        """
+        return self._found() or self._settle()
+
+    def _found(self) -> DefaultMessageStore | Channel | None:
+        store, channel = self._store, self._channel
+        if store is not None:
+            return store
+        return None if channel is None or channel.lost else channel
+
+    def _settle(self) -> DefaultMessageStore | Channel:
+        with self._settling:
+            deadline, pause = monotonic_s() + self._timeout_s, _FIRST_PAUSE_S
+            while True:
+                if self._closed:
+                    raise StoreClosedError(f"{self.path}: the store has been closed")
+                if not (self._found() or self._connect()):
+                    self._own()
+                found = self._found()
+                if found is not None:
+                    return found
+                if monotonic_s() > deadline:
+                    raise self._place.hangs(self._timeout_s)
+                sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _connect(self) -> bool:
+        channel = self._new_channel()
+        if channel is None:
+            return False
+        try:
+            self._channel = channel
+            watch = threading.Thread(
+                target=watch_owner,
+                args=(weakref.ref(self), channel),
+                name="WatchOwner",
+                daemon=True,
+            )
+            watch.start()
+        except BaseException:
+            # nobody may be watching
+            channel.close()
+            raise
+        return True
+
+    def _new_channel(self) -> Channel | None:
+        """A connection with the owner, who knows whose it is; None when there is none."""
+        connected = self._place.connect(self._timeout_s)
+        if connected is None:
+            return None
+        channel = Channel(connected, self._place, self._timeout_s)
+        fields = {"version": str(VERSION), "client": self._client}
+        try:
+            result_of(channel.call(RemotingCommand(HELLO, fields)))
+        except ChannelLostError:
+            channel.end()
+            return None
+        except BaseException:
+            channel.end()
+            raise
+        return channel
+
+    def _own(self) -> None:
+        """Open the store, if nobody else may."""
+        with _OPENING:
+            listening = server = store = None
+            # in here from the lock on: what an interrupt leaves open would keep all others out
+            try:
+                if not self._place.try_lock():
+                    return
+                self._await_the_dead()
+                listening = self._place.listen()
+                server = StoreServer(listening, self.path)
+                server.start()
+                store = DefaultMessageStore(self.path, self._asked, progress=self._progress)
+                store.warn_without_slaves()
+                server.serve(store)
+                self._store, self._server, self._channel = store, server, None
+            except BaseException:
+                if self._store is None:
+                    self._give_up_owning(listening, server, store)
+                raise
+            self._bind(store)
+
+    def _give_up_owning(
+        self,
+        listening: socket.socket | None,
+        server: StoreServer | None,
+        store: DefaultMessageStore | None,
+    ) -> None:
+        """Let go of what was opened, so that this process or another may own the store."""
+        try:
+            self._place.forget_socket()
+            if server is not None:
+                server.stop()
+            if listening is not None:
+                listening.close()
+            if store is not None:
+                store.close()
+        finally:
+            self._place.unlock()
+
+    def _await_the_dead(self) -> None:
+        """Give a former owner, who has been killed, the time to lose its lock on the files."""
+        directory = StoreDir(self.path, self._asked.store_path_commit_log)
+        deadline = monotonic_s() + min(_DYING_S, self._timeout_s)
+        while directory.is_locked() and monotonic_s() < deadline:
+            sleep(_FIRST_PAUSE_S)
+
+    def _bind(self, store: DefaultMessageStore) -> None:
+        """Let an owner's native calls be this handle's own, so that they cost it nothing more."""
+        vars(self).update(
+            put=store.put, get_message=store.get_message, query_message=store.query_message
+        )
+
+    def _unbind(self) -> None:
+        for name in ("put", "get_message", "query_message"):
+            vars(self).pop(name, None)
+
+    # ---- calls
+
+    def _forward(
+        self, method: Callable[Concatenate[MessageStore, P], R], *args: P.args, **settings: P.kwargs
+    ) -> R:
+        """Make a call of the store: a method of `MessageStore` and its arguments."""
+        name = method.__name__
+        if (store := self._store) is not None:
+            return cast("R", getattr(store, name)(*args, **settings))
+        return cast("R", self._call(name, args, given(method, settings)))
+
+    async def _forward_async(
+        self,
+        method: Callable[Concatenate[MessageStore, P], Awaitable[R]],
+        *args: P.args,
+        **settings: P.kwargs,
+    ) -> R:
+        """As `_forward`, for a coroutine function."""
+        name = method.__name__
+        if (store := self._store) is not None:
+            return cast("R", await getattr(store, name)(*args, **settings))
+        call = name if name in CALLS else name.removesuffix("_async")
+        return cast("R", await self._call_async(call, args, given(method, settings)))
+
+    def _call(self, method: str, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """Make a call, of whoever owns the store, until it is answered."""
+        call = PendingCall(self.path, method, args, settings)
+        while True:
+            found = self.settled()
+            if not isinstance(found, Channel):
+                return call.here(found)
+            request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
+            try:
+                answer = self._aside(request) if found.interrupted else found.call(request)
+            except ChannelLostError as lost:
+                call.lost(lost)
+            except BaseException:
+                self._take_back(found, request)
+                raise
+            else:
+                return result_of(answer)
+
+    def _take_back(self, channel: Channel, request: RemotingCommand) -> None:
+        """Let come again what a lease was given that nobody waits for, and that lost its channel.
+
+        Where the channel is there still, it has told the owner.
+        """
+        call = request.ext_fields.get("call")
+        if call is None or not channel.lost:
+            return
+        args = call, request.ext_fields.get("holder", self._client)
+
+        def take_back() -> None:
+            with suppress(RmqCoreError, OSError):
+                self._call("take_back_lease", args, {})
+
+        threading.Thread(target=take_back, name="TakeBackLease", daemon=True).start()
+
+    def _aside(self, request: RemotingCommand) -> RemotingCommand:
+        """Make a call over a connection of its own, which ends with it."""
+        channel = self._new_channel()
+        if channel is None:
+            raise ChannelLostError(sent=False)
+        try:
+            return channel.call(request)
+        finally:
+            channel.end()
+
+    async def _call_async(
+        self, method: str, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> Any:
+        """As `_call`, without blocking the event loop."""
+        call = PendingCall(self.path, method, args, settings)
+        while True:
+            found = self._found()
+            if found is None:
+                found = await running_loop().run_in_executor(None, self._settle)
+            if not isinstance(found, Channel):
+                return await call.here_async(found)
+            request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
+            try:
+                answer = await ask(found, request, self._timeout_s)
+            except ChannelLostError as lost:
+                call.lost(lost)
+            except BaseException:
+                self._take_back(found, request)
+                raise
+            else:
+                return result_of(answer)
+
+    # ---- closing and forking
+
+    def close(self) -> None:
+        """Let the store go; the owner writes everything through to the disk. Idempotent.
+
+        What an interrupt leaves open, a further call closes: each step may be done again.
+        """
+        with self._settling, _OPENING:
+            self._closed = True
+            self._unbind()
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
+            if self._server is not None:
+                self._place.forget_socket()
+                self._server.stop()
+            if self._store is not None:
+                try:
+                    self._store.close()
+                finally:
+                    # with an error of the disk it has let its files go, too
+                    if not self._store.has_files:
+                        self._place.unlock()
+                        self._store = self._server = None
+            _HANDLES.discard(self)
+
+    def after_fork_in_child(self) -> None:
+        """Make this handle, of which the parent has the other end, a client's with no owner yet."""
+        self._settling = threading.RLock()
+        if self._channel is not None:
+            self._channel.forget()
+        if self._server is not None:
+            self._server.forget()
+            _PARENTS.append((self._server, self._store))
+        self._place.unlock()
+        self._channel = self._server = self._store = None
+        self._unbind()
+        self._keys = UniqueKeys()
+        self._client = new_holder()
+        self._listeners = Listeners(cast("Handle", self))
+
+    def __del__(self) -> None:
+        is_open = not self._closed and (self._store or self._channel) is not None
+        if not is_open or sys.is_finalizing():
+            return
+        try:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+        finally:
+            # not here: this may be in the middle of any other call
+            threading.Thread(target=_close, args=(self,), name="CloseStore").start()
+
+    def __repr__(self) -> str:
+        role = "closed" if self._closed else "owned" if self._store is not None else "shared"
+        return f"SharedMessageStore({str(self.path)!r}, {role})"
+
+
+def _close_handles() -> None:
+    for handle in list(_HANDLES):
+        _close(handle)
+
+
+def _close(handle: SharedHandle) -> None:
+    try:
+        handle.close()
+    except OSError:
+        _log.exception("%s: could not be closed in order", handle.path)
+
+
+def _forget_parents() -> None:
+    try:
+        for handle in list(_HANDLES):
+            handle.after_fork_in_child()
+    finally:
+        _OPENING.release()
+
+
+atexit.register(_close_handles)
+os.register_at_fork(
+    before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_forget_parents
+)
