@@ -70,11 +70,13 @@ class History:
         puts: by number.
         deliveries: by group, in order.
         strange: what clients were given that nobody has sent so.
+        popped: how many messages that POP handed out brokers took back as done.
     """
 
     puts: dict[int, Put] = field(default_factory=dict)
     deliveries: dict[str, list[Delivery]] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
+    popped: int = 0
 
 
 def body_of(number: int, size: int) -> bytes:

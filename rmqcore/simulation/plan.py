@@ -291,7 +291,7 @@ def _draw_consumers(
     rng: random.Random, clients: tuple[str, ...], topics: tuple[str, ...], for_s: float
 ) -> tuple[Consuming, ...]:
     consumers = []
-    for way in _some(rng, [Way.PUSH, Way.ORDERLY]):
+    for way in _some(rng, list(Way)):
         refuses = rng.choice((0, 0, 10))
         consumers += [
             Consuming(

@@ -20,10 +20,19 @@ from rmqcore.simulation.cluster import Cluster, Process, Server
 from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
-from rmqcore.simulation.history import Outcome, Place
+from rmqcore.simulation.history import Outcome, Place, number_of
 from rmqcore.simulation.invariants import Broken, judge, must_have, weak_brokers
 from rmqcore.simulation.loop import NANOSECONDS
-from rmqcore.simulation.plan import Befalls, Does, Fault, Operation, Plan, servers_of, settings_of
+from rmqcore.simulation.plan import (
+    Befalls,
+    Does,
+    Fault,
+    Operation,
+    Plan,
+    Way,
+    servers_of,
+    settings_of,
+)
 from rmqcore.simulation.stand_ins import let_go, stand_ins
 from rmqcore.simulation.workload import Workload
 
@@ -125,6 +134,7 @@ class _Run:
             counts[name] = counts.get(name, 0) + 1
         deliveries = [each for group in history.deliveries.values() for each in group]
         counts["delivered"] = len(deliveries)
+        counts["pop acknowledged"] = history.popped
         counts["delivered again"] = len(deliveries) - sum(
             len({each.number for each in group}) for group in history.deliveries.values()
         )
@@ -199,15 +209,31 @@ class _Run:
         history, weak = self._workload.history, weak_brokers(self._plan)
         there = self._there(weak)
         for group, deliveries in history.deliveries.items():
-            topics = {t for one in self._plan.consumers if one.group == group for t in one.topics}
+            members = [one for one in self._plan.consumers if one.group == group]
+            topics = {topic for one in members for topic in one.topics}
             got = {each.number for each in deliveries}
             places = {each.place for each in deliveries}
             if any(
                 number not in got and put.operation.topic in topics and must_have(self._plan, put)
                 for number, put in history.puts.items()
-            ) or any(place.topic in topics and place not in places for place in there):
+            ):
+                return True
+            left = [place for place in there if place.topic in topics and place not in places]
+            if members[0].way is Way.POP:
+                # what is handed out again, as the answer was lost, comes from a retry topic
+                left = [place for place in left if self._number_at(place) not in got]
+            if left:
                 return True
         return False
+
+    def _number_at(self, place: Place) -> int:
+        """The number of the message at a place; -1 when its broker cannot be asked now."""
+        serving = self._cluster.brokers[place.broker].serving
+        store = serving.store if isinstance(serving, Broker) else None
+        if store is None:
+            return -1
+        found = store.get_message(place.topic, place.queue_id, place.offset, max_messages=1)
+        return next((number_of(each.decompressed_body()) for each in found), -1)
 
     def _confirmed(self, result: SendResult) -> None:
         """What a master that waits for its slaves has confirmed has to be with one of them."""

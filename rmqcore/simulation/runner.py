@@ -33,6 +33,7 @@ MUST_COME_ABOUT: Final = (
     "timer ok",
     "delivered",
     "delivered again",
+    "pop acknowledged",
     "fault kill",
     "fault power cut",
     "fault pause",

@@ -12,6 +12,7 @@ from rmqcore.remoting import RequestRefusedError
 from rmqcore.simulation.cluster import Cluster
 from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, body_of, number_of
 from rmqcore.simulation.plan import Consuming, Does, Operation, Plan, Way
+from rmqcore.simulation.pop_consumer import PopConsumer
 
 #: pause before a consumer that could not begin, or was refused something, tries again
 _AGAIN_S: Final = 1.0
@@ -127,6 +128,8 @@ class Workload:
 
     async def _consume(self, consuming: Consuming, begin_s: float) -> None:
         loop = self._cluster.loop
+        if consuming.way is Way.POP:
+            await self._pop(consuming)
         while True:
             try:
                 async with Consumer(
@@ -157,19 +160,44 @@ class Workload:
             else:
                 await consumer.ack(message)
 
+    async def _pop(self, consuming: Consuming) -> None:
+        loop, group = self._cluster.loop, consuming.group
+        async with PopConsumer(
+            loop, self._cluster.namesrv_addr, group, consuming.topics
+        ) as consumer:
+            async for topic, address, popped in consumer.messages():
+                message, handle = popped
+                place = Place(
+                    handle.broker_name,
+                    handle.topic_of(group, topic),
+                    handle.queue_id,
+                    handle.queue_offset,
+                )
+                body = message.decompressed_body()
+                self._noted(group, topic, place, body, again=message.reconsume_times > 0)
+                if consuming.work_s and not self.draining:
+                    await loop.pause(self._rng.random() ** 4 * consuming.work_s)
+                # what it refuses comes again when it is not acknowledged in time
+                if self.draining or self._rng.random() * _PERCENT >= consuming.refuses:
+                    done = await consumer.acknowledge(topic, address, popped)
+                    self.history.popped += done
+
     def _note(self, group: str, message: Any) -> None:
         place = Place(
             message.broker_name, message.stored.topic, message.queue_id, message.queue_offset
         )
+        again = message.reconsume_times > 0
+        self._noted(group, message.topic, place, message.body, again=again)
+
+    def _noted(self, group: str, topic: str, place: Place, body: bytes, *, again: bool) -> None:
         try:
-            number = number_of(message.body)
-            known = self.history.puts[number].operation.topic == message.topic
+            number = number_of(body)
+            known = self.history.puts[number].operation.topic == topic
         except (ValueError, KeyError):
             known = False
         if not known:
-            self.history.strange.append(f"{group} was given {message.body[:40]!r} at {place}")
+            self.history.strange.append(f"{group} was given {body[:40]!r} at {place}")
             return
-        again = message.reconsume_times > 0
         at_s = self._cluster.loop.time()
         self.history.deliveries[group].append(Delivery(number, place, at_s, again))
 

@@ -26,7 +26,7 @@ from rmqcore.broker.pop.receipts import (
     Receipt,
     retry_topic_of,
 )
-from rmqcore.broker.pop.request import PopRequest
+from rmqcore.broker.pop.request import PopRequest, passed_ms
 from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.state.groups import Groups
@@ -55,7 +55,6 @@ from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
-_LATE_MS: Final = 500
 #: stretches that one request reads from the disk, each after the last was taken by others
 _FETCHES_MOST: Final = 8
 _NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
@@ -130,8 +129,8 @@ class PopMessages:
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """200050: hand messages out, or wait for some; the disk is read in another thread."""
         try:
-            wanted = PopRequest.of(request)
-            if wall_clock_ms() - wanted.born_ms - wanted.poll_ms > _LATE_MS:
+            wanted = self._wanted(connection, request)
+            if wanted.too_late:
                 return _empty(ResponseCode.POLLING_TIMEOUT, "the request came too late")
             self._check(wanted)
         except RequestRefusedError as error:
@@ -141,6 +140,10 @@ class PopMessages:
         if answer is None and cold:
             return self._pop_cold(connection, request, wanted, cold[0])
         return answer or self._wait(connection, request, wanted, arrived=True)
+
+    def _wanted(self, connection: Connection, request: RemotingCommand) -> PopRequest:
+        born_ms = request.number("bornTime", 0)
+        return PopRequest.of(request, passed_ms(connection, born_ms))
 
     async def _pop_cold(
         self, connection: Connection, request: RemotingCommand, wanted: PopRequest, stretch: Stretch
@@ -465,7 +468,7 @@ class PopMessages:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
         """200054: tell whether there is something to pop, now or within a time."""
-        wanted = PopRequest.of(request)
+        wanted = self._wanted(connection, request)
         self._check(wanted)
         return self._notified(connection, request, wanted, arrived=True)
 

@@ -10,18 +10,27 @@ from typing import Final
 
 from rmqcore.broker.state.budgets import check_name
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.remoting import RemotingCommand
+from rmqcore.remoting import Connection, RemotingCommand
 from rmqcore.world import wall_clock_ms
 
 #: an answer that nothing has come leaves so much earlier than the client gives up
 _BEFORE_TIMEOUT_MS: Final = 50
+#: a request that has come so much later than its client gave up is not answered any more
+_LATE_MS: Final = 500
+#: by this name a connection keeps how far its client's clock is behind, milliseconds
+_BEHIND: Final = "pop behind"
 #: for so long at most nobody else gets what was handed out
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """The header of a POP, a peek or a notification."""
+    """The header of a POP, a peek or a notification.
+
+    Attributes:
+        passed_ms: how much of `poll_ms` has passed since the client has sent it, as far as is
+            known; see `passed_ms`.
+    """
 
     group: str
     topic: str
@@ -29,14 +38,14 @@ class PopRequest:
     count: int
     invisible_ms: int
     poll_ms: int
-    born_ms: int
+    passed_ms: int
     from_last: bool
     subscription: Subscription
     ordered: bool
     attempt_id: str | None
 
     @classmethod
-    def of(cls, request: RemotingCommand) -> PopRequest:
+    def of(cls, request: RemotingCommand, passed_ms: int = 0) -> PopRequest:
         """Read a header.
 
         Raises:
@@ -51,7 +60,7 @@ class PopRequest:
             request.number("maxMsgNums", 1),
             invisible_time_of(request, 0),
             request.number("pollTime", 0),
-            request.number("bornTime", 0) or wall_clock_ms(),
+            passed_ms,
             request.number("initMode", 0) == 1,
             Subscription.of(topic, fields.get("exp"), fields.get("expType")),
             request.boolean("order"),
@@ -66,7 +75,31 @@ class PopRequest:
     @property
     def left_s(self) -> float:
         """For how long it may wait from now on, seconds."""
-        return (self.born_ms + self.poll_ms - _BEFORE_TIMEOUT_MS - wall_clock_ms()) / 1000
+        return (self.poll_ms - self.passed_ms - _BEFORE_TIMEOUT_MS) / 1000
+
+    @property
+    def too_late(self) -> bool:
+        """Whether its client has given up, so that what is handed out now reaches nobody."""
+        return self.passed_ms - self.poll_ms > _LATE_MS
+
+
+def passed_ms(connection: Connection, born_ms: int) -> int:
+    """How long a request was on its way, milliseconds; 0 for the first of a connection.
+
+    A request says when it was sent by its client's clock. How far that is behind this machine's is
+    taken from the request before, of the same connection: who is later than that was on its way
+    for so much longer. So a client whose clock is wrong by minutes is served like any other.
+
+    Args:
+        connection: over which it came.
+        born_ms: when it was sent, Unix time by the client's clock; 0: it does not say.
+    """
+    if not born_ms:
+        return 0
+    behind = wall_clock_ms() - born_ms
+    before: int = connection.attributes.get(_BEHIND, behind)
+    connection.attributes[_BEHIND] = behind
+    return max(0, behind - before)
 
 
 def invisible_time_of(request: RemotingCommand, default: int | None = None) -> int:
