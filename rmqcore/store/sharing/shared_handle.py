@@ -1,4 +1,4 @@
-"""`SharedHandle`: who owns a shared store, and how a call reaches the owner."""
+"""`SharedStoreHandle`: who owns a shared store, and how a call reaches the owner."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LONGEST_PAUSE_S: Final = 0.02
 _DYING_S: Final = 1.0
 
 #: every handle of this process
-_HANDLES: Final[weakref.WeakSet[SharedHandle]] = weakref.WeakSet()
+_HANDLES: Final[weakref.WeakSet[SharedStoreHandle]] = weakref.WeakSet()
 #: held while files and locks are opened or closed, so that no fork comes in between
 _OPENING: Final = threading.RLock()
 #: what belongs to the parent of a forked child: it must not be finalized here
@@ -61,7 +61,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SharedHandle(ClosedByWith):
+class SharedStoreHandle(ClosedByWith):
     """A handle on a store that several processes share: finds the owner, or becomes it.
 
     When the owner ends, the next call, or at the latest this handle's own thread, finds the new
@@ -377,7 +377,7 @@ def _close_handles() -> None:
         _close(handle)
 
 
-def _close(handle: SharedHandle) -> None:
+def _close(handle: SharedStoreHandle) -> None:
     try:
         handle.close()
     except OSError:

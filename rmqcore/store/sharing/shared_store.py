@@ -26,7 +26,7 @@ from rmqcore.status import BoundaryType, Durability
 from rmqcore.store.parts.iteration import OnDamage, checked_bounds, topic_messages
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.readable_store import broker_conf
-from rmqcore.store.sharing.shared_handle import SharedHandle
+from rmqcore.store.sharing.shared_handle import SharedStoreHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,7 +45,7 @@ class SharedStore(MessageStore, Protocol):
         ...
 
 
-class SharedMessageStore(SharedHandle):
+class SharedMessageStore(SharedStoreHandle):
     """A store that several processes share; made by `rmqcore.open_shared`.
 
     In the owner a call is one of its `DefaultMessageStore`, in a client it is one request.
