@@ -395,13 +395,13 @@ class RmqHuey(Huey):  # type: ignore[misc]
             value = super().execute(task, timestamp)
         except Exception as error:
             if isinstance(error, MessageIllegalError) or not isinstance(error, _REFUSALS):
-                self._settle(task)
+                self._acknowledge(task)
             self._leases.pop(id(task), None)
             raise
-        self._settle(task)
+        self._acknowledge(task)
         return value
 
-    def _settle(self, task: Any) -> None:
+    def _acknowledge(self, task: Any) -> None:
         _, lease = self._leases.pop(id(task), (None, None))
         if lease is not None:
             self.storage.acknowledge(lease)

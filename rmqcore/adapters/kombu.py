@@ -77,7 +77,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         lease = self.leases.get(delivery_tag)
         if lease is not None:
             self.channel.store.acknowledge(GROUP, [lease])
-        self._settled(delivery_tag)
+        self._forget_lease(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give a message back, so that it comes again at once in its place, or drop it."""
@@ -87,7 +87,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         lease = self.leases.get(delivery_tag)
         if lease is not None:
             self.channel.give_back([lease])
-        self._settled(delivery_tag)
+        self._forget_lease(delivery_tag)
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:
         """Give back everything that was delivered and not acknowledged.
@@ -109,7 +109,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             return [(error, message) for message in delivered]
         return []
 
-    def _settled(self, delivery_tag: str) -> None:
+    def _forget_lease(self, delivery_tag: str) -> None:
         self.leases.pop(delivery_tag, None)
         super().ack(delivery_tag)
         self.channel.connection.window_opened()

@@ -25,7 +25,7 @@ _READ_AHEAD: Final = 64
 _READ_AHEAD_BYTES: Final = 1 << 20
 
 
-class Link(NamedTuple):
+class ElementLink(NamedTuple):
     """What an element says of its queue; the property's text has the fields in this order.
 
     Attributes:
@@ -120,14 +120,14 @@ class NamedQueue:
         self._changing = True
         self._next = self.home.store.max_queue_offset(TOPIC, entry)
 
-    def _settle(self) -> None:
+    def _finish_change(self) -> None:
         """Be what table and log say, where a change has not come to its end."""
         if self._changing:
             self.move_to(self.entry)
 
     def _begin(self) -> None:
         """Begin a change; whoever ends it sets `_changing` to False."""
-        self._settle()
+        self._finish_change()
         self._changing = True
 
     # ---- what the table says of a queue of this kind
@@ -143,7 +143,7 @@ class NamedQueue:
         raise NotImplementedError
 
     @classmethod
-    def at_after(cls, last: int, link: Link) -> int:
+    def at_after(cls, last: int, link: ElementLink) -> int:
         """The offset in the table after the last message, by what that says."""
         raise NotImplementedError
 
@@ -230,7 +230,7 @@ class NamedFifo(NamedQueue):
         return 0 <= at <= end
 
     @classmethod
-    def at_after(cls, last: int, link: Link) -> int:
+    def at_after(cls, last: int, link: ElementLink) -> int:
         """Where the queue began when the last message came."""
         return min(link.at, last)
 
@@ -247,7 +247,7 @@ class NamedFifo(NamedQueue):
         self._changing = False
 
     def __len__(self) -> int:
-        self._settle()
+        self._finish_change()
         return self._next - self._head
 
     def push(self, body: bytes) -> None:
@@ -259,7 +259,7 @@ class NamedFifo(NamedQueue):
 
     def first(self) -> Element | None:
         """The oldest element."""
-        self._settle()
+        self._finish_change()
         if not self._ahead:
             if self._head == self._next:
                 return None
@@ -283,22 +283,22 @@ class NamedFifo(NamedQueue):
 
     def save(self) -> None:
         """The table knows all but the end."""
-        self._settle()
+        self._finish_change()
         self.home.set_end(self.entry, self._next)
 
     def at(self) -> int:
         """The first element's offset."""
-        self._settle()
+        self._finish_change()
         return self._head
 
     def oldest(self) -> int:
         """The first element's offset."""
-        self._settle()
+        self._finish_change()
         return self._head
 
     def copy_to(self, other: Self) -> None:
         """Push every element to another queue, the first one first."""
-        self._settle()
+        self._finish_change()
         at = self._head
         while at < self._next:
             messages = self._read(at, _READ_AHEAD)
@@ -308,7 +308,7 @@ class NamedFifo(NamedQueue):
 
     def holds(self, offset: int) -> bool:
         """Whether the offset is not before the first element's."""
-        self._settle()
+        self._finish_change()
         return offset >= self._head
 
 
@@ -332,7 +332,7 @@ class NamedLifo(NamedQueue):
         return _NO_TOP <= at < end
 
     @classmethod
-    def at_after(cls, last: int, link: Link) -> int:
+    def at_after(cls, last: int, link: ElementLink) -> int:
         """The last message is the top."""
         return last
 
@@ -347,7 +347,7 @@ class NamedLifo(NamedQueue):
         # the table is older than the log: the last message is the top
         older = self.home.end(entry) != self._next
         self._top = self._next - 1 if older else self.home.at(entry)
-        self._cached: tuple[Element, Link] | None = None
+        self._cached: tuple[Element, ElementLink] | None = None
         self._depth = self._bottom = 0
         if self._top != _NO_TOP:
             link = self._read_top()[1]
@@ -355,15 +355,15 @@ class NamedLifo(NamedQueue):
             self._bottom = link.bottom if link.depth else self._top
         self._changing = False
 
-    def _read_top(self) -> tuple[Element, Link]:
+    def _read_top(self) -> tuple[Element, ElementLink]:
         if self._cached is None:
             message = self._read(self._top)[0]
-            link = Link.of(message, self.home.path)
+            link = ElementLink.of(message, self.home.path)
             self._cached = Element(bytes(message.body), message.phy_offset), link
         return self._cached
 
     def __len__(self) -> int:
-        self._settle()
+        self._finish_change()
         return self._depth
 
     def push(self, body: bytes) -> None:
@@ -378,7 +378,7 @@ class NamedLifo(NamedQueue):
 
     def first(self) -> Element | None:
         """The top."""
-        self._settle()
+        self._finish_change()
         return self._read_top()[0] if self._depth else None
 
     def drop_first(self) -> None:
@@ -397,26 +397,26 @@ class NamedLifo(NamedQueue):
 
     def save(self) -> None:
         """Say which element is the top."""
-        self._settle()
+        self._finish_change()
         self._write(self._top)
 
     def at(self) -> int:
         """The top's offset."""
-        self._settle()
+        self._finish_change()
         return self._top
 
     def oldest(self) -> int:
         """The lowest element's offset."""
-        self._settle()
+        self._finish_change()
         return self._bottom if self._depth else self._next
 
     def copy_to(self, other: Self) -> None:
         """Push every element to another stack, the lowest one first."""
-        self._settle()
+        self._finish_change()
         offsets, at = [], self._top
         for _ in range(self._depth):
             offsets.append(at)
-            at = Link.of(self._read(at)[0], self.home.path).at
+            at = ElementLink.of(self._read(at)[0], self.home.path).at
         for offset in reversed(offsets):
             other.push(bytes(self._read(offset)[0].body))
 
@@ -428,5 +428,5 @@ class NamedLifo(NamedQueue):
 
     def holds(self, offset: int) -> bool:
         """Whether the offset is the top's."""
-        self._settle()
+        self._finish_change()
         return bool(self._depth) and offset == self._top

@@ -21,7 +21,7 @@ from rmqcore.adapters.named_queue import (
     COPIED,
     FREE,
     TOPIC,
-    Link,
+    ElementLink,
     NamedFifo,
     NamedLifo,
     NamedQueue,
@@ -148,7 +148,7 @@ class NamedQueues:
         try:
             self._held = WordsFile(path / "config" / HELD, b"RMQHELD1", _HELD_SIZE)
             self._free_slots = [n for n in range(1, len(self._held)) if not self._held.words[n]]
-            self._settle()
+            self._reconcile()
             self._return_held()
             self._next_look = self.store.max_phy_offset + _LOG_FILE_SIZE
         except BaseException:
@@ -218,7 +218,7 @@ class NamedQueues:
         self._set(entry, _KIND, FREE)
         self._free.append(entry)
 
-    def _settle(self) -> None:
+    def _reconcile(self) -> None:
         """Bring every entry in line with the log, and free those of empty queues."""
         used = [queue_id for topic, queue_id in self.store.queues() if topic == TOPIC]
         while self._entry_count() <= max(used, default=0):
@@ -228,7 +228,7 @@ class NamedQueues:
             kind, at = self.word(entry, _KIND), self.at(entry)
             known = _KINDS.get(kind)
             if end != self.end(entry) or (known and not known.can_be(at, end)):
-                kind, at = self._settle_by_log(entry, end)
+                kind, at = self._reconcile_entry(entry, end)
                 known = _KINDS.get(kind)
             name = self._name_of(entry)
             if known is None or at == known.nothing(end) or name in self._entries:
@@ -236,14 +236,14 @@ class NamedQueues:
             else:
                 self._entries[name] = entry
 
-    def _settle_by_log(self, entry: int, end: int) -> tuple[int, int]:
+    def _reconcile_entry(self, entry: int, end: int) -> tuple[int, int]:
         """Its last message says whose an entry is that the table does not know to the end."""
         found = self.store.get_message(TOPIC, entry, end - 1, max_messages=1).messages
         if not found:
             if self.store.min_queue_offset(TOPIC, entry) < end:
                 raise CorruptConsumeQueueError(self.path, -1, f"element {end - 1} is gone")
             return FREE, end
-        link = Link.of(found[0], self.path)
+        link = ElementLink.of(found[0], self.path)
         if link.kind > COPIED:
             return FREE, end  # a copy that was not finished; the queue is where it was
         at = _KINDS[link.kind].at_after(end - 1, link)
@@ -474,7 +474,7 @@ class NamedQueues:
             self.release(slot)
 
     def _queue_of(self, message: MessageExt) -> NamedQueue:
-        link = Link.of(message, self.path)
+        link = ElementLink.of(message, self.path)
         return self._opened(link.name, _KINDS[(link.kind - 1) % COPIED + 1])
 
     # ---- closing

@@ -50,7 +50,7 @@ class SeenFile:
         self._file.flush()
         self._last = record
 
-    def take_back(self) -> None:
+    def forget_last(self) -> None:
         """Forget the last record."""
         self._last = b""
 
@@ -75,10 +75,10 @@ class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
         if self.file is not None:
             self.file = SeenFile(self.file)
 
-    def take_back(self) -> None:
+    def forget_last(self) -> None:
         """The last request is not queued: let the next run make it."""
         if self.file is not None:
-            self.file.take_back()
+            self.file.forget_last()
 
 
 class Job:
@@ -162,7 +162,7 @@ class Job:
         engine = self._crawler.engine
         dupe_filter = engine._slot.scheduler.df
         if isinstance(dupe_filter, DupeFilter):
-            dupe_filter.take_back()
+            dupe_filter.forget_last()
         if not self._refused:
             self._refused = True
             _log.error("%s: the crawl ends, run it again: %s", self._home.path, error)

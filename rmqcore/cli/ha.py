@@ -168,12 +168,12 @@ def resync(
     else:
         typer.echo(_told(found, kept))
         if fetched:
-            _tell_fetched(fetched, end, whole=found.end == 0)
+            _print_fetched(fetched, end, whole=found.end == 0)
     if not found.in_order and kept is None:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _tell_fetched(fetched: int, end: int, *, whole: bool) -> None:
+def _print_fetched(fetched: int, end: int, *, whole: bool) -> None:
     typer.echo(f"fetched {fetched} bytes; the log ends at {end}")
     if whole:
         typer.echo("topics, groups and offsets are not in it: copy config/ of the other side")

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 _BUFFERED_BYTES_MAX = 8 * 1024 * 1024
 
 
-class Place(NamedTuple):
+class QueueGeneration(NamedTuple):
     """Where a message that was handed out belongs: a queue, and which of its beginnings."""
 
     assigned: AssignedQueue
@@ -85,7 +85,7 @@ class AssignedQueue:
 
     def add(self, messages: Iterable[MessageExt], next_offset: int) -> None:
         """Take in what was pulled, and where the next pull begins."""
-        place = Place(self, self._generation)
+        place = QueueGeneration(self, self._generation)
         for stored in messages:
             self._unacked[stored.queue_offset] = None
             self._buffered.append(ReceivedMessage(stored, self.queue.broker_name, place))
@@ -94,7 +94,7 @@ class AssignedQueue:
         self.pulled_ms = wall_clock_ms()
         self._measure()
 
-    def take(self) -> ReceivedMessage:
+    def hand_out(self) -> ReceivedMessage:
         """Hand out the next message."""
         message = self._buffered.popleft()
         self._buffered_bytes -= message.store_size

@@ -292,7 +292,7 @@ class Assignment:
                 answer, address = await self._requests.pull(
                     assigned.queue, assigned.next_offset, subscription, assigned.broker_id
                 )
-                await self._take(assigned, answer, address, subscription)
+                await self._accept_pulled(assigned, answer, address, subscription)
                 self._troubles.end(self._pull_of(assigned))
             except Exception as error:  # noqa: BLE001 - nothing ends the pull of a queue unsaid
                 self._troubles.note(self._pull_of(assigned), error)
@@ -319,7 +319,7 @@ class Assignment:
         # a broker that comes again does not know this consumer
         self._wanted.set()
 
-    async def _take(
+    async def _accept_pulled(
         self,
         assigned: AssignedQueue,
         answer: RemotingCommand,

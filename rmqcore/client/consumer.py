@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from rmqcore.arguments import text, whole_number
-from rmqcore.client.asked import Asked, SingleMessage
-from rmqcore.client.assigned import AssignedQueue, Place
+from rmqcore.client.admin_questions import AdminQuestions, SingleMessage
+from rmqcore.client.assigned import AssignedQueue, QueueGeneration
 from rmqcore.client.assignment import Assignment, Start
 from rmqcore.client.errors import ClientClosedError
 from rmqcore.client.group_requests import GroupRequests
@@ -115,7 +115,7 @@ class Consumer:
             unacked_max=whole_number("unacked_max", unacked_max, 1),
             on_messages=self._offer,
         )
-        self._asked = Asked(
+        self._asked = AdminQuestions(
             self._assignment, self._instance.name_servers, orderly=orderly, offer=self._offer
         )
         self._instance.troubles.on_refusal = self._wake
@@ -238,7 +238,7 @@ class Consumer:
             assigned = self._ready.popleft()
             if not assigned.has_messages:
                 continue
-            message = assigned.take()
+            message = assigned.hand_out()
             if self._orderly:
                 assigned.in_hand = message
             elif assigned.has_messages:
@@ -343,9 +343,9 @@ class Consumer:
         }
 
 
-def _place(message: ReceivedMessage) -> Place:
+def _place(message: ReceivedMessage) -> QueueGeneration:
     place = getattr(message, "place", None)
-    if not isinstance(place, Place):
+    if not isinstance(place, QueueGeneration):
         raise ArgumentError("message", message, "a message that a consumer has handed out")
     return place
 

@@ -100,7 +100,7 @@ class GroupRequests:
         if wait:
             await self._instance.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         else:
-            await self._instance.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            await self._instance.invoke_oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription, broker_id: int

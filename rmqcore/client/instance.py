@@ -99,7 +99,7 @@ class ClientInstance:
         if not hosts:
             raise ArgumentError("namesrv_addr", namesrv_addr, "host:port, with ; between several")
         self._host = local_address(*split_address(self.name_servers[0]))
-        self._take_name()
+        self._choose_name()
         self.timeout_ms = check_time("timeout_ms", timeout_ms)
         self.remoting: RemotingClient | None = None
         self.routes: dict[str, TopicRoute] = {}
@@ -114,7 +114,7 @@ class ClientInstance:
         self._known: set[str] = set()
         self._strangers = asyncio.Event()
 
-    def _take_name(self) -> None:
+    def _choose_name(self) -> None:
         """Be another than all clients of all processes; a fork would copy the name."""
         self._pid = os.getpid()
         self.client_id = f"{self._host}@{self._pid}#{int.from_bytes(token_bytes(8))}"
@@ -133,7 +133,7 @@ class ClientInstance:
             self.check()
             return
         if self._pid != os.getpid():
-            self._take_name()
+            self._choose_name()
         self._loop = asyncio.get_running_loop()
         self._strangers = asyncio.Event()
         self.remoting = RemotingClient(
@@ -242,7 +242,7 @@ class ClientInstance:
             raise refusal(answer, address)
         return answer
 
-    async def tell(
+    async def invoke_oneway(
         self, address: str, code: int, fields: Mapping[str, str], body: bytes = b""
     ) -> None:
         """Send what gets no answer.

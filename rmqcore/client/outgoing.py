@@ -114,11 +114,11 @@ def outgoing(
     if compress_above is not None and len(plain) >= compress_above:
         plain = zlib.compress(plain, _ZLIB_LEVEL)
         sys_flag = SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB
-    settled = _settled(Message(topic, b"x", tags=tags, keys=keys, properties=given | own))
+    settled = _all_properties(Message(topic, b"x", tags=tags, keys=keys, properties=given | own))
     return Outgoing(topic, plain, settled, unique_id, sys_flag=sys_flag)
 
 
-def _settled(message: Message) -> dict[str, str]:
+def _all_properties(message: Message) -> dict[str, str]:
     """All properties of a message, checked as a store checks them."""
     record = encode_record(message, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
     return decode_record(record).properties

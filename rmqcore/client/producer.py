@@ -131,7 +131,7 @@ class Producer:
         """Open the producer; ``async with`` does it."""
         processors: dict[int, Processor] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._check,
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replies.take,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replies.deliver,
         }
         await self._instance.start(processors)
 
@@ -211,7 +211,7 @@ class Producer:
         queue = self._choose(topic, await self._queues(topic), queue_id, frozenset())
         fields = message.fields(self.group, queue.queue_id)
         address = self._instance.address_of(queue.broker_name)
-        await self._instance.tell(address, message.code, fields, message.body)
+        await self._instance.invoke_oneway(address, message.code, fields, message.body)
         self._instance.meet(address)
 
     async def send_batch(
@@ -496,7 +496,7 @@ class Producer:
             "transactionId": result.message_id,
             "bname": result.broker_name,
         }
-        await self._instance.tell(address, RequestCode.END_TRANSACTION, fields)
+        await self._instance.invoke_oneway(address, RequestCode.END_TRANSACTION, fields)
 
     async def _check(self, connection: Connection, request: RemotingCommand) -> None:
         """39: a broker asks what became of a transaction."""

@@ -60,7 +60,7 @@ class Replies:
         finally:
             del self._waiting[name]
 
-    def take(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def deliver(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """326: a broker passes a reply on. Source: ClientRemotingProcessor, receiveReplyMessage."""
         properties = decode_properties(request.text("properties", "").encode())
         reply = self._waiting.get(properties.get("CORRELATION_ID", ""))

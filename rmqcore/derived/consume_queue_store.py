@@ -277,7 +277,7 @@ class ConsumeQueueStore:
                 not be taken as stored.
         """
         timestamp_ms = self.dispatched_timestamp_ms
-        self._sync(self, self._taken(list(self._waiting)))
+        self._sync(self, self._pop_waiting(list(self._waiting)))
         return timestamp_ms
 
     def flush_some(self, least_bytes: int) -> tuple[int, bool]:
@@ -303,11 +303,11 @@ class ConsumeQueueStore:
         for queue in waiting:
             if len(chosen) < _QUEUES_A_ROUND or queue.unsynced_bytes >= least_bytes:
                 chosen.append(queue)
-        self._sync(chosen, self._taken(chosen))
+        self._sync(chosen, self._pop_waiting(chosen))
         left = list(self._waiting.values())
         return min([timestamp_ms, *left]), len(chosen) == len(waiting)
 
-    def _taken(self, queues: Iterable[StoredQueue]) -> dict[StoredQueue, int]:
+    def _pop_waiting(self, queues: Iterable[StoredQueue]) -> dict[StoredQueue, int]:
         """Let queues wait no more; since when they did."""
         return {queue: self._waiting.pop(queue) for queue in queues if queue in self._waiting}
 
@@ -317,7 +317,7 @@ class ConsumeQueueStore:
         names: dict[Path, None] = {}
         try:
             for queue in queues:
-                names.update(dict.fromkeys(queue.take_unsynced()))
+                names.update(dict.fromkeys(queue.pop_unsynced()))
                 queue.flush()
             for directory in names:
                 # its topic may be deleted just now
@@ -374,10 +374,10 @@ class ConsumeQueueStore:
     def drop_topic(self, topic: str) -> list[StoredQueue]:
         """Know a topic's queues no more; which those were."""
         queues = self.of_topic(topic)
-        self.take_out(queues)
+        self.forget_queues(queues)
         return queues
 
-    def take_out(self, queues: Iterable[StoredQueue]) -> None:
+    def forget_queues(self, queues: Iterable[StoredQueue]) -> None:
         """Know queues no more; their files stay for `remove_files`."""
         for queue in queues:
             self._queues.pop((queue.topic, queue.queue_id), None)

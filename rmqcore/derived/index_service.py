@@ -188,7 +188,7 @@ class IndexService:
         self._find_resume()
         return given
 
-    def take_over(self, file: IndexFile) -> None:
+    def append_file(self, file: IndexFile) -> None:
         """Take a file that exists already as the last one."""
         self.files = [*self.files, file]
 

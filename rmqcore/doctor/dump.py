@@ -29,7 +29,7 @@ KINDS = (
     "checkpoint",
     "json",
 )
-_LOOK = 1 << 20
+_READ_SIZE = 1 << 20
 _HEX_MAX = 64
 _NUMBERED = re.compile(r"\d{20}")
 _EXT_UNIT_SIZE = sum(size for _, size in LAYOUT["consume_queue_ext_unit"].values())
@@ -243,7 +243,7 @@ def _record_fields(message: MessageExt, data: bytes, base: int) -> list[DumpFiel
 def _end_of_zeros(source: _Source, at: int) -> int:
     """The first word that is not zero, from ``at`` on, or the file's end."""
     while at < source.size:
-        data = source.read(at, _LOOK)
+        data = source.read(at, _READ_SIZE)
         if not data:
             break
         rest = data.lstrip(b"\0")

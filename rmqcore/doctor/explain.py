@@ -17,7 +17,7 @@ import numpy as np
 from rmqcore._codec import decode_message_id, decode_record
 from rmqcore._index import index_hash
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.doctor.cover import GAP_TOPIC, LOST_FLAG
+from rmqcore.doctor.covering_records import GAP_TOPIC, LOST_FLAG
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_files import leases_problem

@@ -8,7 +8,7 @@ A repair is a directory ``doctor/NNNN`` below the store:
 - ``N.before``: the bytes, the file or the directory that change N has replaced.
 - ``N.after``: the bytes that change N writes; what was made to be put into the store, until it is.
 
-Three changes are all there is: `patch` bytes of a file, `take_away` a file or directory, `place`
+Three changes are all there is: `patch` bytes of a file, `set_aside` a file or directory, `place`
 one that was made before. Each saves what it is about to replace, notes that, changes, and notes
 that it is done. Killed at any moment, the same calls in the same order go on where it was; `undo`
 takes the changes back in reverse, and goes on as well.
@@ -214,7 +214,7 @@ class Journal:
             sync_directory(path.parent)
         self._change_done(note)
 
-    def take_away(self, path: Path) -> None:
+    def set_aside(self, path: Path) -> None:
         """Move a file or directory out of the store; nothing when it is not there."""
         note = self._save(path, "take_away", lambda _: {})
         if note is not None:
@@ -244,7 +244,7 @@ class Journal:
 
     def place(self, source: Path, path: Path) -> None:
         """Put what was prepared in a place; what is there is taken away."""
-        self.take_away(path)
+        self.set_aside(path)
         name = str(source.relative_to(self.root))
         note = self._save(path, "place", lambda _: {"source": name, "stamps": stamps_below(source)})
         if note is not None:

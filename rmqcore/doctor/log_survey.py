@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 QueueKey = tuple[str, int]
 
 
-class Run(NamedTuple):
+class OffsetRange(NamedTuple):
     """Messages of one queue that follow each other in the log without a break.
 
     Attributes:
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 #: what the log has of each queue, in log order
-Runs = dict[QueueKey, list[Run]]
+OffsetRanges = dict[QueueKey, list[OffsetRange]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class FileSurvey:
     ends_in_blank: bool = False
     used_behind: int = 0
     reason: str = ""
-    runs: Runs = field(default_factory=dict)
-    batch_runs: Runs = field(default_factory=dict)
+    runs: OffsetRanges = field(default_factory=dict)
+    batch_runs: OffsetRanges = field(default_factory=dict)
 
 
 def survey_log(
@@ -200,7 +200,7 @@ class _FileWalk:
         while at < stop:
             status = ScanStatus.OK
             for step in walk_file(view_of(file), self._scan, at, stop, file_end=self._file_end):
-                self._take()
+                self._note_batch()
                 status, found.end = step.status, step.phy_offset
             found.reason = status_text(status)
             if status in (ScanStatus.BLANK, ScanStatus.OK):
@@ -241,7 +241,7 @@ class _FileWalk:
         found.end = stop
         return stop
 
-    def _take(self) -> None:
+    def _note_batch(self) -> None:
         """Take over what the batch says of records and queues."""
         batch, found = self._batch, self._found
         if batch.record_count:
@@ -254,16 +254,16 @@ class _FileWalk:
                 runs = found.batch_runs.setdefault(key, [])
                 for unit in np.frombuffer(stretch.batch_units, BATCH_UNITS):
                     phy_offset, _, base, count = unit.item()
-                    add_run(runs, Run(base, base + count, phy_offset))
+                    add_run(runs, OffsetRange(base, base + count, phy_offset))
                 continue
             runs = found.runs.setdefault(key, [])
             for first, units in stretch.plain():
                 phy_offset, _ = UNIT_HEAD.unpack_from(units)
-                add_run(runs, Run(first, first + len(units) // UNIT_SIZE, phy_offset))
+                add_run(runs, OffsetRange(first, first + len(units) // UNIT_SIZE, phy_offset))
         batch.clear()
 
 
-def add_run(runs: list[Run], following: Run) -> None:
+def add_run(runs: list[OffsetRange], following: OffsetRange) -> None:
     """Add a run behind those that are known."""
     if runs and runs[-1].stop == following.first:
         runs[-1] = runs[-1]._replace(stop=following.stop)
@@ -271,7 +271,7 @@ def add_run(runs: list[Run], following: Run) -> None:
         runs.append(following)
 
 
-def lacking(runs: list[Run]) -> Iterator[tuple[int, int]]:
+def lacking(runs: list[OffsetRange]) -> Iterator[tuple[int, int]]:
     """(first, stop) of the queue offsets between the least and the greatest that no run has."""
     behind: int | None = None
     for one in sorted(runs):
@@ -280,18 +280,18 @@ def lacking(runs: list[Run]) -> Iterator[tuple[int, int]]:
         behind = one.stop if behind is None else max(behind, one.stop)
 
 
-def merged_runs(files: list[FileSurvey]) -> Runs:
+def merged_runs(files: list[FileSurvey]) -> OffsetRanges:
     """The runs of all files."""
     return _merged(file.runs for file in files)
 
 
-def merged_batch_runs(files: list[FileSurvey]) -> Runs:
+def merged_batch_runs(files: list[FileSurvey]) -> OffsetRanges:
     """The runs of stored batches of all files."""
     return _merged(file.batch_runs for file in files)
 
 
-def _merged(parts: Iterable[Runs]) -> Runs:
-    merged: Runs = {}
+def _merged(parts: Iterable[OffsetRanges]) -> OffsetRanges:
+    merged: OffsetRanges = {}
     for part in parts:
         for key, runs in part.items():
             known = merged.setdefault(key, [])
@@ -300,7 +300,7 @@ def _merged(parts: Iterable[Runs]) -> Runs:
     return merged
 
 
-def present_runs(files: UnitFiles, key: QueueKey, runs: list[Run]) -> list[Run]:
+def present_runs(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> list[OffsetRange]:
     """The runs of a queue without those of a topic that was deleted and made again since.
 
     A topic that was made again counts from 0 again. Its runs begin with the record that the
@@ -321,7 +321,7 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[Run]) -> list[Run]:
     return runs
 
 
-def has_offset(runs: list[Run], queue_offset: int) -> bool:
+def has_offset(runs: list[OffsetRange], queue_offset: int) -> bool:
     """True when the log has a whole record with this queue offset."""
     return any(one.first <= queue_offset < one.stop for one in runs)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.doctor.log_survey import QueueKey, Run, Runs, has_offset, present_runs
+from rmqcore.doctor.log_survey import OffsetRange, OffsetRanges, QueueKey, has_offset, present_runs
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.consume_queues import queue_keys
@@ -47,7 +47,7 @@ def lost_messages(
     directory: StoreDir,
     queue_file_size: int,
     stretches: Sequence[tuple[int, int]],
-    runs: Runs,
+    runs: OffsetRanges,
 ) -> list[LostMessage]:
     """The messages that consume queues know inside of some stretches of the log, in log order.
 
@@ -64,7 +64,7 @@ def lost_messages(
         return []
     edges = np.array(stretches, np.int64).reshape(-1, 2)
     found: list[LostMessage] = []
-    made_again: dict[QueueKey, Run] = {}
+    made_again: dict[QueueKey, OffsetRange] = {}
     files = UnitFiles(directory, queue_file_size)
     try:
         for key in queue_keys(directory.consume_queue):
@@ -86,7 +86,10 @@ def lost_messages(
 
 
 def _beginning(
-    stretches: Sequence[tuple[int, int]], key: QueueKey, first: Run, known: list[LostMessage]
+    stretches: Sequence[tuple[int, int]],
+    key: QueueKey,
+    first: OffsetRange,
+    known: list[LostMessage],
 ) -> list[LostMessage]:
     """The first messages of a topic that was made again, of which not even units are left.
 
@@ -124,7 +127,7 @@ def _free_place(
 
 
 def _of_queue(
-    files: UnitFiles, key: QueueKey, edges: NDArray[np.int64], runs: list[Run]
+    files: UnitFiles, key: QueueKey, edges: NDArray[np.int64], runs: list[OffsetRange]
 ) -> list[LostMessage]:
     first, behind = files.bounds(key)
     found = []
@@ -144,7 +147,7 @@ def _of_queue(
     return found
 
 
-def _fits(runs: list[Run], phy_offset: int, queue_offset: int) -> bool:
+def _fits(runs: list[OffsetRange], phy_offset: int, queue_offset: int) -> bool:
     """True when a message can have had a queue offset, by what the log has of its queue."""
     number = bisect_left(runs, phy_offset, key=lambda one: one.phy_offset)
     behind_former = not number or runs[number - 1].stop <= queue_offset

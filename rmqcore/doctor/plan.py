@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.doctor.cover import has_placeholder
+from rmqcore.doctor.covering_records import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.doctor.foreign import foreign_files
 from rmqcore.doctor.journal import Journal
@@ -25,8 +25,8 @@ from rmqcore.doctor.kept_files import below, stamps_of
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
+    OffsetRanges,
     QueueKey,
-    Runs,
     gaps_of,
     lacking,
     last_with_records,
@@ -34,14 +34,14 @@ from rmqcore.doctor.log_survey import (
     survey_log,
 )
 from rmqcore.doctor.lost_messages import LostMessage, lost_messages
-from rmqcore.doctor.misnamed import goes_on_behind, in_place, misnamed, place_said_by
-from rmqcore.doctor.misplaced import add_misplaced
 from rmqcore.doctor.offset_tables import offsets_ahead
 from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
 from rmqcore.doctor.small_files import checkpoint_problem, is_readable_json, other_generation
 from rmqcore.doctor.stale_tail import drop_stale_tail
+from rmqcore.doctor.swapped_files import goes_on_behind, in_place, place_said_by, wrongly_named
 from rmqcore.doctor.verify import Verification
 from rmqcore.doctor.verify_files import leases_problem
+from rmqcore.doctor.wrong_queue_records import add_wrong_queue_records
 from rmqcore.errors import CorruptConfigFileError, StoreError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file_queue import numbered_files
@@ -268,7 +268,7 @@ class Planner:
         self._directory = directory
         self._given = config
         self._plan = RepairPlan(directory.path, live=live)
-        self.runs: Runs = {}
+        self.runs: OffsetRanges = {}
 
     def run(self, jobs: int | Runner, progress: DoctorProgress | None) -> RepairPlan:
         """Make it."""
@@ -305,7 +305,7 @@ class Planner:
     def _name_misnamed(self) -> bool:
         """Name log files that have each other's names; whoever mixed them up knows why."""
         plan = self._plan
-        for path, name in misnamed(numbered_files(self._directory.commit_log)):
+        for path, name in wrongly_named(numbered_files(self._directory.commit_log)):
             place = below(self._directory.path, path)
             what = f"by its first record, {place} is {name}; give it that name, and plan again"
             plan.left.append(what)
@@ -367,7 +367,7 @@ class Planner:
             return False
         drop_stale_tail(log, surveys)
         self.runs = self._without_deleted(merged_runs(surveys))
-        add_misplaced(log, surveys, self.runs)
+        add_wrong_queue_records(log, surveys, self.runs)
         gaps = list(gaps_of(surveys, size))
         self._plan_lost(gaps, surveys, size)
         for file, gap in gaps:
@@ -379,7 +379,7 @@ class Planner:
             for step in self._plan.steps
         )
 
-    def _without_deleted(self, runs: Runs) -> Runs:
+    def _without_deleted(self, runs: OffsetRanges) -> OffsetRanges:
         """The runs of what is in a queue, and was not deleted with its topic."""
         deleted = DeletedTopics(self._directory)
         with suppress(CorruptConfigFileError):

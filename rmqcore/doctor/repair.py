@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.doctor.cover import Cover
+from rmqcore.doctor.covering_records import CoveringRecords
 from rmqcore.doctor.findings import Severity
 from rmqcore.doctor.journal import Journal, put_back_lock
 from rmqcore.doctor.kept_files import give_to
@@ -165,16 +165,16 @@ class _Repair:
     def run(self) -> None:
         work: dict[StepKind, Callable[[Step], None]] = {
             StepKind.RESTORE_CONFIG: self._restore_config,
-            StepKind.DROP_CONFIG: self._take_away,
+            StepKind.DROP_CONFIG: self._set_aside,
             StepKind.COVER: self._cover,
             StepKind.RESIZE: self._resize,
             StepKind.CUT_TAIL: self._cut_tail,
-            StepKind.REMOVE_FILE: self._take_away,
+            StepKind.REMOVE_FILE: self._set_aside,
             StepKind.REBUILD_QUEUES: self._rebuild_queues,
             StepKind.REBUILD_INDEX: self._rebuild_index,
             StepKind.SET_OFFSETS: self._set_offsets,
             StepKind.CHECKPOINT: self._write_checkpoint,
-            StepKind.CLEAR_ABORT: self._take_away,
+            StepKind.CLEAR_ABORT: self._set_aside,
         }
         steps = self._plan.steps
         for number, step in enumerate(steps):
@@ -189,8 +189,8 @@ class _Repair:
     def _path(self, step: Step) -> Path:
         return self._directory.path / step.path
 
-    def _take_away(self, step: Step) -> None:
-        self._journal.take_away(self._path(step))
+    def _set_aside(self, step: Step) -> None:
+        self._journal.set_aside(self._path(step))
 
     # ---- the log
 
@@ -198,7 +198,7 @@ class _Repair:
         file_start = int(step.path.name)
         lost = [one for one in self._plan.lost if step.start <= one.phy_offset < step.stop]
         config = self._config
-        cover = Cover(
+        cover = CoveringRecords(
             step.start,
             step.stop,
             file_start=file_start,
@@ -238,7 +238,7 @@ class _Repair:
                 fresh / "consumequeue",
                 fresh / "batchconsumequeue",
                 self._jobs,
-                progress=self._tell("queues"),
+                progress=self._report_progress("queues"),
             )
 
         both = self._journal.prepare(make)
@@ -250,11 +250,11 @@ class _Repair:
     def _rebuild_index(self, step: Step) -> None:
         def make(fresh: Path) -> None:
             make_directory(fresh)
-            derive_index(self._log(), fresh, self._jobs, progress=self._tell("index"))
+            derive_index(self._log(), fresh, self._jobs, progress=self._report_progress("index"))
 
         self._journal.place(self._journal.prepare(make), self._directory.index)
 
-    def _tell(self, phase: str) -> Callable[[int, int], None] | None:
+    def _report_progress(self, phase: str) -> Callable[[int, int], None] | None:
         return None if self._progress is None else partial(self._progress, phase)
 
     # ---- the small files

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig
 from rmqcore.doctor.lost_messages import lost_messages
-from rmqcore.doctor.misnamed import in_place
+from rmqcore.doctor.swapped_files import in_place
 from rmqcore.errors import ConfigError
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
 from rmqcore.files.store_dir import StoreDir

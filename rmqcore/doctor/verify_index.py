@@ -26,7 +26,7 @@ from rmqcore.scan.plan import LogPlan
 
 ENTRIES = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("diff", ">i4"), ("previous", ">i4")])
 _REBUILD = "rebuild the index: rmqcore rebuild index STORE"
-_LOOK = 1 << 16
+_ENTRIES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def check_index(
     done, total = 0, sum(split.size for split in splits)
     for split in splits:
         for _ in LogWalk(split, on_damage=lambda damage: None).run(batch.scan):
-            comparison.take(batch)
+            comparison.compare(batch)
             batch.clear()
         done += split.size
         if progress is not None:
@@ -129,7 +129,7 @@ class _Entries:
         with file.path.open("rb", buffering=0) as stream:
             fd, at = stream.fileno(), 0
             while at < file.count:
-                count = min(_LOOK, file.count - at)
+                count = min(_ENTRIES_AT_ONCE, file.count - at)
                 data = os.pread(fd, count * ENTRIES.itemsize, base + at * ENTRIES.itemsize)
                 units = np.frombuffer(data[: len(data) // 20 * 20], ENTRIES)
                 check.entries(data, at + 1)
@@ -141,8 +141,8 @@ class _Entries:
                 if len(units) < count:
                     break
                 at += count
-            for slot in range(0, self._slots, _LOOK):
-                size = min(_LOOK, self._slots - slot)
+            for slot in range(0, self._slots, _ENTRIES_AT_ONCE):
+                size = min(_ENTRIES_AT_ONCE, self._slots - slot)
                 check.slots(os.pread(fd, 4 * size, HEADER_SIZE + 4 * slot), slot)
         self._judge(file, check, first_offset, last_offset)
 
@@ -210,7 +210,7 @@ class _Comparison:
         self._late = _Keys()
         entries.up_to(log.start - 1)
 
-    def take(self, batch: DispatchBatch) -> None:
+    def compare(self, batch: DispatchBatch) -> None:
         count = batch.key_count
         if not count:
             return

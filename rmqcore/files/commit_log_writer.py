@@ -31,7 +31,7 @@ ROLL_TIMEOUT_S = 1e6
 class FileSource(Protocol):
     """Gives the log its next file: AllocateMappedFileService, or one made on the spot."""
 
-    def take(self, path: Path, offset: int) -> MappedFile:
+    def ready_file(self, path: Path, offset: int) -> MappedFile:
         """A ready file of the log's size that begins at ``offset``."""
         ...
 
@@ -126,7 +126,7 @@ class CommitLogWriter:
         """
         with self._roll_lock.within():
             if not self._ended:
-                file = self._queue.append_file(offset, self._source.take)
+                file = self._queue.append_file(offset, self._source.ready_file)
                 self.flushed_offset = offset
                 self._attach(file)
                 # an empty one may be there already
@@ -152,7 +152,7 @@ class CommitLogWriter:
         offset = 0 if last is None else last.file_from_offset + self._queue.file_size
         if last is not None and not self._has_next(last):
             raise StoreNotWritableError(f"the log has reached {offset}, the end of all offsets")
-        return self._queue.append_file(offset, self._source.take)
+        return self._queue.append_file(offset, self._source.ready_file)
 
     def _has_next(self, file: MappedFile) -> bool:
         return file.file_from_offset <= OFFSET_MAX - 2 * self._queue.file_size
@@ -200,7 +200,7 @@ class CommitLogWriter:
                     self._note("refused", words=f"the next log file: {error_words(error)}")
                     raise
             self.tail.seal()
-            self._take_position()
+            self._update_wrote_positions()
             self._attach(fresh)
             file.end_writes()
             self._note("roll", 1, f"to {fresh.path.name}")
@@ -211,7 +211,7 @@ class CommitLogWriter:
             self._ended = True
             self.tail.detach()
 
-    def _take_position(self) -> None:
+    def _update_wrote_positions(self) -> None:
         """Bring the wrote positions up to the tail's, also of the file before its own."""
         end = self.tail.max_offset
         for file in self._queue.files[-2:]:
@@ -241,7 +241,7 @@ class CommitLogWriter:
 
     def _commit_buffers(self) -> int:
         """Commit every buffer, and let go of those of full files; under `_roll_lock`."""
-        self._take_position()
+        self._update_wrote_positions()
         for file in self._queue.files:
             if file.write_buffer is not None:
                 file.commit(goes_last=_SIZE_WORD)
@@ -267,7 +267,7 @@ class CommitLogWriter:
                 # one step: a put that rolls in between would leave bytes in the buffer of a file
                 # that counts as flushed because the next one is
                 if self._pool is None:
-                    self._take_position()
+                    self._update_wrote_positions()
                 else:
                     self._commit_buffers()
                 files = self._unflushed()

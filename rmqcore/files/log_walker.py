@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PIECE_SIZE = 512 << 10
 _GROWTH = 16
 _STATUS = {int(status): status for status in ScanStatus}
-_LOOK = 1 << 20
+_READ_SIZE = 1 << 20
 
 
 class Kernel(Protocol):
@@ -227,13 +227,13 @@ def record_heads(file: MappedFile, at: int) -> Iterator[int]:
     """
     for begin, stop in file.data_stretches(at):
         # a size that begins with zeros may begin before the data
-        for first in range(max(at, begin - RECORD_HEAD_SIZE), stop, _LOOK):
+        for first in range(max(at, begin - RECORD_HEAD_SIZE), stop, _READ_SIZE):
             # behind the stretch there are zeros
-            data = bytearray(min(_LOOK, stop - first) + RECORD_HEAD_SIZE)
+            data = bytearray(min(_READ_SIZE, stop - first) + RECORD_HEAD_SIZE)
             with memoryview(data) as view:
                 file.read_into(first, view[: stop - first])
             base_offset = file.file_from_offset + first
             found = find_head(data, 0, len(data), base_offset=base_offset)
-            while 0 <= found < _LOOK:
+            while 0 <= found < _READ_SIZE:
                 yield first + found
                 found = find_head(data, found + 1, len(data), base_offset=base_offset)

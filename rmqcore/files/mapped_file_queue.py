@@ -290,7 +290,7 @@ class MappedFileQueue:
         self.unsynced = not self._sync_names
         return file
 
-    def take_file(self, offset: int) -> MappedFile:
+    def add_file_at(self, offset: int) -> MappedFile:
         """The file that is to hold the byte at ``offset``, which no file here does yet.
 
         In any order, and side by side with other processes: one of them makes it, all write to it.

@@ -145,11 +145,11 @@ class StoreTrace:
         with suppress(OSError):
             fd = _opened(self.path, os.O_RDWR | os.O_CREAT)
             try:
-                self._take_over(fd)
+                self._load_rows(fd)
             finally:
                 os.close(fd)
 
-    def _take_over(self, fd: int) -> None:
+    def _load_rows(self, fd: int) -> None:
         found = os.pread(fd, TRACE_SIZE, 0)
         rows = _rows_at(found)
         last = max(rows.values(), default=0)

@@ -74,7 +74,7 @@ class TimerCheck:
         raw = self._read()
         return None if raw is None else _progress(raw)
 
-    def told(self) -> bytes:
+    def answer_body(self) -> bytes:
         """What request 60 is answered with, as a broker of RocketMQ that has a wheel says it.
 
         Delivered is what lies below the queue offset in seconds before the read time. That is never

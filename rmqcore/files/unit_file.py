@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 RESERVE_STEP = 65536
 #: every unit begins with the physical offset and the size of its record
 UNIT_HEAD = struct.Struct(">qi")
-_FIRST_LOOK = 4096
+_FIRST_READ_SIZE = 4096
 _LOOK_MAX = 64 << 10
 _FILES_CHECKED = 3
-_FIRST_FILLERS_LOOK = 8
-_FILLERS_LOOK = 4096
+_FILLERS_FIRST_READ = 8
+_FILLERS_READ = 4096
 
 
 class UnitFile(UnitQueue):
@@ -68,7 +68,7 @@ class UnitFile(UnitQueue):
         self.queue = MappedFileQueue(
             directory, file_size, open_files, writable=writable, sync_names=False
         )
-        self._new_file = self.queue.take_file if in_any_order else self.queue.append_file
+        self._new_file = self.queue.add_file_at if in_any_order else self.queue.append_file
         self.unit_start = self.unit_end = 0
         self.end_phy_offset = 0
         #: bytes written since the last flush
@@ -137,14 +137,14 @@ class UnitFile(UnitQueue):
 
     def _message_before(self, number: int) -> tuple[int, int] | None:
         """(phy_offset, size) of the last unit below ``number`` that is no filler."""
-        look = _FIRST_FILLERS_LOOK
+        look = _FILLERS_FIRST_READ
         while number > self.unit_start:
             file = self.queue.find((number - 1) * self.unit_size)
             if file is None:
                 return None
             first = file.file_from_offset // self.unit_size
             start = max(self.unit_start, number - look, first)
-            look = _FILLERS_LOOK
+            look = _FILLERS_READ
             units = self._block(file, start, number)
             _, last = message_units(units, self.unit_size)
             if last >= 0:
@@ -158,14 +158,14 @@ class UnitFile(UnitQueue):
         Returns:
             (number of its unit, physical offset); the second is -1 when there is none.
         """
-        look = _FIRST_FILLERS_LOOK
+        look = _FILLERS_FIRST_READ
         while number < stop:
             file = self.queue.find(number * self.unit_size)
             if file is None:
                 return number, -1
             behind = (file.file_from_offset + file.size) // self.unit_size
             end = min(stop, number + look, behind)
-            look = _FILLERS_LOOK
+            look = _FILLERS_READ
             units = self._block(file, number, end)
             first, _ = message_units(units, self.unit_size)
             if first >= 0:
@@ -212,7 +212,7 @@ class UnitFile(UnitQueue):
             (how many good units, True when more follow a bad one, physical offset behind the
             record of the last message).
         """
-        count, look = 0, _FIRST_LOOK - _FIRST_LOOK % self.unit_size
+        count, look = 0, _FIRST_READ_SIZE - _FIRST_READ_SIZE % self.unit_size
         floor = self.end_phy_offset
         while at < file.size:
             size = min(look, file.size - at)
@@ -282,7 +282,7 @@ class UnitFile(UnitQueue):
             raise
         return bool(dirty)
 
-    def take_unsynced(self) -> list[Path]:
+    def pop_unsynced(self) -> list[Path]:
         """Directories with new names that are not synced yet, lowest first."""
         if not self.queue.unsynced:
             return []

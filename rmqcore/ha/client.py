@@ -162,13 +162,13 @@ class HAClient:
                 if not address:
                     await asyncio.sleep(_LOOK_AGAIN_S)
                     continue
-                self._tell(address, await self._connected_to(address))
+                self._log_disconnect(address, await self._connected_to(address))
                 self.state, self.agrees = HAState.READY, False
                 await asyncio.sleep(self._config.ha_retry_interval / 1000)
         finally:
             self.state, self.agrees = HAState.SHUTDOWN, False
 
-    def _tell(self, address: str, reason: str) -> None:
+    def _log_disconnect(self, address: str, reason: str) -> None:
         """Log why a connection has ended, once for each reason."""
         level = logging.DEBUG if reason == self._told else logging.WARNING
         self._told = reason

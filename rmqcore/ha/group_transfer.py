@@ -18,7 +18,7 @@ from rmqcore.ha.settings import HAConfig
 from rmqcore.status import PutMessageStatus
 from rmqcore.world import monotonic_s
 
-Settle = Callable[[PutMessageStatus], None]
+Finish = Callable[[PutMessageStatus], None]
 _LATE: Final = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 
 
@@ -52,7 +52,7 @@ class GroupTransferService:
         #: of those that have taken something on their connection
         self._proven: dict[object, int] = {}
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, Settle]] = []
+        self._waiting: list[tuple[int, int, Finish]] = []
         self._numbers = count()
         self._deadlines: dict[asyncio.AbstractEventLoop, _Deadlines] = {}
         self._stopped = False
@@ -86,8 +86,8 @@ class GroupTransferService:
             done = []
             while self._waiting and self._waiting[0][0] <= reached:
                 done.append(heapq.heappop(self._waiting)[2])
-        for settle in done:
-            settle(PutMessageStatus.PUT_OK)
+        for finish in done:
+            finish(PutMessageStatus.PUT_OK)
 
     def forget(self, slave: object) -> None:
         """Count on a slave no more: its connection is gone."""
@@ -100,15 +100,15 @@ class GroupTransferService:
         with self._lock:
             self._stopped = True
             left, self._waiting = self._waiting, []
-        for _, _, settle in left:
-            settle(_LATE)
+        for _, _, finish in left:
+            finish(_LATE)
 
     # ---- waiting
 
-    def begin(self, end: int) -> SlaveWait:
+    def begin(self, end: int) -> ThreadSlaveWait:
         """Begin to wait until enough slaves have the log up to ``end``."""
-        wait = SlaveWait(monotonic_s() + self._timeout_s)
-        self._enlist(end, wait.settle)
+        wait = ThreadSlaveWait(monotonic_s() + self._timeout_s)
+        self._enlist(end, wait.finish)
         return wait
 
     def begin_async(self, end: int) -> asyncio.Future[PutMessageStatus]:
@@ -121,7 +121,7 @@ class GroupTransferService:
             if not future.done():
                 future.set_result(status)
 
-        def settle(status: PutMessageStatus) -> None:
+        def finish(status: PutMessageStatus) -> None:
             # a loop that was closed: nobody waits on it any more
             with suppress(RuntimeError):
                 if threading.get_ident() == mine:
@@ -129,7 +129,7 @@ class GroupTransferService:
                 else:
                     loop.call_soon_threadsafe(answer, status)
 
-        self._enlist(end, settle)
+        self._enlist(end, finish)
         if not future.done():
             self._deadlines_of(loop).add(loop, loop.time() + self._timeout_s, future)
         return future
@@ -142,14 +142,14 @@ class GroupTransferService:
                 self._deadlines[loop] = _Deadlines()
             return self._deadlines[loop]
 
-    def _enlist(self, end: int, settle: Settle) -> None:
-        """Settle a put when enough slaves have it: at once, or when they say so."""
+    def _enlist(self, end: int, finish: Finish) -> None:
+        """Finish a put when enough slaves have it: at once, or when they say so."""
         with self._lock:
             status = self._known(end)
             if status is None:
-                heapq.heappush(self._waiting, (end, next(self._numbers), settle))
+                heapq.heappush(self._waiting, (end, next(self._numbers), finish))
         if status is not None:
-            settle(status)
+            finish(status)
         else:
             self._on_waiting()
 
@@ -163,22 +163,22 @@ class GroupTransferService:
         return None
 
 
-class SlaveWait:
+class ThreadSlaveWait:
     """One thread's wait for slaves."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self._settled = threading.Event()
+        self._finished = threading.Event()
         self._status = _LATE
 
-    def settle(self, status: PutMessageStatus) -> None:
+    def finish(self, status: PutMessageStatus) -> None:
         """End it."""
         self._status = status
-        self._settled.set()
+        self._finished.set()
 
     def status(self) -> PutMessageStatus:
         """Wait to the end; how it ended."""
-        self._settled.wait(max(0.0, self._deadline - monotonic_s()))
+        self._finished.wait(max(0.0, self._deadline - monotonic_s()))
         return self._status
 
 
@@ -189,7 +189,7 @@ class _Deadlines:
     """
 
     def __init__(self) -> None:
-        self._waits: deque[tuple[float, asyncio.Future[PutMessageStatus]]] = deque()
+        self._waiting: deque[tuple[float, asyncio.Future[PutMessageStatus]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(
@@ -199,7 +199,7 @@ class _Deadlines:
         future: asyncio.Future[PutMessageStatus],
     ) -> None:
         """End a wait at a time of the loop's, which is not before that of the one before."""
-        waits = self._waits
+        waits = self._waiting
         while waits and waits[0][1].done():
             waits.popleft()
         waits.append((deadline, future))
@@ -207,7 +207,7 @@ class _Deadlines:
             self._timer = loop.call_at(deadline, self._expire, loop)
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        waits, now = self._waits, loop.time()
+        waits, now = self._waiting, loop.time()
         self._timer = None
         try:
             while waits and (waits[0][1].done() or waits[0][0] <= now):

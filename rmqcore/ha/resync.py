@@ -38,7 +38,7 @@ _IDLE_MAX: Final = 2
 #: the byte that a log can be asked for from: a report of 0 asks for the last file only, and byte 0
 #: is the first of a record's size, which is below 16 MiB
 _FIRST: Final = 1
-_LOOK: Final = 1 << 20
+_READ_SIZE: Final = 1 << 20
 #: bytes of a frame of RocketMQ's that is followed by more; ours are larger
 _BATCH: Final = 32 * 1024
 #: who sends smaller ones only, for so long, has sent all, and what is put into it since
@@ -399,10 +399,10 @@ def _copy_end(path: Path, to: Path, at: int, size: int) -> None:
     """Copy the end of a file to its place in one of the same size, whose front is a hole."""
     with path.open("rb") as file, to.open("wb") as copy:
         copy.truncate(size)
-        for position in range(at, size, _LOOK):
+        for position in range(at, size, _READ_SIZE):
             file.seek(position)
             copy.seek(position)
-            copy.write(file.read(_LOOK))
+            copy.write(file.read(_READ_SIZE))
         copy.flush()
         sync_fd(copy.fileno())
 

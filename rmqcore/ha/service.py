@@ -68,7 +68,7 @@ class HAService:
         """
         log = store.followed_log
         self.connections: list[HAConnection] = []
-        self.waits = GroupTransferService(
+        self.group_transfer = GroupTransferService(
             config, end=lambda: log.max_phy_offset, on_waiting=self.wake
         )
         self._log = log
@@ -100,7 +100,7 @@ class HAService:
         host, port = self._place
         self._listening = listening = listen(host, port)
         self._stop_listening = self._log.on_arrival(self._arrived)
-        self._log.wait_for_slaves(self.waits)
+        self._log.wait_for_slaves(self.group_transfer)
         self._listen(loop, listening)
 
     async def stop(self) -> None:
@@ -125,7 +125,7 @@ class HAService:
         if self._listening is not None:
             self._listening.close()
             self._listening = None
-        self.waits.stop()
+        self.group_transfer.stop()
         self._loop = None
 
     def wake(self) -> None:
@@ -188,7 +188,7 @@ class HAService:
             reason = await connection.serve()
         finally:
             self.connections.remove(connection)
-            self.waits.forget(connection)
+            self.group_transfer.forget(connection)
             # a peer that comes again and again for the same reason is told of once
             lasted_ms = 1000 * (monotonic_s() - began)
             told = self._told.get(host) == reason
@@ -204,7 +204,7 @@ class HAService:
 
     def _acknowledged(self, connection: HAConnection) -> None:
         proven = connection.ack_offset > connection.request_offset
-        self.waits.acknowledged(connection, connection.ack_offset, proven=proven)
+        self.group_transfer.acknowledged(connection, connection.ack_offset, proven=proven)
 
     # ---- what it says of itself
 
@@ -228,7 +228,8 @@ class HAService:
         info: dict[str, object] = {
             "addr": connection.address,
             "diff": behind,
-            "inSync": not connection.is_ahead and self.waits.is_in_sync(connection.ack_offset, end),
+            "inSync": not connection.is_ahead
+            and self.group_transfer.is_in_sync(connection.ack_offset, end),
             "slaveAckOffset": connection.ack_offset,
             "transferFromWhere": connection.next_offset,
             "transferredByteInSecond": connection.flow.in_last_second,

@@ -28,9 +28,9 @@ from rmqcore.metaq.message_store import MessageStore, Row
 from rmqcore.metaq.protocol import (
     NO_CHECKSUM,
     RANDOM_PARTITION,
-    Code,
     Get,
     Offset,
+    ResultCode,
     Stats,
     Version,
     format_result,
@@ -146,7 +146,7 @@ class BrokerProcessor:
                 self._append(puts, group)
         return puts
 
-    def settle(self, puts: Puts, group: PutGroup) -> None:
+    def answer_puts(self, puts: Puts, group: PutGroup) -> None:
         """Write the answers to the puts of one partition whose future is done."""
         error = group.stored.exception()
         if error is not None:
@@ -160,7 +160,9 @@ class BrokerProcessor:
             replies[index] = f"result 200 {len(text)} {opaque}\r\n{text}".encode()
             offset += HEADER_SIZE + len(data)
 
-    def refuse_put(self, topic: str, partition: int, opaque: int, code: Code, reason: str) -> bytes:
+    def refuse_put(
+        self, topic: str, partition: int, opaque: int, code: ResultCode, reason: str
+    ) -> bytes:
         """Answer a put of which nothing was stored."""
         self.stats.count(Count.PUT_FAILED, topic)
         text = f"Put message to [partition '{topic}-{partition}'] failed.Detail:{reason}"
@@ -174,31 +176,31 @@ class BrokerProcessor:
         if refused is None and not self._config.topic_config(topic).accept_subscribe:
             refused = f"topic {topic} does not accept subscribing"
         if refused is not None:
-            return format_result(Code.FORBIDDEN, refused, opaque)
+            return format_result(ResultCode.FORBIDDEN, refused, opaque)
         store = self.manager.get(topic, command.partition)
         if store is None:
-            return self._miss(command, Code.NOT_FOUND, _unknown(topic, command.partition))
+            return self._miss(command, ResultCode.NOT_FOUND, _unknown(topic, command.partition))
         if command.max_size <= 0:
             text = f"Bad request,invalid max size:{command.max_size}"
-            return format_result(Code.BAD_REQUEST, text, opaque)
+            return format_result(ResultCode.BAD_REQUEST, text, opaque)
         try:
             found = self._slice(store, command)
         except OffsetTooSmallError as error:
-            return self._miss(command, Code.MOVED, str(error.min_offset))
+            return self._miss(command, ResultCode.MOVED, str(error.min_offset))
         except MissingSegmentError as error:
-            return self._miss(command, Code.MOVED, str(error.next_offset))
+            return self._miss(command, ResultCode.MOVED, str(error.next_offset))
         except (OSError, CorruptStoreError) as error:
             _LOG.error("a get of %s at %d failed: %s", store.path, command.offset, error)
-            return self._miss(command, Code.INTERNAL_SERVER_ERROR, str(error))
+            return self._miss(command, ResultCode.INTERNAL_SERVER_ERROR, str(error))
         if found is not None:
             return found
         end = store.max_offset
         tell = self._config.system.update_consumer_offsets or command.offset == _MAX_OFFSET
         if command.offset > end and tell:
             self.stats.count(Count.OFFSET, topic)
-            return self._miss(command, Code.MOVED, str(end))
+            return self._miss(command, ResultCode.MOVED, str(end))
         text = f"Could not find message at position {command.offset}"
-        return self._miss(command, Code.NOT_FOUND, text)
+        return self._miss(command, ResultCode.NOT_FOUND, text)
 
     def offset(self, command: Offset) -> bytes:
         """Answer with the nearest offset."""
@@ -206,24 +208,24 @@ class BrokerProcessor:
         store = self.manager.get(command.topic, command.partition)
         if store is None:
             text = _unknown(command.topic, command.partition)
-            return format_result(Code.NOT_FOUND, text, command.opaque)
+            return format_result(ResultCode.NOT_FOUND, text, command.opaque)
         nearest = store.nearest_offset(command.offset)
-        return format_result(Code.SUCCESS, str(nearest), command.opaque)
+        return format_result(ResultCode.SUCCESS, str(nearest), command.opaque)
 
     def statistics(self, command: Stats) -> bytes:
         """Answer with counters, or with the configuration file."""
         if command.item != "config":
-            return format_result(Code.SUCCESS, self.stats.text(command.item), command.opaque)
+            return format_result(ResultCode.SUCCESS, self.stats.text(command.item), command.opaque)
         path = self._config.path
         try:
             text = read_text(path) if path is not None else ""
         except (OSError, RmqCoreError) as error:
-            return format_result(Code.INTERNAL_SERVER_ERROR, str(error), command.opaque)
-        return format_result(Code.SUCCESS, text, command.opaque)
+            return format_result(ResultCode.INTERNAL_SERVER_ERROR, str(error), command.opaque)
+        return format_result(ResultCode.SUCCESS, text, command.opaque)
 
     def version(self, command: Version) -> bytes:
         """Answer with the version of rmqcore."""
-        return format_result(Code.SUCCESS, __version__, command.opaque)
+        return format_result(ResultCode.SUCCESS, __version__, command.opaque)
 
     def _slice(self, store: MessageStore, command: Get) -> FileMessageSet | None:
         """At most the smaller of both limits, but the whole first record if the client takes it."""
@@ -241,7 +243,7 @@ class BrokerProcessor:
             return f"Partition[{self._config.system.broker_id}-{partition}] has been closed"
         return None
 
-    def _miss(self, command: Get, code: Code, text: str) -> bytes:
+    def _miss(self, command: Get, code: ResultCode, text: str) -> bytes:
         self.stats.count(Count.GET_MISS, command.topic)
         return format_result(code, text, command.opaque)
 
@@ -278,17 +280,17 @@ class BrokerProcessor:
             group.stored = Future()
             group.stored.set_exception(error)
         if group.stored.done():
-            self.settle(puts, group)
+            self.answer_puts(puts, group)
         else:
             puts.waiting.append(group)
 
     def _put_failed(self, group: PutGroup, opaque: int, error: BaseException) -> bytes:
         if isinstance(error, ForbiddenError):
-            code = Code.FORBIDDEN
+            code = ResultCode.FORBIDDEN
         elif isinstance(error, MessageIllegalError | ValueError):
-            code = Code.BAD_REQUEST
+            code = ResultCode.BAD_REQUEST
         else:
-            code = Code.INTERNAL_SERVER_ERROR
+            code = ResultCode.INTERNAL_SERVER_ERROR
             _LOG.error("a put to %s-%d failed: %s", group.topic, group.partition, error)
         return self.refuse_put(group.topic, group.partition, opaque, code, str(error))
 

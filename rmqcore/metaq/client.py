@@ -13,10 +13,10 @@ from rmqcore.metaq.message import HEADER_SIZE, Message, decode_messages, encode_
 from rmqcore.metaq.protocol import (
     MAX_LINE_SIZE,
     RANDOM_PARTITION,
-    Code,
     Get,
     Offset,
     Put,
+    ResultCode,
     format_get,
     format_offset,
     format_put,
@@ -120,10 +120,10 @@ class MetaClient:
             try:
                 buffer = await self.get(topic, partition, offset, group=group, max_size=size)
             except ResultError as error:
-                if error.code == Code.MOVED and int(error.text) > offset:
+                if error.code == ResultCode.MOVED and int(error.text) > offset:
                     offset = int(error.text)
                     continue
-                if error.code == Code.NOT_FOUND:
+                if error.code == ResultCode.NOT_FOUND:
                     return
                 raise
             before = offset
@@ -135,7 +135,7 @@ class MetaClient:
             if offset == before:
                 needed = HEADER_SIZE + int.from_bytes(buffer[:4], "big")
                 if not size < needed <= _MAX_FETCH_SIZE:
-                    raise ResultError(Code.NOT_FOUND, f"half a message at {offset}")
+                    raise ResultError(ResultCode.NOT_FOUND, f"half a message at {offset}")
                 size = needed
 
     async def offset(self, topic: str, partition: int, offset: int, *, group: str = "g") -> int:
@@ -158,16 +158,16 @@ class MetaClient:
 
     async def _request(self, request: bytes, opaque: int) -> bytes:
         if self._streams is None:
-            raise ResultError(Code.SERVICE_UNAVAILABLE, "not connected")
+            raise ResultError(ResultCode.SERVICE_UNAVAILABLE, "not connected")
         reader, writer = self._streams
         async with self._one_at_a_time:
             writer.write(request)
             await writer.drain()
             words = (await reader.readuntil(b"\r\n")).split()
-            code = Code.SUCCESS if words[0] == b"value" else int(words[1])
+            code = ResultCode.SUCCESS if words[0] == b"value" else int(words[1])
             content = await reader.readexactly(int(words[-2]))
         if int(words[-1]) != opaque:
-            raise ResultError(Code.INTERNAL_SERVER_ERROR, f"answer {words[-1]!r} to {opaque}")
-        if code != Code.SUCCESS:
+            raise ResultError(ResultCode.INTERNAL_SERVER_ERROR, f"answer {words[-1]!r} to {opaque}")
+        if code != ResultCode.SUCCESS:
             raise ResultError(code, content.decode())
         return content

@@ -19,13 +19,13 @@ from rmqcore.metaq.file_message_set import FileMessageSet
 from rmqcore.metaq.protocol import (
     MAX_LINE_SIZE,
     NO_OPAQUE,
-    Code,
     Command,
     Get,
     Offset,
     ProtocolError,
     Put,
     Quit,
+    ResultCode,
     Stats,
     Sync,
     Transaction,
@@ -132,9 +132,9 @@ class MetaConnection(asyncio.Protocol):
         while more and not self._ended and self._room():
             try:
                 while self._room() and more:
-                    more = self._take()
+                    more = self._answer_next()
             except ProtocolError as error:
-                self._replies.append(format_result(Code.BAD_REQUEST, error.reason, NO_OPAQUE))
+                self._replies.append(format_result(ResultCode.BAD_REQUEST, error.reason, NO_OPAQUE))
                 self._ended = True
             if self._eof and not more:
                 self._ended = True
@@ -144,7 +144,7 @@ class MetaConnection(asyncio.Protocol):
     def _room(self) -> bool:
         return len(self._replies) < _MAX_PENDING
 
-    def _take(self) -> bool:
+    def _answer_next(self) -> bool:
         """Answer what the buffer begins with; False when it is not whole yet."""
         if self._skip:
             passed = min(self._skip, len(self._buffer))
@@ -169,7 +169,7 @@ class MetaConnection(asyncio.Protocol):
                 reason = self._refused(command)
                 if reason is not None:
                     place = command.topic, command.partition, command.opaque
-                    reply = self._processor.refuse_put(*place, Code.BAD_REQUEST, reason)
+                    reply = self._processor.refuse_put(*place, ResultCode.BAD_REQUEST, reason)
                     self._replies.append(reply)
                     self._skip = size
                 elif len(self._buffer) - at < size:
@@ -181,11 +181,11 @@ class MetaConnection(asyncio.Protocol):
                     self._put([(*place, command.checksum, command.opaque, data)])
             case Sync(size=size, opaque=opaque):
                 text = "this broker is no slave: it takes no sync"
-                self._replies.append(format_result(Code.SERVICE_UNAVAILABLE, text, opaque))
+                self._replies.append(format_result(ResultCode.SERVICE_UNAVAILABLE, text, opaque))
                 self._skip = size
             case Transaction(opaque=opaque):
                 text = "no transactions here"
-                self._replies.append(format_result(Code.BAD_REQUEST, text, opaque))
+                self._replies.append(format_result(ResultCode.BAD_REQUEST, text, opaque))
             case Get():
                 found = self._processor.get(command)
                 if isinstance(found, FileMessageSet):
@@ -220,12 +220,12 @@ class MetaConnection(asyncio.Protocol):
     def _stored(self, puts: Puts, group: PutGroup) -> Callable[[Future[Any]], None]:
         def tell(_: Future[Any]) -> None:  # in the partition's commit thread
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._settle, puts, group)
+                self._loop.call_soon_threadsafe(self._answer_puts, puts, group)
 
         return tell
 
-    def _settle(self, puts: Puts, group: PutGroup) -> None:
-        self._processor.settle(puts, group)
+    def _answer_puts(self, puts: Puts, group: PutGroup) -> None:
+        self._processor.answer_puts(puts, group)
         puts.waiting.remove(group)
         if not puts.waiting:
             self._work()

@@ -140,7 +140,7 @@ class MessageStore(PartitionReader):
             self._sync_names()
             self._adopt(self._segments[-1])
             self._note_mark()
-            self._commit = CommitThread(f"metaq-{self.topic}-{self.partition}", self._settle)
+            self._commit = CommitThread(f"metaq-{self.topic}-{self.partition}", self._commit_round)
             _LIVE.add(self)
         else:
             self._tail = SegmentTail(-1, str(self.path), 0, 0)
@@ -367,7 +367,7 @@ class MessageStore(PartitionReader):
         done.set_result(location)
         return done
 
-    def _settle(self) -> None:
+    def _commit_round(self) -> None:
         """Flush, and begin the next segment when this one is full; in the commit thread."""
         self._sync()
         last = self._segments[-1]

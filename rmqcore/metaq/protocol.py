@@ -29,7 +29,7 @@ _INT = (-(2**31), 2**31 - 1)
 _LONG = (-(2**63), 2**63 - 1)
 
 
-class Code(IntEnum):
+class ResultCode(IntEnum):
     """Result codes on the wire. Source: MetaQ HttpStatus.java."""
 
     SUCCESS = 200
@@ -199,7 +199,7 @@ def format_offset(command: Offset) -> bytes:
     )
 
 
-def format_result(code: Code, text: str, opaque: int) -> bytes:
+def format_result(code: ResultCode, text: str, opaque: int) -> bytes:
     """Write a whole result: line and text. Source: MetaQ BooleanCommand.java."""
     content = text.encode()
     return _line("result", int(code), len(content), opaque) + content

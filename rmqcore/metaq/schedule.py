@@ -114,13 +114,13 @@ class Schedule:
         """Sleep until something is due; None when the schedule stops."""
         with self._changed:
             while not self._stopping:
-                work = self._take_due()
+                work = self._pop_due()
                 if work:
                     return work
                 self._changed.wait(self._seconds_left())
         return None
 
-    def _take_due(self) -> list[Callable[[], None]]:
+    def _pop_due(self) -> list[Callable[[], None]]:
         moment, now = monotonic_s(), self._now()
         work: list[Callable[[], None]] = []
         for interval_ms in [i for i, due in self._flushes.items() if due <= moment]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmqcore.java.json import parse_java_json
-from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, QueueData, TopicConfig
+from rmqcore.namesrv.route_data import BrokerTopics, QueueData, RegisteredTopic, TopicsVersion
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
 
@@ -67,13 +67,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return _object(value)
 
 
-def read_data_version(members: Mapping[str, Any]) -> DataVersion:
-    """Read a DataVersion; members that an older release leaves out are 0.
+def read_data_version(members: Mapping[str, Any]) -> TopicsVersion:
+    """Read a TopicsVersion; members that an older release leaves out are 0.
 
     Raises:
         RequestRefusedError: a member is no number of 64 bits.
     """
-    return DataVersion(
+    return TopicsVersion(
         _number(members, "counter", 0, _INT64_MAX),
         _number(members, "stateVersion", 0, _INT64_MAX),
         _number(members, "timestamp", 0, _INT64_MAX),
@@ -102,8 +102,8 @@ def _read_wrapper(wrapper: dict[str, Any], filters: tuple[str, ...]) -> BrokerTo
     )
 
 
-def _read_topic(members: dict[str, Any]) -> TopicConfig:
-    return TopicConfig(
+def _read_topic(members: dict[str, Any]) -> RegisteredTopic:
+    return RegisteredTopic(
         _number(members, "readQueueNums", _QUEUE_COUNT_DEFAULT, _INT32_MAX),
         _number(members, "writeQueueNums", _QUEUE_COUNT_DEFAULT, _INT32_MAX),
         _number(members, "perm", _PERM_DEFAULT, _PERM_MAX),
@@ -116,13 +116,13 @@ def _read_topic(members: dict[str, Any]) -> TopicConfig:
 
 def _read_compressed(body: bytes, version: int) -> BrokerTopics:
     pieces = _Pieces(_unpack(body))
-    data_version = read_data_version(parse_object(pieces.take()))
-    topics = dict(_read_topic_line(pieces.take()) for _ in range(pieces.count()))
-    filters = _texts(_list(pieces.take()))
+    data_version = read_data_version(parse_object(pieces.next_piece()))
+    topics = dict(_read_topic_line(pieces.next_piece()) for _ in range(pieces.count()))
+    filters = _texts(_list(pieces.next_piece()))
     mappings = {}
     if version >= VERSION_5_0_0:
         for _ in range(pieces.count()):
-            info = parse_object(pieces.take())
+            info = parse_object(pieces.next_piece())
             mappings[_text(info.get("topic"))] = info
     return BrokerTopics(data_version, topics, filters, mappings)
 
@@ -152,7 +152,7 @@ class _Pieces:
             raise _refused(f"{count} pieces cannot be in it")
         return count
 
-    def take(self) -> bytes:
+    def next_piece(self) -> bytes:
         """Read one piece."""
         size = self._int()
         if not 0 <= size <= len(self._plain) - self._at:
@@ -168,7 +168,7 @@ class _Pieces:
         return value
 
 
-def _read_topic_line(line: bytes) -> tuple[str, TopicConfig]:
+def _read_topic_line(line: bytes) -> tuple[str, RegisteredTopic]:
     """Read `name readQueueNums writeQueueNums perm filterType [attributes]`."""
     items = line.decode("utf-8", "replace").split(" ")
     if len(items) < _TOPIC_ITEMS_MIN or not all(map(_NUMBER.fullmatch, items[1:4])):

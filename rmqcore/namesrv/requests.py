@@ -25,7 +25,7 @@ from rmqcore.namesrv.register_body import (
     read_queue_data,
     read_register_body,
 )
-from rmqcore.namesrv.route_data import BrokerTopics, Registration
+from rmqcore.namesrv.route_data import BrokerRegistration, BrokerTopics
 from rmqcore.namesrv.route_table import RouteTable
 from rmqcore.remoting import (
     Connection,
@@ -115,7 +115,7 @@ class NamesrvRequests:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """What takes its time to be read is read in another thread, one behind the other."""
-        with self._held(len(request.body)):
+        with self._within_limit(len(request.body)):
             async with self._reading:
                 content = await asyncio.to_thread(_content, request)
         if connection.closed:
@@ -129,7 +129,7 @@ class NamesrvRequests:
         if crc and crc != zlib.crc32(request.body) & 0x7FFFFFFF:
             return failure(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         fields = request.ext_fields
-        said = Registration(
+        said = BrokerRegistration(
             cluster=_name(request, "clusterName"),
             broker_name=_name(request, "brokerName"),
             broker_addr=_name(request, "brokerAddr"),
@@ -194,7 +194,7 @@ class NamesrvRequests:
         return success()
 
     @contextlib.contextmanager
-    def _held(self, size: int) -> Iterator[None]:
+    def _within_limit(self, size: int) -> Iterator[None]:
         """Count what waits for its turn in another thread.
 
         Raises:
@@ -270,7 +270,7 @@ class NamesrvRequests:
         """Set a key."""
         namespace, key, value = map(request.text, ("namespace", "key", "value"))
         size = len(namespace) + len(key) + len(value)
-        with self._held(size):
+        with self._within_limit(size):
             async with self._keeping:
                 await asyncio.to_thread(self._kv.put, namespace, key, value)
         return success()
@@ -287,7 +287,7 @@ class NamesrvRequests:
     async def delete_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove a key."""
         namespace, key = request.text("namespace"), request.text("key")
-        with self._held(len(namespace) + len(key)):
+        with self._within_limit(len(namespace) + len(key)):
             async with self._keeping:
                 await asyncio.to_thread(self._kv.delete, namespace, key)
         return success()

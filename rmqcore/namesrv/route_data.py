@@ -13,7 +13,7 @@ FLAG_UNIT_SUB = 2
 
 
 @dataclass(frozen=True, slots=True)
-class DataVersion:
+class TopicsVersion:
     """Which state of its topics a broker has told; equal when all three are."""
 
     counter: int = 0
@@ -78,7 +78,7 @@ class BrokerData:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfig:
+class RegisteredTopic:
     """One topic as a broker registers it."""
 
     read_queue_count: int
@@ -108,14 +108,14 @@ class BrokerTopics:
         mappings: of static topics, by topic: as it was received, to be given out again.
     """
 
-    data_version: DataVersion = DataVersion()
-    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: TopicsVersion = TopicsVersion()
+    topics: dict[str, RegisteredTopic] = field(default_factory=dict)
     filter_servers: tuple[str, ...] = ()
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class BrokerRegistration:
     """What a broker says of itself when it registers.
 
     Attributes:

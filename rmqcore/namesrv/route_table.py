@@ -17,9 +17,9 @@ from rmqcore.namesrv.route_data import (
     FLAG_UNIT,
     FLAG_UNIT_SUB,
     BrokerData,
-    DataVersion,
+    BrokerRegistration,
     QueueData,
-    Registration,
+    TopicsVersion,
 )
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
@@ -55,7 +55,7 @@ class BrokerLive:
     broker_id: int
     heard_s: float
     timeout_ms: int
-    data_version: DataVersion
+    data_version: TopicsVersion
     connection: object
     ha_server_addr: str
 
@@ -115,7 +115,7 @@ class RouteTable:
 
     # ---- what brokers say -------------------------------------------------------------------
 
-    def register(self, said: Registration, connection: object) -> RegisterResult | None:
+    def register(self, said: BrokerRegistration, connection: object) -> RegisterResult | None:
         """Take what a broker says of itself.
 
         Returns:
@@ -150,7 +150,7 @@ class RouteTable:
             self._live.pop((said.cluster, said.broker_addr), None)
             return RegisterResult()
         broker.addrs[said.broker_id] = said.broker_addr
-        self._take_topics(broker, said, first)
+        self._update_topics(broker, said, first)
         key = said.cluster, said.broker_addr
         self._live[key] = BrokerLive(
             said.broker_name,
@@ -166,10 +166,10 @@ class RouteTable:
         else:
             self._filters.pop(key, None)
         if min_changed:
-            self._tell_min_changed(broker, None)
+            self._notify_min_changed(broker, None)
         return self._about_master(broker, said.broker_id)
 
-    def _expect_room(self, said: Registration, connection: object) -> None:
+    def _expect_room(self, said: BrokerRegistration, connection: object) -> None:
         """Refuse a registration above one of the bounds."""
         key = said.cluster, said.broker_addr
         if key not in self._live:
@@ -205,7 +205,7 @@ class RouteTable:
         self._topics.setdefault(name, set()).add(topic)
         table[name] = queues
 
-    def _is_outdated(self, broker: BrokerData, said: Registration) -> bool:
+    def _is_outdated(self, broker: BrokerData, said: BrokerRegistration) -> bool:
         """Tell whether the id belongs to another address that is in a later term."""
         holder = broker.addrs.get(said.broker_id)
         if holder is None or holder == said.broker_addr:
@@ -214,7 +214,7 @@ class RouteTable:
         version = said.content.data_version
         return live is not None and live.data_version.state_version > version.state_version
 
-    def _take_topics(self, broker: BrokerData, said: Registration, first: bool) -> None:
+    def _update_topics(self, broker: BrokerData, said: BrokerRegistration, first: bool) -> None:
         """Bring the queues level with what a master, or the first of its slaves, has told."""
         stands_in = (
             said.enable_acting_master is not None
@@ -268,7 +268,7 @@ class RouteTable:
             for topic in self._topics.get(broker_name, ()):
                 self._queues[topic][broker_name].perm &= ~PERM_WRITE
         if lowest in ids:
-            self._tell_min_changed(broker, broker_addr)
+            self._notify_min_changed(broker, broker_addr)
 
     def _drop_broker(self, broker: BrokerData) -> None:
         name = broker.broker_name
@@ -296,7 +296,7 @@ class RouteTable:
         if not self._mappings.get(topic, True):
             del self._mappings[topic]
 
-    def _tell_min_changed(self, broker: BrokerData, offline_addr: str | None) -> None:
+    def _notify_min_changed(self, broker: BrokerData, offline_addr: str | None) -> None:
         if self._on_min_changed is None or not self.config.notify_min_broker_id_changed:
             return
         live = self._live.get((broker.cluster, broker.addrs[min(broker.addrs)]))
@@ -311,12 +311,12 @@ class RouteTable:
         if live is not None:
             live.heard_s = self._clock()
 
-    def data_version(self, cluster: str, broker_addr: str) -> DataVersion | None:
+    def data_version(self, cluster: str, broker_addr: str) -> TopicsVersion | None:
         """The state of its topics that a broker has told last; None when it is not known."""
         live = self._live.get((cluster, broker_addr))
         return live.data_version if live is not None else None
 
-    def has_changed(self, cluster: str, broker_addr: str, version: DataVersion) -> bool:
+    def has_changed(self, cluster: str, broker_addr: str, version: TopicsVersion) -> bool:
         """Tell whether a broker's state is another than the one it has told, or that is unknown."""
         return self.data_version(cluster, broker_addr) != version
 

@@ -20,7 +20,7 @@ class CallConnection(Protocol):
     def send_message(self, call: Call, message: bytes) -> None:
         """Send one message of a call's answer."""
 
-    def taken(self, size: int) -> None:
+    def consumed(self, size: int) -> None:
         """Note that a streamed message is not kept here any more."""
 
 
@@ -124,7 +124,7 @@ class Call:
             finally:
                 self._waiter = None
         message = self.messages.popleft()
-        self._connection.taken(len(message))
+        self._connection.consumed(len(message))
         return message
 
     def close(self) -> None:

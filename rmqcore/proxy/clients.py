@@ -55,7 +55,7 @@ _PRODUCERS: Final = (ClientType.PRODUCER, ClientType.CLIENT_TYPE_UNSPECIFIED)
 
 
 @dataclass(slots=True)
-class Client:
+class GrpcClient:
     """One client.
 
     Attributes:
@@ -82,7 +82,7 @@ class Clients:
     def __init__(self, cluster: Cluster, gone: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._gone = gone
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, GrpcClient] = {}
         self._turn = 0
         self._told: asyncio.Event = asyncio.Event()
 
@@ -116,7 +116,7 @@ class Clients:
                         GrpcStatus.INVALID_ARGUMENT, "the message is no TelemetryCommand"
                     ) from error
                 if command.HasField("settings"):
-                    answer = await self._settled(caller, command.settings)
+                    answer = await self._full_settings(caller, command.settings)
                     call.send(answer.SerializeToString())
         finally:
             client.streams.remove(call)
@@ -130,21 +130,21 @@ class Clients:
         """
         self._seen(caller)
 
-    def _seen(self, caller: Caller) -> Client:
+    def _seen(self, caller: Caller) -> GrpcClient:
         client = self._clients.get(caller.client_id)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
-            client = self._clients[caller.client_id] = Client(caller)
+            client = self._clients[caller.client_id] = GrpcClient(caller)
         client.caller, client.seen_s = caller, monotonic_s()
         return client
 
-    async def _settled(self, caller: Caller, asked: V2Message) -> V2Message:
+    async def _full_settings(self, caller: Caller, asked: V2Message) -> V2Message:
         """The settings of a client, with what the server says."""
         settings, said = Settings(), OK
         settings.CopyFrom(asked)
         if asked.client_type in _PRODUCERS and not asked.HasField("subscription"):
-            self._take_topics(caller, asked)
+            self._note_topics(caller, asked)
             settings.backoff_policy.Clear()
             settings.backoff_policy.max_attempts = _PRODUCER_ATTEMPTS
             settings.backoff_policy.exponential_backoff.CopyFrom(
@@ -153,11 +153,11 @@ class Clients:
             settings.publishing.max_body_size = BODY_SIZE_MAX
             settings.publishing.validate_message_type = True
         else:
-            said = await self._settle_consumer(settings)
+            said = await self._fill_consumer_settings(settings)
         settings.metric.on = False
         return TelemetryCommand(status=said, settings=settings)
 
-    async def _settle_consumer(self, settings: V2Message) -> V2Message:
+    async def _fill_consumer_settings(self, settings: V2Message) -> V2Message:
         """Fill a consumer's settings; tells what is wrong with its group."""
         subscription, said = settings.subscription, OK
         attempts, ordered = len(_RETRY_S) - 1, False
@@ -178,7 +178,7 @@ class Clients:
         subscription.max_lite_topic_size = _LITE_TOPIC_SIZE
         return said
 
-    def _take_topics(self, caller: Caller, asked: V2Message) -> None:
+    def _note_topics(self, caller: Caller, asked: V2Message) -> None:
         """Note what a producer sends to: it is asked for transactions of these topics."""
         names = set()
         for resource in asked.publishing.topics[:_TOPICS_MAX]:
@@ -219,7 +219,7 @@ class Clients:
             topics = sorted({name for each in self._clients.values() for name in each.topics})
             if topics:
                 try:
-                    await self._cluster.tell_producers(topics)
+                    await self._cluster.register_producers(topics)
                 except RefusedError as error:
                     logger.info("brokers do not know of producers: %s", error)
             try:

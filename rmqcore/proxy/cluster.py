@@ -173,7 +173,7 @@ class Cluster(Protocol):
             RefusedError: the caller may not use the topic.
         """
 
-    async def tell_producers(self, groups: Sequence[str]) -> None:
+    async def register_producers(self, groups: Sequence[str]) -> None:
         """Let brokers know of which producer groups clients are here, to be asked for transactions.
 
         To be repeated every `HEART_BEAT_S`.

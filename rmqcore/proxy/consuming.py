@@ -21,7 +21,7 @@ from rmqcore.proxy.messages import Assignment, FilterType, V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration_ms, outgoing, timestamp
 from rmqcore.proxy.popped import Popped, popped_of
-from rmqcore.proxy.receipts import Handle
+from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import queue_message
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -77,7 +77,7 @@ class _Wanted:
         return frozenset(tag.strip() for tag in self.expression.split("||"))
 
 
-class Consuming:
+class ConsumerCalls:
     """What consumers call that are handed messages.
 
     Args:
@@ -326,7 +326,7 @@ class Consuming:
         entries = []
         for entry in request.entries:
             try:
-                handle = await self._renewals.settle(caller, group, entry.receipt_handle)
+                handle = await self._renewals.stop_renewing(caller, group, entry.receipt_handle)
                 await self._acknowledge(caller, group, topic, handle)
                 done = OK
             except RefusedError as error:
@@ -341,7 +341,9 @@ class Consuming:
             first = status(Code.MULTIPLE_RESULTS)
         return _AckResponse(status=first, entries=entries)
 
-    async def _acknowledge(self, caller: Caller, group: str, topic: str, handle: Handle) -> None:
+    async def _acknowledge(
+        self, caller: Caller, group: str, topic: str, handle: ReceiptHandle
+    ) -> None:
         command = RemotingCommand(RequestCode.ACK_MESSAGE, handle.fields(group, topic))
         answer = self._cluster.ask(handle.broker_name, command, caller)
         _expect_known(answer if isinstance(answer, RemotingCommand) else await answer)
@@ -355,7 +357,7 @@ class Consuming:
         if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
             reason = f"more than 0 and up to {INVISIBLE_MS_MAX // 1000} s"
             raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
-        handle = await self._renewals.settle(caller, group, request.receipt_handle)
+        handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
         changed = await self._renewals.change(
             caller, group, topic, handle, invisible_ms, suspend=request.suspend
         )
@@ -366,7 +368,7 @@ class Consuming:
     async def bury(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
         """Make a message a dead letter of its group."""
         group, topic = group_name(request.group), topic_name(request.topic)
-        handle = await self._renewals.settle(caller, group, request.receipt_handle)
+        handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
         most = max(1, request.max_delivery_attempts)
         await self._bury(caller, group, topic, handle, None, most, request.message_id)
         return _DeadResponse(status=OK)
@@ -376,7 +378,7 @@ class Consuming:
         caller: Caller,
         group: str,
         topic: str,
-        handle: Handle,
+        handle: ReceiptHandle,
         message: MessageExt | None,
         attempt_max: int,
         message_id: str = "",

@@ -159,7 +159,7 @@ class Http2Connection(OtherProtocol):
         try:
             self._http2.receive_data(data)
             for event in self._http2.events():
-                self._take(event)
+                self._handle(event)
         except NGH2Error as error:
             logger.info("%r: closed, for it sent no HTTP/2: %s", self, error)
             self._in_turn = False
@@ -197,9 +197,9 @@ class Http2Connection(OtherProtocol):
 
     # ---- receiving --------------------------------------------------------------------------
 
-    def _take(self, event: events.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         if isinstance(event, events.DataReceived):
-            self._take_data(event.stream_id, event.data, event.end_stream)
+            self._receive_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.RequestReceived):
             self._open(event.stream_id, dict(event.headers), event.end_stream)
         elif isinstance(event, events.StreamClosed):
@@ -207,7 +207,7 @@ class Http2Connection(OtherProtocol):
             if call is not None:
                 self._drop(call)
         elif isinstance(event, events.TrailersReceived):
-            self._take_data(event.stream_id, b"", True)
+            self._receive_data(event.stream_id, b"", True)
         elif isinstance(event, events.ConnectionClosed):
             self._flush()
             self.close()
@@ -236,9 +236,9 @@ class Http2Connection(OtherProtocol):
         if method.streams_in:
             self._work_on(call, b"")
         if ended:
-            self._take_data(stream_id, b"", True)
+            self._receive_data(stream_id, b"", True)
 
-    def _take_data(self, stream_id: int, data: bytes, ended: bool) -> None:
+    def _receive_data(self, stream_id: int, data: bytes, ended: bool) -> None:
         """Take a part of a call's messages."""
         call = self._calls.get(stream_id)
         if call is None or call.ended:
@@ -281,7 +281,7 @@ class Http2Connection(OtherProtocol):
             del call.chunks[:end]
             self._unfinished_size -= _PREFIX.size
 
-    def taken(self, size: int) -> None:
+    def consumed(self, size: int) -> None:
         """Note that a streamed message is not kept here any more."""
         self._unfinished_size -= size
 

@@ -120,7 +120,7 @@ class LocalBroker:
         expect_success(await self._asked_self(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
         return await self._look_up(name)
 
-    async def tell_producers(self, groups: Sequence[str]) -> None:
+    async def register_producers(self, groups: Sequence[str]) -> None:
         """See `Cluster`."""
         server = self._server()
         if server is None:

@@ -34,7 +34,7 @@ _NONE: Final = (
 )
 
 
-class Offsets:
+class OffsetCalls:
     """What clients call that know where they are.
 
     Args:

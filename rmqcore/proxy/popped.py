@@ -12,7 +12,7 @@ from rmqcore.errors import CorruptRecordError
 from rmqcore.message import MessageExt
 from rmqcore.native.format._message import message_from
 from rmqcore.proxy.codes import Code, RefusedError
-from rmqcore.proxy.receipts import NORMAL, Handle
+from rmqcore.proxy.receipts import NORMAL, ReceiptHandle
 from rmqcore.remoting import RemotingCommand, RequestRefusedError
 from rmqcore.remoting.command import Buffer
 
@@ -23,7 +23,7 @@ class Popped(NamedTuple):
     """One message that was handed out."""
 
     message: MessageExt
-    handle: Handle
+    handle: ReceiptHandle
 
 
 def popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
@@ -46,7 +46,7 @@ def popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
                 message,
                 _handle_of(
                     message,
-                    Handle(
+                    ReceiptHandle(
                         starts[kind, queue_id],
                         pop_time_ms,
                         invisible_ms,
@@ -92,16 +92,16 @@ def messages_of(buffers: Sequence[Buffer]) -> list[MessageExt]:
     return found
 
 
-def _handle_of(message: MessageExt, handle: Handle) -> Handle:
+def _handle_of(message: MessageExt, handle: ReceiptHandle) -> ReceiptHandle:
     """The handle of a message, which its own receipt says where it has one."""
     text = message.properties.get(_RECEIPT)
     if text is None or handle.kind == NORMAL:
         return handle
     try:
-        own = Handle.parse(text)
+        own = ReceiptHandle.parse(text)
     except RefusedError:
         return handle
-    return Handle(
+    return ReceiptHandle(
         own.start_offset,
         own.pop_time_ms,
         own.invisible_ms,

@@ -51,7 +51,7 @@ _STORED: Final = (
 )
 
 
-class Producing:
+class ProducerCalls:
     """What producers call.
 
     Args:

@@ -1,4 +1,4 @@
-"""`Handle`: a receipt handle, by which a consumer names a message that it was handed.
+"""`ReceiptHandle`: a receipt handle, by which a consumer names a message that it was handed.
 
 Its words are those of Apache's proxy, so each takes the other's: start offset, pop time, invisible
 time, revive queue, kind of topic, broker, queue, offset, place in the log. It is all that is
@@ -30,7 +30,7 @@ _SIZE_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class ReceiptHandle:
     """A message that a group was handed.
 
     Attributes:

@@ -229,7 +229,7 @@ class RemoteCluster:
 
     # ---- transactions
 
-    async def tell_producers(self, groups: Sequence[str]) -> None:
+    async def register_producers(self, groups: Sequence[str]) -> None:
         """See `Cluster`."""
         body = producers_body(self._client_id, groups)
         told = [

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
-from rmqcore.proxy.receipts import Handle
+from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import monotonic_s, wall_clock_ms
 
@@ -39,7 +39,7 @@ class _Kept:
     caller: Caller
     group: str
     topic: str
-    handle: Handle
+    handle: ReceiptHandle
     since_s: float
     #: held while the broker is asked, so that nobody settles a handle that is just being renewed
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -78,7 +78,9 @@ class Renewals:
         for task in self._tasks:
             task.cancel()
 
-    def add(self, caller: Caller, group: str, topic: str, given: str, handle: Handle) -> None:
+    def add(
+        self, caller: Caller, group: str, topic: str, given: str, handle: ReceiptHandle
+    ) -> None:
         """Keep a message for a client, as long as that is there and there is room."""
         if self._count >= _MAX:
             return
@@ -86,7 +88,7 @@ class Renewals:
         self._count += (group, given) not in mine
         mine[group, given] = _Kept(caller, group, topic, handle, monotonic_s())
 
-    async def settle(self, caller: Caller, group: str, given: str) -> Handle:
+    async def stop_renewing(self, caller: Caller, group: str, given: str) -> ReceiptHandle:
         """The handle that counts now for one that was given; it is not renewed any more.
 
         Raises:
@@ -95,7 +97,7 @@ class Renewals:
         mine = self._kept.get(caller.client_id)
         kept = mine.pop((group, given), None) if mine is not None else None
         if kept is None:
-            return Handle.parse_open(given)
+            return ReceiptHandle.parse_open(given)
         self._count -= 1
         async with kept.changing:
             return kept.handle
@@ -105,11 +107,11 @@ class Renewals:
         caller: Caller,
         group: str,
         topic: str,
-        handle: Handle,
+        handle: ReceiptHandle,
         invisible_ms: int,
         *,
         suspend: bool = False,
-    ) -> Handle:
+    ) -> ReceiptHandle:
         """Hand a message out again at another time (200053); returns the handle that counts then.
 
         Raises:

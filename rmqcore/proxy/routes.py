@@ -19,7 +19,7 @@ from rmqcore.proxy.names import topic_name
 _Response: Final = v2_class("QueryRouteResponse")
 
 
-class Routes:
+class RouteCalls:
     """Tells routes.
 
     Args:

@@ -19,16 +19,16 @@ from rmqcore.proxy.calls import Answer, Call, Method, Methods
 from rmqcore.proxy.clients import Clients
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import Code, RefusedError, status
-from rmqcore.proxy.consuming import Consuming
+from rmqcore.proxy.consuming import ConsumerCalls
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
 from rmqcore.proxy.http2 import Http2Connection, Http2Settings
 from rmqcore.proxy.messages import SERVICE, TelemetryCommand, V2Message, v2_class
-from rmqcore.proxy.offsets import Offsets
+from rmqcore.proxy.offsets import OffsetCalls
 from rmqcore.proxy.outgoing import outgoing
 from rmqcore.proxy.popped import messages_of
-from rmqcore.proxy.producing import Producing
+from rmqcore.proxy.producing import ProducerCalls
 from rmqcore.proxy.renewal import Renewals
-from rmqcore.proxy.routes import Routes
+from rmqcore.proxy.routes import RouteCalls
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.first_bytes import OtherProtocol
@@ -60,15 +60,19 @@ class Service:
         self._settings = settings or Http2Settings()
         self.renewals = Renewals(cluster)
         self.clients = Clients(cluster, self._client_has_gone)
-        self._consuming = Consuming(cluster, self.renewals, self.clients.note)
+        self._consuming = ConsumerCalls(cluster, self.renewals, self.clients.note)
         self._tasks: list[asyncio.Task[None]] = []
         self.methods: Methods = self._methods(
-            Routes(cluster), Producing(cluster), self._consuming, Offsets(cluster)
+            RouteCalls(cluster), ProducerCalls(cluster), self._consuming, OffsetCalls(cluster)
         )
         cluster.on_question(self._asked)
 
     def _methods(
-        self, routes: Routes, producing: Producing, consuming: Consuming, offsets: Offsets
+        self,
+        routes: RouteCalls,
+        producing: ProducerCalls,
+        consuming: ConsumerCalls,
+        offsets: OffsetCalls,
     ) -> dict[bytes, Method]:
         """Every RPC by its path."""
         handlers: dict[str, Handler] = {

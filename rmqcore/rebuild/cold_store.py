@@ -14,7 +14,7 @@ from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.store_dir import StoreDir, make_directory, subdirectories
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
+from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.scan.plan import LogPlan
 from rmqcore.world import sync_directory, sync_file
 
@@ -63,14 +63,14 @@ def cold(
     directory.require()
     directory.lock()
     try:
-        tell_unfinished_repair(directory, loaded.on_corruption)
+        report_unfinished_repair(directory, loaded.on_corruption)
         for name in ("consume_queue", "batch_consume_queue", "index"):
             path: Path = getattr(directory, name)
             if path.is_symlink():
                 # what is new belongs beside what the link leads to, on that disk
                 path = path.resolve()
                 setattr(directory, name, path)
-            settle(path)
+            undo_swap(path)
         yield LogPlan(directory, fitted_config(loaded, directory))
     finally:
         directory.unlock()
@@ -129,7 +129,7 @@ def swap_in(fresh: Path, path: Path) -> None:
     shutil.rmtree(aside)
 
 
-def settle(path: Path) -> None:
+def undo_swap(path: Path) -> None:
     """Undo a swap that was killed between its two renames, where one step was not to be had."""
     aside = path.with_name(path.name + _SET_ASIDE)
     if aside.is_dir() and not path.is_dir():

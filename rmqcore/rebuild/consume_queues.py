@@ -103,7 +103,7 @@ def _rebuild_splits(
         for split in splits:
             walk = LogWalk(split, on_damage=damaged.append if skip_damage else None)
             for _ in walk.run(scan):
-                writer.take(batch)
+                writer.write(batch)
                 batch.clear()
             done += split.size
             if progress is not None:

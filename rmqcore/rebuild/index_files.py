@@ -279,7 +279,7 @@ def write_files(
             walk = LogWalk(split, on_damage=damaged.append if skip_damage else None)
             for _ in walk.run(batch.scan) if writer.wants_more else ():
                 records += batch.record_count
-                writer.take(batch)
+                writer.insert(batch)
                 batch.clear()
                 if not writer.wants_more:
                     break
@@ -313,7 +313,7 @@ class _FileWriter:
         """False when every file that is to be written is full."""
         return self._stop_file is None or self._file_number < self._stop_file
 
-    def take(self, batch: DispatchBatch) -> None:
+    def insert(self, batch: DispatchBatch) -> None:
         """Insert the keys of one stretch of the log."""
         count = batch.key_count
         at = min(self._skip, count)

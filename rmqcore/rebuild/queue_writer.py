@@ -80,7 +80,7 @@ class QueueWriter:
         self._runs = TopicRuns()
         self.written = QueuesWritten()
 
-    def take(self, batch: DispatchBatch) -> None:
+    def write(self, batch: DispatchBatch) -> None:
         """Write what a batch adds; the first record that claims a queue offset has it.
 
         Where the numbers of a queue begin again with 0, its topic was made again: what was written
@@ -95,7 +95,7 @@ class QueueWriter:
             key = stretch.topic, stretch.queue_id
             if self._is_of_deleted(stretch):
                 continue
-            self._runs.take(stretch)
+            self._runs.add(stretch)
             if stretch.first_queue_offset == 0 and self._has(key):
                 if not begins_anew(stretch, more_follow=more_follow):
                     self.written.skipped += 1

@@ -37,14 +37,14 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     if not log_files and config.on_corruption is not OnCorruption.TRUNCATE:
         _refuse_lost_log(directory)
     lengths = [size for _, _, size in log_files]
-    _take(config, sizes, "mapped_file_size_commit_log", lengths, log_files)
+    _note_file_size(config, sizes, "mapped_file_size_commit_log", lengths, log_files)
     for field, root in (
         ("mapped_file_size_consume_queue", directory.consume_queue),
         ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
     ):
         queues = list(_some_queues(root))
         lengths = [size for files in queues for _, _, size in files]
-        _take(config, sizes, field, lengths, max(queues, key=len, default=[]))
+        _note_file_size(config, sizes, field, lengths, max(queues, key=len, default=[]))
     sizes |= _index_geometry(config, directory.index)
     changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
     try:
@@ -76,7 +76,7 @@ def _refuse_lost_log(directory: StoreDir) -> None:
                 )
 
 
-def _take(
+def _note_file_size(
     config: StoreConfig,
     sizes: dict[str, object],
     field: str,

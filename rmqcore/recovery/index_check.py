@@ -35,7 +35,7 @@ class IndexCheck:
         self._number = -1
         self._check: EntryCheck | None = None
 
-    def take(self, batch: DispatchBatch) -> None:
+    def compare(self, batch: DispatchBatch) -> None:
         """Compare the keys of one stretch of the log that are filed already."""
         if self._over:
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmqcore.recovery.report import RecoveryReport
 
 _log = logging.getLogger("rmqcore")
-_LOOK = 1 << 20
+_READ_SIZE = 1 << 20
 
 
 class Judge:
@@ -176,7 +176,7 @@ def used_bytes(files: list[MappedFile], at: int) -> int:
     for file in files:
         start = at if file is files[0] else 0
         while (start := file.data_from(start)) < file.size:
-            data = bytes(file.read(start, min(_LOOK, file.size - start)))
+            data = bytes(file.read(start, min(_READ_SIZE, file.size - start)))
             used = len(data.rstrip(b"\0"))
             if used:
                 end = file.file_from_offset + start + used

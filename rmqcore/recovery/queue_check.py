@@ -116,10 +116,10 @@ class QueueCheck:
         """
         for stretch, more_follow in with_more_follow(batch.stretches()):
             if not self._deleted.is_gone(stretch.topic):
-                self._take(stretch, more_follow=more_follow)
+                self._check_stretch(stretch, more_follow=more_follow)
         self._queues.dispatched(batch)
 
-    def _take(self, stretch: Stretch, *, more_follow: bool) -> None:
+    def _check_stretch(self, stretch: Stretch, *, more_follow: bool) -> None:
         key = stretch.topic, stretch.queue_id
         queue = self._queues.find(*key)
         if self._is_of_deleted(stretch, queue, key):
@@ -156,7 +156,7 @@ class QueueCheck:
                 if was_there:
                     self._first_records[key] = first_record
         if phy_offset >= deleted_here:
-            self._runs.take(stretch)
+            self._runs.add(stretch)
         return bool(phy_offset < self._since[key])
 
     def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:

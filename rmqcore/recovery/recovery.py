@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.log_walker import first_record
-from rmqcore.recovery.index_left import LeftIndexFiles
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import Judge
-from rmqcore.recovery.known_ends import KnownEnds
+from rmqcore.recovery.marked_queue_ends import MarkedQueueEnds
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
+from rmqcore.recovery.suspect_index_files import SuspectIndexFiles
 from rmqcore.recovery.walk import Walk
 from rmqcore.services.flush_policy import FlushPolicy
 from rmqcore.world import monotonic_s
@@ -106,7 +106,7 @@ class Recovery:
         self._saved_at = 0.0
         #: number of the file of the log that the walk began with
         self._walked_first = 0
-        self._left: LeftIndexFiles | None = None
+        self._left: SuspectIndexFiles | None = None
         self._queue_check = self.queue_check(
             queues,
             writer.log,
@@ -135,7 +135,7 @@ class Recovery:
             if self._left is not None:
                 self._left.drop_behind_hole(walk.keys_between)
             if self._log.queue.files:
-                self._walk_log(walk, self._known_ends())
+                self._walk_log(walk, self._marked_queue_ends())
             else:
                 self._start_empty()
             self._note_machine()
@@ -171,10 +171,10 @@ class Recovery:
     # ---- derived files
 
     def _load_queues(self) -> None:
-        self._queues.load(self._tell_queues)
+        self._queues.load(self._report_queues)
         self.report.findings += [str(error) for error in self._queues.damaged]
         for topic in sorted({queue.topic for queue in self._queues if self._was_put_to(queue)}):
-            self._take_back_deletion(topic)
+            self._undo_deletion(topic)
         for queue in self._queues:
             # a deletion that was interrupted goes on
             if queue.end_phy_offset <= self._deleted.since(queue.topic) > 0:
@@ -199,7 +199,7 @@ class Recovery:
         named = message.topic, message.queue_id, message.queue_offset
         return named == (queue.topic, queue.queue_id, queue.min_offset)
 
-    def _take_back_deletion(self, topic: str) -> None:
+    def _undo_deletion(self, topic: str) -> None:
         """Let a topic be whose deletion had dropped nothing yet: no message of it is lost."""
         mine = self._queues.of_topic(topic)
         firsts = [unit[0] for queue in mine if (unit := queue.unit_at(queue.min_offset))]
@@ -214,13 +214,13 @@ class Recovery:
             return
         self.report.findings += [str(error) for error in self._index.load()]
         trusted = None if self._clean_shutdown else self._checkpoint.index_msg_timestamp_ms
-        self._left = LeftIndexFiles(self._index, trusted)
+        self._left = SuspectIndexFiles(self._index, trusted)
         tags = index_has_tags(self._index, self._log.message_at)
         for batch in self._batches:
             batch.index_tags = tags
 
-    def _known_ends(self) -> KnownEnds:
-        return KnownEnds(
+    def _marked_queue_ends(self) -> MarkedQueueEnds:
+        return MarkedQueueEnds(
             self._mark,
             self._deleted,
             self._log,
@@ -228,7 +228,7 @@ class Recovery:
             clean_shutdown=self._clean_shutdown,
         )
 
-    def _tell_queues(self, done: int, total: int) -> None:
+    def _report_queues(self, done: int, total: int) -> None:
         if self._progress is not None and (done == total or done % 256 == 0):
             self._progress(RecoveryProgress("queues", done, total))
 
@@ -314,7 +314,7 @@ class Recovery:
 
     # ---- the walk
 
-    def _walk_log(self, walk: Walk, ends: KnownEnds) -> None:
+    def _walk_log(self, walk: Walk, ends: MarkedQueueEnds) -> None:
         checked_from = self._checked_from()
         usual = self._walked_from(checked_from)
         lacking = ends.lacking()
@@ -330,7 +330,7 @@ class Recovery:
             self._queue_check.from_the_beginning()
             walk.wait()
             if self._left is not None and not self._clean_shutdown:
-                self._left.settle()
+                self._left.finish()
             end = self._walk(walk, 0, checked_from)
             emptied = self._queue_check.drop_emptied()
         self.report.findings += [
@@ -475,10 +475,12 @@ class Recovery:
                 file.sync()
         return end
 
-    def _cut_index(self, walk: Walk, index: IndexService, left: LeftIndexFiles, end: int) -> None:
+    def _cut_index(
+        self, walk: Walk, index: IndexService, left: SuspectIndexFiles, end: int
+    ) -> None:
         """Drop what contradicts the log, and the keys behind its end; derive that again."""
         if not self._clean_shutdown:
-            left.settle()
+            left.finish()
         resume = index.resume_offset
         wrong = None
         if walk.index_check is not None:

@@ -209,7 +209,7 @@ class _Trial(Recovery):
         walk = self._new_walk(None)
         try:
             if self._log.queue.files:
-                self._walk_log(walk, self._known_ends())
+                self._walk_log(walk, self._marked_queue_ends())
         finally:
             walk.end()
 

@@ -15,7 +15,7 @@ from rmqcore.files.store_dir import StoreDir
 _log = logging.getLogger("rmqcore")
 
 
-def tell_unfinished_repair(directory: StoreDir, policy: OnCorruption | None) -> list[str]:
+def report_unfinished_repair(directory: StoreDir, policy: OnCorruption | None) -> list[str]:
     """Say that a repair is unfinished: to the log, and as findings of a recovery.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rmqcore.config import OnCorruption
 from rmqcore.files.log_walker import Kernel, find_good_record, view_of, walk_file
 from rmqcore.native.format._next_record import ScanStatus
-from rmqcore.recovery.beside_thread import BesideThread
+from rmqcore.recovery.helper_thread import HelperThread
 from rmqcore.recovery.index_check import IndexCheck
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.mapped_file import MappedFile
     from rmqcore.native.derive._dispatch import DispatchBatch
-    from rmqcore.recovery.index_left import LeftIndexFiles
     from rmqcore.recovery.judge import Judge
     from rmqcore.recovery.queue_check import QueueCheck
     from rmqcore.recovery.report import RecoveryReport
+    from rmqcore.recovery.suspect_index_files import SuspectIndexFiles
 
 
 class Walk:
@@ -50,7 +50,7 @@ class Walk:
         judge: Judge,
         queues: QueueCheck,
         index: IndexService | None,
-        left: LeftIndexFiles | None,
+        left: SuspectIndexFiles | None,
         batches: tuple[DispatchBatch, DispatchBatch],
         config: StoreConfig,
         report: RecoveryReport,
@@ -64,7 +64,7 @@ class Walk:
         self._batch = batches[0]
         self._config = config
         self._report = report
-        self._keys = BesideThread()
+        self._keys = HelperThread()
         self.index_check: IndexCheck | None = None
         #: store time of the last record that was walked
         self.timestamp_ms = 0
@@ -104,7 +104,7 @@ class Walk:
             for step in walk_file(
                 view_of(file), self._kernel(verify), at, file_end, file_end=file_end
             ):
-                self._take()
+                self._hand_on()
                 position = step.phy_offset - file.file_from_offset
             if step.status is ScanStatus.OK:
                 return None
@@ -134,7 +134,7 @@ class Walk:
 
         return scan
 
-    def _take(self) -> None:
+    def _hand_on(self) -> None:
         """Hand on what was scanned last, and scan into the other batch from now on."""
         batch = self._batch
         self._queues.dispatch(batch)
@@ -147,7 +147,7 @@ class Walk:
 
     def _file_keys(self, batch: DispatchBatch) -> None:
         if self.index_check is not None:
-            self.index_check.take(batch)
+            self.index_check.compare(batch)
         if self._left is not None:
             self._left.dispatch(batch)
         batch.clear()

@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
     async def finish(self, timeout_s: float) -> None:
         """Take no more requests, answer those that were taken, close; abort what takes too long."""
         self._taking = False
-        self._hold_reading()
+        self._pause_reading()
         deadline = self._loop.time() + timeout_s
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
@@ -349,7 +349,7 @@ class Connection(asyncio.Protocol):
     # ---- requests and answers of the peer ---------------------------------------------------
 
     @property
-    def _held_back(self) -> bool:
+    def _at_limit(self) -> bool:
         return (
             len(self._tasks) >= self._settings.request_max
             or self._out_size + self._held_size > self._settings.write_high_size
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
         more = True
         try:
             for _ in range(TURN_FRAMES):
-                if not self._taking or self._held_back:
+                if not self._taking or self._at_limit:
                     break
                 for direct in self._direct:
                     answers = self._decoder.answer_directly(direct, self.remote_address)
@@ -376,9 +376,9 @@ class Connection(asyncio.Protocol):
                     more = False
                     break
                 if command.flag & RESPONSE_FLAG:
-                    self._take_answer(command)
+                    self._accept_answer(command)
                 else:
-                    self._take_request(command)
+                    self._accept_request(command)
         except FrameError as error:
             logger.warning("%r: closed, for it sent no frame: %s", self, error)
             self.close()
@@ -387,10 +387,10 @@ class Connection(asyncio.Protocol):
         self._flush()
         if not self._taking or not more:
             self._go_on_reading()
-        elif self._held_back:
-            self._hold_reading()
+        elif self._at_limit:
+            self._pause_reading()
         else:
-            self._hold_reading()
+            self._pause_reading()
             self._plan_turn()
 
     def _plan_turn(self) -> None:
@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
             self._turn_planned = True
             self._loop.call_soon(self._turn)
 
-    def _hold_reading(self) -> None:
+    def _pause_reading(self) -> None:
         if not self.closed and self._transport is not None:
             self._transport.pause_reading()
 
@@ -406,14 +406,14 @@ class Connection(asyncio.Protocol):
         if self._taking and not self.closed and self._transport is not None:
             self._transport.resume_reading()
 
-    def _take_answer(self, response: RemotingCommand) -> None:
+    def _accept_answer(self, response: RemotingCommand) -> None:
         future = self._waiting.pop(response.opaque, None)
         if future is None:
             logger.debug("%r: an answer to nobody, opaque %d", self, response.opaque)
         elif not future.done():
             future.set_result(response)
 
-    def _take_request(self, request: RemotingCommand) -> None:
+    def _accept_request(self, request: RemotingCommand) -> None:
         processor = self._processors.get(request.code)
         try:
             answer = None if self._gate is None else self._gate(self, request)
@@ -440,7 +440,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._task_is_done)
 
     def _task_is_done(self, task: asyncio.Task[None]) -> None:
-        if self._held_back:
+        if self._at_limit:
             self._plan_turn()
         self._held_size -= self._tasks.pop(task)
 

@@ -147,7 +147,7 @@ def audit(
             if batch.record_count:
                 report.last_timestamp_ms = batch.store_timestamp
             if comparison is not None:
-                comparison.take(batch)
+                comparison.compare(batch)
             batch.clear()
     finally:
         batch.clear()
@@ -170,23 +170,23 @@ class _Comparison:
         self._files = files
         self._live = live
 
-    def take(self, batch: DispatchBatch) -> None:
+    def compare(self, batch: DispatchBatch) -> None:
         for stretch in batch.stretches():
             key = stretch.topic, stretch.queue_id
             if self._is_of_deleted(stretch, key):
                 continue
             if self._files.has_batches(key) or (stretch.inner_batch and not self._files.has(key)):
-                self._take_batches(key, stretch.batch_units)
+                self._compare_batches(key, stretch.batch_units)
             else:
                 for first, units in stretch.plain():
-                    self._take_units(key, first, units)
+                    self._compare_units(key, first, units)
 
     def _is_of_deleted(self, stretch: Stretch, key: QueueKey) -> bool:
         """True for records that a deletion of their topic has taken out of its queues."""
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         if self._deleted.is_gone(key[0]) or phy_offset < self._deleted.since(key[0]):
             return True
-        self._report.topics.take(stretch)
+        self._report.topics.add(stretch)
         if key not in self._report.first_records and self._files.has_any(key):
             self._report.first_records[key] = self._first_record(key)
         return bool(phy_offset < self._report.first_records.get(key, 0))
@@ -207,7 +207,7 @@ class _Comparison:
         named = message.topic, message.queue_id, message.queue_offset, message.phy_offset
         return phy_offset if named == (*key, 0, phy_offset) else 0
 
-    def _take_units(self, key: QueueKey, first: int, units: memoryview) -> None:
+    def _compare_units(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self._report.runs.setdefault(key, [])
         count = len(units) // UNIT_SIZE
         if runs and first < runs[-1][1]:
@@ -253,7 +253,7 @@ class _Comparison:
                     QueueProblem(self._files.path(key), first + start, stop - start, offset, kind)
                 )
 
-    def _take_batches(self, key: QueueKey, units: bytes) -> None:
+    def _compare_batches(self, key: QueueKey, units: bytes) -> None:
         wanted = np.frombuffer(units, BATCH_UNITS)
         there = self._files.batches(key)
         there = there[np.isin(there["phy_offset"], wanted["phy_offset"])]

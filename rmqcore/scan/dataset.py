@@ -22,7 +22,7 @@ from rmqcore.scan.plan import SPLIT_SIZE, LogPlan, open_log
 from rmqcore.scan.predicates import columns_in, pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS, read
 from rmqcore.scan.selected import SelectedLog
-from rmqcore.scan.selection import Selection, settled
+from rmqcore.scan.selection import Selection, reusable
 from rmqcore.scan.shown_topics import shown
 from rmqcore.scan.split import Split
 
@@ -189,7 +189,7 @@ class StoreDataset(_Scanned, ds.Dataset):  # type: ignore[misc]
         self._config = config
         self._plain_bodies = plain_bodies
         self._split_size = split_size
-        self._selection = settled(selection or {})
+        self._selection = reusable(selection or {})
         self._filter = None
         self._log: LogPlan = open_log(store_path, config=config)
         self._end = self._log.end

@@ -15,7 +15,7 @@ from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import open_log
 from rmqcore.scan.queue_walk import QueueWalk
 from rmqcore.scan.selected import SelectedLog
-from rmqcore.scan.selection import SELECTION_NAMES, RowFilter, Selection, settled
+from rmqcore.scan.selection import SELECTION_NAMES, RowFilter, Selection, reusable
 from rmqcore.scan.shown_topics import shown
 from rmqcore.scan.split import Split
 
@@ -79,7 +79,7 @@ def read(
         RecordsGoneError: when the stream comes there.
     """
     names = tuple(columns)
-    wanted = settled(selection)
+    wanted = reusable(selection)
 
     def begin() -> tuple[ColumnDecoder, RowFilter]:
         chosen = RowFilter(**wanted)
@@ -147,7 +147,7 @@ def read_store(
     log = open_log(store_path, config=config)
     wanted = {name: value for name, value in settings.items() if name in SELECTION_NAMES}
     others = {name: value for name, value in settings.items() if name not in SELECTION_NAMES}
-    selection = shown(log, settled(cast("Selection", wanted)))
+    selection = shown(log, reusable(cast("Selection", wanted)))
     splits = SelectedLog(log, selection).splits()
     empty = ColumnDecoder(names, row_max=1).take()
     return ColumnBatches(

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 
 from rmqcore.native.columns._row_filter import HIDDEN, RowFilter
 
-__all__ = ["HIDDEN", "SELECTION_NAMES", "RowFilter", "Selection", "TopicRule", "settled"]
+__all__ = ["HIDDEN", "SELECTION_NAMES", "RowFilter", "Selection", "TopicRule", "reusable"]
 
 #: called with a topic: (physical offset from which on its records are rows, the same by queue id
 #: where it is another); `HIDDEN` for none
@@ -51,7 +51,7 @@ class Selection(TypedDict, total=False):
 SELECTION_NAMES = frozenset(Selection.__annotations__)
 
 
-def settled(selection: Selection) -> Selection:
+def reusable(selection: Selection) -> Selection:
     """The same selection, good to be used more than once; None stands for what is not given."""
     found: dict[str, Any] = {}
     for name, value in selection.items():

@@ -71,7 +71,7 @@ class AllocateMappedFileService(Service):
         if self._wanted:
             self.wakeup()
 
-    def take(self, path: Path, offset: int) -> MappedFile:
+    def ready_file(self, path: Path, offset: int) -> MappedFile:
         """The ready file that begins at ``offset``, made now when it is not there yet.
 
         Raises:

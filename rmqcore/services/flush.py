@@ -176,7 +176,7 @@ class GroupCommitService(Service):
             for loop, together in waiting.items():
                 # the loop was closed: no coroutine of it waits any more
                 with suppress(RuntimeError):
-                    loop.call_soon_threadsafe(together.settle, failure)
+                    loop.call_soon_threadsafe(together.complete, failure)
 
 
 class _Coroutines:
@@ -200,7 +200,7 @@ class _Coroutines:
         self._futures.append((deadline, future))
         return future
 
-    def settle(self, failure: BaseException | None) -> None:
+    def complete(self, failure: BaseException | None) -> None:
         """The flush has ended."""
         self._timer.cancel()
         for _, future in self._futures:

@@ -125,10 +125,10 @@ class ReputMessageService(Service):
                 raise self._failure
             try:
                 self._dispatch_below(end)
-                self._tell_refused(None)
+                self._report_refusal(None)
             except OSError as error:
                 if is_refusal(error):
-                    self._tell_refused(error)
+                    self._report_refusal(error)
                 raise
             except CorruptStoreError as error:
                 self._failure = error
@@ -156,7 +156,7 @@ class ReputMessageService(Service):
         finally:
             self._batch.clear()
 
-    def _tell_refused(self, error: OSError | None) -> None:
+    def _report_refusal(self, error: OSError | None) -> None:
         if error is not None or self._refused:
             self._refused = error is not None
             self._on_refused(error)

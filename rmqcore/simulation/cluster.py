@@ -188,7 +188,7 @@ class Server(Process):
         shutil.rmtree(path, ignore_errors=True)
 
 
-class Cluster:
+class SimulatedCluster:
     """All processes.
 
     Attributes:

@@ -212,7 +212,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
 
-    def hold_node(self, node: Node, for_ns: int) -> None:
+    def pause_node(self, node: Node, for_ns: int) -> None:
         """Let a node do nothing for a while; its timers are late then, as those of a real one."""
         node.held += 1
         if node in self._turns:
@@ -333,12 +333,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             self.call_soon_threadsafe(_refuse, answer, error)
         else:
-            self.call_soon_threadsafe(_settle, answer, result)
+            self.call_soon_threadsafe(_set_result, answer, result)
 
     async def pause(self, seconds: float) -> None:
         """Wait so long."""
         done = self.create_future()
-        self.call_later(seconds, _settle, done, None)
+        self.call_later(seconds, _set_result, done, None)
         await done
 
     # ---- running
@@ -445,7 +445,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.errors.append({**context, "node": node.name, "time": self.time()})
 
 
-def _settle(answer: asyncio.Future[_T], result: _T) -> None:
+def _set_result(answer: asyncio.Future[_T], result: _T) -> None:
     if not answer.done():
         answer.set_result(result)
 

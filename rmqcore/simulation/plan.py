@@ -126,7 +126,7 @@ class Befalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Consuming:
+class ConsumerPlan:
     """One consumer: a group's on one client.
 
     Attributes:
@@ -174,7 +174,7 @@ class Plan:
     clients: tuple[str, ...]
     topics: tuple[str, ...]
     operations: tuple[Operation, ...]
-    consumers: tuple[Consuming, ...]
+    consumers: tuple[ConsumerPlan, ...]
     faults: tuple[Befalls, ...]
 
     def to_json(self) -> str:
@@ -196,7 +196,7 @@ class Plan:
                 Operation(**{**each, "does": Does(each["does"])}) for each in told["operations"]
             ),
             consumers=tuple(
-                Consuming(**{**each, "way": Way(each["way"]), "topics": tuple(each["topics"])})
+                ConsumerPlan(**{**each, "way": Way(each["way"]), "topics": tuple(each["topics"])})
                 for each in told["consumers"]
             ),
             faults=tuple(
@@ -289,12 +289,12 @@ def _draw_operations(
 
 def _draw_consumers(
     rng: random.Random, clients: tuple[str, ...], topics: tuple[str, ...], for_s: float
-) -> tuple[Consuming, ...]:
+) -> tuple[ConsumerPlan, ...]:
     consumers = []
     for way in _some(rng, list(Way)):
         refuses = rng.choice((0, 0, 10))
         consumers += [
-            Consuming(
+            ConsumerPlan(
                 client,
                 f"group-{way}",
                 way,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from rmqcore._codec import decode_message_id
 from rmqcore.broker import Broker
 from rmqcore.client import SendResult
-from rmqcore.simulation.cluster import Cluster, Process, Server
+from rmqcore.simulation.cluster import Process, Server, SimulatedCluster
 from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
@@ -94,7 +94,7 @@ class _Run:
         self._plan = plan
         self._loop = new_loop(plan.seed)
         self._disks = Disks() if is_watched() else None
-        self._cluster = Cluster(self._loop, root, plan.seed, self._disks)
+        self._cluster = SimulatedCluster(self._loop, root, plan.seed, self._disks)
         self._cuts = random.Random(f"{plan.seed}/cuts")  # noqa: S311 - repeatable
         self._workload = Workload(self._cluster, plan)
         self._report = Report()
@@ -367,7 +367,7 @@ class _Run:
     async def _pause(self, befalls: Befalls) -> None:
         node = self._process(befalls.whom).node
         if node is not None:
-            self._loop.hold_node(node, round(befalls.for_s * NANOSECONDS))
+            self._loop.pause_node(node, round(befalls.for_s * NANOSECONDS))
 
     async def _clock(self, befalls: Befalls) -> None:
         self._process(befalls.whom).step_clock(round(befalls.size * NANOSECONDS))

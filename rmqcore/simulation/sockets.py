@@ -33,7 +33,7 @@ _PATIENCE_NS: Final = (15 * NANOSECONDS, 60 * NANOSECONDS, 900 * NANOSECONDS)
 _SPLIT: Final = 0.1
 
 
-class Segment(Enum):
+class SegmentKind(Enum):
     """What a segment is."""
 
     DATA = auto()
@@ -88,14 +88,14 @@ class Stream:
         self.in_flight = 0
         self._link = link
         self._to = to
-        self._segments: deque[tuple[Segment, bytes]] = deque()
+        self._segments: deque[tuple[SegmentKind, bytes]] = deque()
         #: segments that have come to a closed link, or to a machine without power
         self._held = 0
         self._loop = loop
         self._last_ns = 0
         self._giving_up = False
 
-    def send(self, kind: Segment, data: bytes = b"") -> None:
+    def send(self, kind: SegmentKind, data: bytes = b"") -> None:
         """Send a segment."""
         if len(data) > 1 and self._link.rng.random() < _SPLIT:
             at = self._link.rng.randrange(1, len(data))
@@ -103,7 +103,7 @@ class Stream:
             data = data[at:]
         self._send(kind, data)
 
-    def _send(self, kind: Segment, data: bytes) -> None:
+    def _send(self, kind: SegmentKind, data: bytes) -> None:
         self._segments.append((kind, data))
         self.in_flight += len(data)
         self._plan()
@@ -118,10 +118,10 @@ class Stream:
         for _ in range(held):
             self._plan()
 
-    def tell_room(self) -> None:
+    def notify_room(self) -> None:
         """Tell the sender at the other end that there is room again."""
         when_ns = self._loop.now_ns + self._link.delay_ns()
-        self._loop.call_at_ns(when_ns, self._to.tell_writer, context=self._loop.harness.context)
+        self._loop.call_at_ns(when_ns, self._to.notify_writer, context=self._loop.harness.context)
 
     def _arrive(self) -> None:
         if self._link.closed:
@@ -265,12 +265,12 @@ class SimulatedSocket:
             BlockingIOError: nothing was received, and it is not the end.
             OSError: the connection is broken.
         """
-        data = self._take_up_to(size, keep=bool(flags & socket.MSG_PEEK))
+        data = self._read_up_to(size, keep=bool(flags & socket.MSG_PEEK))
         return bytes(data)
 
     def recv_into(self, buffer: memoryview) -> int:
         """As `recv`, into a buffer; how many bytes."""
-        data = self._take_up_to(len(buffer), keep=False)
+        data = self._read_up_to(len(buffer), keep=False)
         buffer[: len(data)] = data
         return len(data)
 
@@ -296,13 +296,13 @@ class SimulatedSocket:
         if len(data) > room:
             self.peer._peer_waits = True
             data = data[:room]
-        self._out.send(Segment.DATA, data)
+        self._out.send(SegmentKind.DATA, data)
         return len(data)
 
     def shutdown(self, how: int) -> None:
         """Send nothing more."""
         if how != socket.SHUT_RD and self._out is not None and not self.closed:
-            self._out.send(Segment.END)
+            self._out.send(SegmentKind.END)
 
     def close(self) -> None:
         """Let the other side read the end; who has left something unread resets it."""
@@ -336,12 +336,12 @@ class SimulatedSocket:
     def watch_reading(self, watch: Watch | None) -> None:
         """Call somebody as long as there is something to read or to accept; None: nobody."""
         self._reading = watch
-        self._tell_reader()
+        self._notify_reader()
 
     def watch_writing(self, watch: Watch | None) -> None:
         """Call somebody as long as there is room to send; None: nobody."""
         self._writing = watch
-        self.tell_writer()
+        self.notify_writer()
 
     @property
     def is_watched(self) -> tuple[bool, bool]:
@@ -358,40 +358,40 @@ class SimulatedSocket:
     def offer(self, accepted: SimulatedSocket) -> None:
         """A connection has come."""
         self._offered.append(accepted)
-        self._tell_reader()
+        self._notify_reader()
 
     def join(self, peer: SimulatedSocket, name: Place, peer_name: Place, out: Stream) -> None:
         """Be connected."""
         self.peer, self.name, self._peer_name, self._out = peer, name, peer_name, out
         self.machine.connected[self] = None
 
-    def arrived(self, kind: Segment, data: bytes) -> None:
+    def arrived(self, kind: SegmentKind, data: bytes) -> None:
         """A segment has come."""
-        if kind is Segment.RESET:
+        if kind is SegmentKind.RESET:
             self.fail(errno.ECONNRESET)
         elif self.closed or self._error:
             # nobody is here any more
             if data and self._out is not None:
-                self._out.send(Segment.RESET)
+                self._out.send(SegmentKind.RESET)
         else:
             self._received += data
-            self._ended = self._ended or kind is Segment.END
-            self._tell_reader()
+            self._ended = self._ended or kind is SegmentKind.END
+            self._notify_reader()
 
     def fail(self, number: int) -> None:
         """The connection is broken."""
         if not self.closed and not self._error:
             self._error = number
             self.machine.connected.pop(self, None)
-            self._tell_reader()
-            self.tell_writer()
+            self._notify_reader()
+            self.notify_writer()
 
     def vanish(self) -> None:
         """Be gone with the machine's power, without a word."""
         self.closed = True
         self._reading = self._writing = None
 
-    def tell_writer(self) -> None:
+    def notify_writer(self) -> None:
         """Call who waits for room, when there is some."""
         watch = self._writing
         if watch is not None and not watch.planned and self._is_writable:
@@ -400,7 +400,7 @@ class SimulatedSocket:
 
     # ---- inside
 
-    def _take_up_to(self, size: int, *, keep: bool) -> bytearray:
+    def _read_up_to(self, size: int, *, keep: bool) -> bytearray:
         if self.closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if not self._received:
@@ -412,7 +412,7 @@ class SimulatedSocket:
             del self._received[:size]
             if self._peer_waits and self._out is not None:
                 self._peer_waits = False
-                self._out.tell_room()
+                self._out.notify_room()
         return data
 
     def _room(self) -> int:
@@ -428,9 +428,9 @@ class SimulatedSocket:
         self.machine.connected.pop(self, None)
         if self._out is not None and not self._error:
             if reset:
-                self._out.send(Segment.RESET)
+                self._out.send(SegmentKind.RESET)
             else:
-                self._out.send(Segment.END)
+                self._out.send(SegmentKind.END)
 
     @property
     def _is_readable(self) -> bool:
@@ -440,7 +440,7 @@ class SimulatedSocket:
     def _is_writable(self) -> bool:
         return bool(self._error) or self._room() > 0
 
-    def _tell_reader(self) -> None:
+    def _notify_reader(self) -> None:
         watch = self._reading
         if watch is not None and not watch.planned and self._is_readable:
             watch.planned = True
@@ -450,10 +450,10 @@ class SimulatedSocket:
         watch.planned = False
         if watch is self._reading and self._is_readable:
             watch.callback(*watch.args)
-            self._tell_reader()
+            self._notify_reader()
 
     def _write(self, watch: Watch) -> None:
         watch.planned = False
         if watch is self._writing and self._is_writable:
             watch.callback(*watch.args)
-            self.tell_writer()
+            self.notify_writer()

@@ -20,7 +20,7 @@ _PROCESS_ID = 4711
 
 
 class _Beside:
-    """`rmqcore.recovery.beside_thread.BesideThread`, which does the work when it is given it."""
+    """`rmqcore.recovery.helper_thread.HelperThread`, which does the work when it is given it."""
 
     def start(self, work: Callable[[], None]) -> None:
         work()
@@ -68,7 +68,7 @@ def stand_ins(seed: object) -> Iterator[None]:
     try:
         with (
             mock.patch.object(os, "getpid", _process_id),
-            mock.patch.object(walk, "BesideThread", _Beside),
+            mock.patch.object(walk, "HelperThread", _Beside),
         ):
             yield
     finally:

@@ -169,9 +169,9 @@ class StreamTransport(asyncio.Transport):
         self._lost = True
         self._sock.watch_reading(None)
         self._sock.watch_writing(None)
-        self._loop.call_soon(self._tell_lost, error)
+        self._loop.call_soon(self._notify_lost, error)
 
-    def _tell_lost(self, error: OSError | None) -> None:
+    def _notify_lost(self, error: OSError | None) -> None:
         try:
             self._protocol.connection_lost(error)
         finally:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from rmqcore.client import Consumer, Producer, SendResult, SendStatus, TransactionState
 from rmqcore.errors import RmqCoreError
 from rmqcore.remoting import RequestRefusedError
-from rmqcore.simulation.cluster import Cluster
+from rmqcore.simulation.cluster import SimulatedCluster
 from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, body_of, number_of
-from rmqcore.simulation.plan import Consuming, Does, Operation, Plan, Way
+from rmqcore.simulation.plan import ConsumerPlan, Does, Operation, Plan, Way
 from rmqcore.simulation.pop_consumer import PopConsumer
 
 #: pause before a consumer that could not begin, or was refused something, tries again
@@ -31,7 +31,7 @@ class Workload:
         draining: whether consumers take everything, as fast as they can.
     """
 
-    def __init__(self, cluster: Cluster, plan: Plan) -> None:
+    def __init__(self, cluster: SimulatedCluster, plan: Plan) -> None:
         self.history = History()
         self.on_ok: Callable[[SendResult], None] = _pass_over
         self.running = 0
@@ -126,7 +126,7 @@ class Workload:
 
     # ---- consuming
 
-    async def _consume(self, consuming: Consuming, begin_s: float) -> None:
+    async def _consume(self, consuming: ConsumerPlan, begin_s: float) -> None:
         loop = self._cluster.loop
         if consuming.way is Way.POP:
             await self._pop(consuming)
@@ -143,7 +143,7 @@ class Workload:
             except RmqCoreError:
                 await loop.pause(_AGAIN_S)
 
-    async def _receive(self, consumer: Consumer, consuming: Consuming, begin_s: float) -> None:
+    async def _receive(self, consumer: Consumer, consuming: ConsumerPlan, begin_s: float) -> None:
         loop = self._cluster.loop
         leaves_s = begin_s + consuming.leaves_s
         if not consuming.leaves_s or leaves_s < loop.time():
@@ -160,7 +160,7 @@ class Workload:
             else:
                 await consumer.ack(message)
 
-    async def _pop(self, consuming: Consuming) -> None:
+    async def _pop(self, consuming: ConsumerPlan) -> None:
         loop, group = self._cluster.loop, consuming.group
         async with PopConsumer(
             loop, self._cluster.namesrv_addr, group, consuming.topics

@@ -73,7 +73,7 @@ class Ledger:
         self.is_appending = True
         self._save_appending()
 
-    def settle(self, row_count: int) -> None:
+    def note_row_count(self, row_count: int) -> None:
         """Note how many rows there are; whatever the log gets from now on is somebody else's."""
         self.start, self.row_count = None, row_count
         self._save_appending()

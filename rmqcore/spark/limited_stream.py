@@ -51,7 +51,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         # a log that the stream has not seen yet is read from its earliest record on
         first = {name: first.get(name, self._plans[name].start) for name in ends}
         self._latest = dict(ends)
-        if self._waits(first, ends):
+        if self._is_to_wait(first, ends):
             return start
         if self._target is not None:
             ends = {name: max(first[name], min(ends[name], self._target[name])) for name in ends}
@@ -74,7 +74,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         self._batch = (first, dict(ends))
         return self.offset_of(ends, start.get("latest", {}))
 
-    def _waits(self, first: Offsets, ends: Offsets) -> bool:
+    def _is_to_wait(self, first: Offsets, ends: Offsets) -> bool:
         """Whether a trigger is passed over because there are too few new messages yet."""
         least, now_s = self.options.min_offsets_per_trigger, monotonic_s()
         if least is None or self._target is not None:

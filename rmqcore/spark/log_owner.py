@@ -83,7 +83,7 @@ def append_staged(
     make_directory(root)
     with _opened(store_path, config, lock_timeout_s) as store:
         ledger, appended = Ledger(root, name), 0
-        _settle_others(store, root, name)
+        _note_others(store, root, name)
         if ledger.is_appending:
             appended = _resume(store, ledger)
         if not ledger.is_done(number):
@@ -118,7 +118,7 @@ def finish_appends(
     StoreDir(store_path, load_config(config).store_path_commit_log).require()
     root = staging_root(str(store_path))
     with open_store(store_path, config=config) as store:
-        _settle_others(store, root, None)
+        _note_others(store, root, None)
         finished = {ledger.name: _resume(store, ledger) for ledger in appending(root)}
         if forget_days is not None:
             forget_done(root, JOB, forget_days * 24 * 3600)
@@ -140,11 +140,11 @@ def _opened(store_path: str, config: str | None, lock_timeout_s: float) -> Defau
 
 def _resume(store: DefaultMessageStore, ledger: Ledger) -> int:
     """Come to the end of an append; how many messages were missing."""
-    _settle(store, ledger)
+    _note_appended(store, ledger)
     return _append(store, ledger, ledger.number, ledger.files, ledger.row_count)
 
 
-def _settle_others(store: DefaultMessageStore, root: Path, name: str | None) -> None:
+def _note_others(store: DefaultMessageStore, root: Path, name: str | None) -> None:
     """Note how far the appends of all other series came, before more rows come into the log.
 
     One of which nobody can tell says so when it is resumed.
@@ -152,10 +152,10 @@ def _settle_others(store: DefaultMessageStore, root: Path, name: str | None) -> 
     for ledger in appending(root):
         if ledger.name != name:
             with suppress(StoreError):
-                _settle(store, ledger)
+                _note_appended(store, ledger)
 
 
-def _settle(store: DefaultMessageStore, ledger: Ledger) -> None:
+def _note_appended(store: DefaultMessageStore, ledger: Ledger) -> None:
     """Note how far an append came that died.
 
     What is appended later, by whomever, is not looked at for its rows any more.
@@ -166,7 +166,7 @@ def _settle(store: DefaultMessageStore, ledger: Ledger) -> None:
     if ledger.start is not None:
         found = _rows_behind(store, ledger, ledger.start)
         store.flush()
-        ledger.settle(ledger.row_count + found)
+        ledger.note_row_count(ledger.row_count + found)
 
 
 def _rows_behind(store: DefaultMessageStore, ledger: Ledger, start: int) -> int:

@@ -12,7 +12,7 @@ from rmqcore.config import load_config
 from rmqcore.scan import Damage, read
 from rmqcore.spark.options import ReadOptions
 from rmqcore.spark.planning import LogPartition
-from rmqcore.spark.runner import settle_worker
+from rmqcore.spark.runner import freeze_worker
 from rmqcore.spark.schema import BROKER
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def read_partition(
     """
     if not isinstance(partition, LogPartition):
         return
-    settle_worker()
+    freeze_worker()
     names = [name for name in schema.names if name != BROKER] or ["phy_offset"]
     batches = read(
         partition.split,

@@ -31,7 +31,7 @@ def task_count(spark: SparkSession) -> int:
     return _TASKS_A_SLOT * slots_of(spark)
 
 
-def settle_worker() -> None:
+def freeze_worker() -> None:
     """Leave what a worker has kept until now out of the garbage collection that ends its task.
 
     Spark makes one after each task. The modules that a worker imports hold some 200,000 objects,
@@ -96,7 +96,7 @@ def in_tasks(
     check_workers(spark)
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        freeze_worker()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from work(groups[number])

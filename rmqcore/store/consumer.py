@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from rmqcore.errors import ArgumentError, StoreClosedError
 from rmqcore.message import Lease, QueueLag, ReceivedMessage
-from rmqcore.store.consume.arrivals import Patience
+from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
@@ -132,9 +132,9 @@ class Consumer:
             DiskFullError: there is no room to write down who has them; nothing is handed out.
             StoreClosedError: the consumer or its store is closed.
         """
-        patience = self._patience(timeout_ms)
+        deadline = self._deadline(timeout_ms)
         while True:
-            wait_ms = patience.left_s * 1000
+            wait_ms = deadline.left_s * 1000
             found = self.store.lease(
                 self.group,
                 self._subscriptions,
@@ -150,9 +150,9 @@ class Consumer:
         self, max_messages: int = 1, timeout_ms: float | None = None
     ) -> list[ReceivedMessage]:
         """As `receive`, without blocking the event loop."""
-        patience = self._patience(timeout_ms)
+        deadline = self._deadline(timeout_ms)
         while True:
-            wait_ms = patience.left_s * 1000
+            wait_ms = deadline.left_s * 1000
             found = await self.store.lease_async(
                 self.group,
                 self._subscriptions,
@@ -164,10 +164,10 @@ class Consumer:
             if found or wait_ms <= _WAIT_MS or self._closed:
                 return self._unless_closed(found)
 
-    def _patience(self, timeout_ms: float | None) -> Patience:
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
         if self._closed:
             raise StoreClosedError(f"the consumer of group {self.group} has been closed")
-        return Patience(timeout_ms, monotonic_s)
+        return Deadline(timeout_ms, monotonic_s)
 
     def _unless_closed(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """What was leased while `close` took everything back is nobody's."""

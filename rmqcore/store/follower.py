@@ -28,12 +28,12 @@ from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
+from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.store.parts.general_reads import GeneralReads
 from rmqcore.world import wall_clock_ms
 
-_FIRST_LOOK = 4096
-_LOOK = 1 << 20
+_FIRST_READ_SIZE = 4096
+_READ_SIZE = 1 << 20
 #: bytes of log that are walked before all consume queues are asked where it ends
 _WALK_MAX = 16 << 20
 #: looks after which what looks broken is damage: a writer may just be adding to it
@@ -96,7 +96,7 @@ class Follower:
         self._asked = asked
         self._directory = directory
         directory.require()
-        tell_unfinished_repair(self._directory, None)
+        report_unfinished_repair(self._directory, None)
         self._opened = self.closed = False
         self._following = ReentrantLock()
         self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
@@ -165,7 +165,7 @@ class Follower:
         for queue in queues:
             self._show(queue)
 
-    def see_queue(self, topic: str, queue_id: int) -> None:
+    def catch_up_queue(self, topic: str, queue_id: int) -> None:
         """Catch up with one queue."""
         self._check_open()
         with self._following.within():
@@ -180,7 +180,7 @@ class Follower:
                 self._show(queue)
 
     @steady
-    def see_log(self) -> None:
+    def catch_up_log(self) -> None:
         """Catch up with the log and the index."""
         self._check_open()
         with self._following.within():
@@ -257,7 +257,7 @@ class Follower:
                 "writing, which derives it again",
             )
 
-    def see_new(self) -> None:
+    def catch_up_all(self) -> None:
         """Catch up with what has been put."""
         self.refresh()
 
@@ -350,8 +350,8 @@ class Follower:
             at,
             file_end,
             file_end=file_end,
-            piece_size=_LOOK,
-            first_piece_size=_FIRST_LOOK,
+            piece_size=_READ_SIZE,
+            first_piece_size=_FIRST_READ_SIZE,
         ):
             if step.status is ScanStatus.CAPACITY:
                 self._decoder.take()

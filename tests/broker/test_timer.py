@@ -399,17 +399,17 @@ CHECK_POINT = struct.Struct(">7q")
 )
 def test_a_slave_is_told_what_it_needs_not_deliver(tmp_path, progress, read_time_ms):
     check = TimerCheck(tmp_path)
-    assert check.told() == bytes(CHECK_POINT.size)
+    assert check.answer_body() == bytes(CHECK_POINT.size)
     before_ms = wall_clock_ms()
     check.store(progress)
-    told = check.told()
+    told = check.answer_body()
     read_ms, log_position, offset, master_offset, *version = CHECK_POINT.unpack(told)
     assert (read_ms, log_position, offset, master_offset) == (read_time_ms, 0, 9, 9)
     assert version[0] == 0
     assert before_ms <= version[1] <= wall_clock_ms()
     # what it tells its own slaves is the same
     check.store(progress_told(told))
-    assert check.told()[:32] == told[:32]
+    assert check.answer_body()[:32] == told[:32]
 
 
 @pytest.mark.parametrize("body", [b"", bytes(55), b"\xff" * 56, b"\x7f" + b"\xff" * 7 + bytes(48)])

@@ -99,7 +99,7 @@ def test_a_consumer_consumes_one_message_once_more(
 def test_a_message_that_nobody_settles_is_told_in_time(
     rocketmq_broker, rocketmq_topic, run, monkeypatch
 ):
-    monkeypatch.setattr("rmqcore.client.asked._SETTLED_WITHIN_S", 0.05)
+    monkeypatch.setattr("rmqcore.client.admin_questions._SETTLED_WITHIN_S", 0.05)
 
     async def scenario():
         namesrv = rocketmq_broker.namesrv_addr

@@ -231,7 +231,7 @@ def test_a_read_whose_files_retention_removes_looks_again(store_path, monkeypatc
             return seen
 
         follower = reader._follower
-        for step in ("see_queue", "see_log", "see_new"):
+        for step in ("catch_up_queue", "catch_up_log", "catch_up_all"):
             monkeypatch.setattr(follower, step, remove_after(getattr(follower, step)))
         answer = read(reader)
         assert gone == [0]

@@ -506,14 +506,14 @@ def test_who_looks_for_few_among_many_looks_at_some_at_a_time(store, monkeypatch
     for number in range(100):
         store.put("T", b"%d" % number, properties={"n": str(number)})
     looked = []
-    take = Leases.take
+    take = Leases.hand_out
 
     def counted(leases, request):
         looked.append(take(leases, request))
         return looked[-1]
 
     monkeypatch.setattr(lease_request, "LOOKS_MAX", 10)
-    monkeypatch.setattr(Leases, "take", counted)
+    monkeypatch.setattr(Leases, "hand_out", counted)
     wanted = {"T": Sql("n >= 90")}
     assert bodies(store.lease("g", wanted, max_messages=3)) == [b"90", b"91", b"92"]
     assert len(looked) > 1

@@ -257,7 +257,7 @@ def test_a_kill_leaves_what_was_written_and_no_more_of_it_on_the_disk(tmp_path, 
 def test_no_flush_begins_while_they_are_held(tmp_path):
     log, begun = BlockLog(tmp_path), []
     log.beside = partial(begun.append, True)
-    log.hold_flushes()
+    log.block_flushes()
     fd = os.open(tmp_path, os.O_RDONLY)
     thread = threading.Thread(target=log.before, args=("fsync", fd, 0, 0, None))
     thread.start()

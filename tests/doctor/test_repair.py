@@ -30,7 +30,7 @@ from golden.stores import RELEASES, packed_stores
 from rmqcore import doctor
 from rmqcore._codec import encode_record
 from rmqcore.config import load_config
-from rmqcore.doctor.cover import LOST_FLAG, LOST_PROPERTY
+from rmqcore.doctor.covering_records import LOST_FLAG, LOST_PROPERTY
 from rmqcore.errors import ConfigError, StoreError, StoreLockedError
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.java.json import parse_java_json

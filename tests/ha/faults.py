@@ -60,11 +60,11 @@ class Forked:
     def __init__(self, serve, namespace=None):
         """Start it; ``serve`` is a coroutine function of the pipe that tells it what to do."""
         ready, said = os.pipe()
-        told, self._tell = os.pipe()
+        told, self._log_disconnect = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                os.close(self._tell)
+                os.close(self._log_disconnect)
                 if namespace:
                     with Path(f"/run/netns/{namespace}").open("rb") as file:
                         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
@@ -88,8 +88,8 @@ class Forked:
         if how is None:
             os.kill(self.pid, signal.SIGKILL)
         else:
-            os.write(self._tell, how)
-        os.close(self._tell)
+            os.write(self._log_disconnect, how)
+        os.close(self._log_disconnect)
         await asyncio.to_thread(os.waitpid, self.pid, 0)
 
 

@@ -107,8 +107,8 @@ async def all_gone(service):
 
 async def tries(client, count=3):
     """Let a slave try so many more times; it says what is wrong at every moment of that."""
-    ended, tell = [], client._tell
-    client._tell = lambda *what: ended.append(what) or tell(*what)
+    ended, tell = [], client._log_disconnect
+    client._log_disconnect = lambda *what: ended.append(what) or tell(*what)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             # the first that ends may have begun before
@@ -116,7 +116,7 @@ async def tries(client, count=3):
                 assert client.problem
                 await asyncio.sleep(0)
     finally:
-        del client._tell
+        del client._log_disconnect
 
 
 class Clock:

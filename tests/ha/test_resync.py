@@ -505,7 +505,7 @@ def tree(path):
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_cut_that_is_killed_loses_nothing_and_is_repeated(tmp_path, monkeypatch, whole):
     """In whatever state a kill leaves it."""
-    monkeypatch.setattr(resync, "_LOOK", 5000)
+    monkeypatch.setattr(resync, "_READ_SIZE", 5000)
     monkeypatch.setattr(resync, "strftime", lambda *_: "now")
     if whole:
         with master_store(tmp_path / "m", 300), master_store(tmp_path / "s") as slave:

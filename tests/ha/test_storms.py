@@ -73,7 +73,7 @@ def test_a_slave_that_comes_and_goes_a_thousand_times_leaves_nothing(tmp_path):
             await until_async(
                 lambda: (sockets(), len(asyncio.all_tasks())) == before, "nothing is left"
             )
-            assert service.waits.replicated_offset == -1
+            assert service.group_transfer.replicated_offset == -1
             await in_step(master, slave, service)
 
     with master_store(tmp_path / "m", 30) as master, slave_store(tmp_path / "s") as slave:

@@ -208,9 +208,11 @@ def test_sending_to_slaves_leaves_dispatch_to_its_thread(tmp_path, monkeypatch):
 
     async def scenario(store, service):
         threads = set()
-        see_new = store.parts.level.see_new
+        catch_up_all = store.parts.level.catch_up_all
         monkeypatch.setattr(
-            store.parts.level, "see_new", lambda: (threads.add(threading.get_ident()), see_new())
+            store.parts.level,
+            "catch_up_all",
+            lambda: (threads.add(threading.get_ident()), catch_up_all()),
         )
         with slave_store(tmp_path / "s") as slave:
             async with following(slave, service.port, store):

@@ -3,7 +3,12 @@
 import json
 import zlib
 
-from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, Registration, TopicConfig
+from rmqcore.namesrv.route_data import (
+    BrokerRegistration,
+    BrokerTopics,
+    RegisteredTopic,
+    TopicsVersion,
+)
 from rmqcore.remoting import RemotingCommand, RequestCode
 
 #: what RegisterBrokerBody.encode of 5.5.0 writes, plain and compressed (of a broker from 5.0 on)
@@ -23,8 +28,8 @@ JAVA_COMPRESSED = bytes.fromhex(
     "9a8110a61c53742c90640000344c203e"
 )
 JAVA_TOPICS = BrokerTopics(
-    DataVersion(7, 0, 1_700_000_000_000),
-    {"TopicA": TopicConfig(4, 5, 6), "T2": TopicConfig(16, 16, 6)},
+    TopicsVersion(7, 0, 1_700_000_000_000),
+    {"TopicA": RegisteredTopic(4, 5, 6), "T2": RegisteredTopic(16, 16, 6)},
 )
 CLUSTER = "C"
 
@@ -32,7 +37,7 @@ CLUSTER = "C"
 def topics(*names, counter=1, perm=6, **more):
     """What a broker tells of topics with four queues each."""
     return BrokerTopics(
-        DataVersion(counter), {name: TopicConfig(4, 4, perm) for name in names}, **more
+        TopicsVersion(counter), {name: RegisteredTopic(4, 4, perm) for name in names}, **more
     )
 
 
@@ -46,7 +51,7 @@ def registration(name="b", number=0, content=None, **more):
         "ha_server_addr": f"127.0.0.1:{20911 + number}",
         "content": topics("T", "U") if content is None else content,
     }
-    return Registration(**fields | more)
+    return BrokerRegistration(**fields | more)
 
 
 def register_command(name="b", number=0, body=JAVA_BODY, version=513, **fields):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from namesrv.brokers import JAVA_BODY, JAVA_COMPRESSED, JAVA_TOPICS, plain_body
 
 from rmqcore.namesrv.register_body import PLAIN_SIZE_MAX, read_register_body
-from rmqcore.namesrv.route_data import BrokerTopics, DataVersion, TopicConfig
+from rmqcore.namesrv.route_data import BrokerTopics, RegisteredTopic, TopicsVersion
 from rmqcore.remoting import RequestRefusedError
 
 pytestmark = pytest.mark.logic
@@ -53,7 +53,7 @@ def test_a_body_of_4_9_lacks_what_it_does_not_know():
     assert read(json.dumps(members).encode(), version=407) == JAVA_TOPICS
     lines = [b"TopicA 4 5 6 SINGLE_TAG", b"T2 16 16 6 SINGLE_TAG"]
     found = read(packed(lines), version=407, compressed=True)
-    assert found == BrokerTopics(DataVersion(3), JAVA_TOPICS.topics)
+    assert found == BrokerTopics(TopicsVersion(3), JAVA_TOPICS.topics)
 
 
 def test_a_body_before_3_0_11_is_the_inner_part_alone():
@@ -67,7 +67,7 @@ def test_no_body_is_no_topics():
 
 def test_bare_integer_keys_are_read():
     body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"x":{0:1}}}}}'
-    assert read(body).topics == {"T": TopicConfig(16, 16, 6)}
+    assert read(body).topics == {"T": RegisteredTopic(16, 16, 6)}
 
 
 def test_static_topics_are_kept_as_they_came():

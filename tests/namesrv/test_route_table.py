@@ -4,7 +4,7 @@ import pytest
 from namesrv.brokers import CLUSTER, Clock, registration, topics
 
 from rmqcore.namesrv import NamesrvConfig
-from rmqcore.namesrv.route_data import DataVersion, QueueData
+from rmqcore.namesrv.route_data import QueueData, TopicsVersion
 from rmqcore.namesrv.route_table import EXPIRED_TIME_MS, RegisterResult, RouteTable
 
 pytestmark = pytest.mark.logic
@@ -141,7 +141,7 @@ def test_a_slave_that_becomes_master_leaves_its_old_id(table):
 
 def test_an_older_term_does_not_take_an_id_from_a_later_one(table):
     later = topics("T", "U")
-    later = type(later)(DataVersion(1, state_version=5), later.topics)
+    later = type(later)(TopicsVersion(1, state_version=5), later.topics)
     table.register(registration(content=later), None)
     assert table.register(registration(broker_addr="h:9"), None) == RegisterResult()
     assert addrs(table) == {"b": {0: "127.0.0.1:10911"}}
@@ -211,10 +211,10 @@ def test_a_broker_goes_with_its_last_connection_only(table):
 def test_versions_are_equal_when_all_of_them_is(table):
     table.register(registration(), None)
     here = CLUSTER, "127.0.0.1:10911"
-    assert not table.has_changed(*here, DataVersion(1))
-    for other in (DataVersion(2), DataVersion(1, 1), DataVersion(1, 0, 1)):
+    assert not table.has_changed(*here, TopicsVersion(1))
+    for other in (TopicsVersion(2), TopicsVersion(1, 1), TopicsVersion(1, 0, 1)):
         assert table.has_changed(*here, other)
-    assert table.has_changed(CLUSTER, "h:1", DataVersion(1))
+    assert table.has_changed(CLUSTER, "h:1", TopicsVersion(1))
 
 
 def test_write_permission_is_wiped_and_added_for_all_topics_of_a_broker(table):

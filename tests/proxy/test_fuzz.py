@@ -10,7 +10,7 @@ from rmqcore.proxy import Http2Settings, LocalBroker, Service
 from rmqcore.proxy.codes import RefusedError
 from rmqcore.proxy.messages import SERVICE, v2_class
 from rmqcore.proxy.popped import popped_of
-from rmqcore.proxy.receipts import Handle
+from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import RemotingCommand
 
@@ -122,7 +122,7 @@ def test_any_text_is_a_handle_or_refused(rng):
     good = b"4 1795318207648 10000 1 0 broker-a 3 5 19278"
     for _ in range(20 * ROUNDS):
         text = damaged(good, rng).decode("utf-8", "replace")
-        for read in (Handle.parse, TransactionId.parse):
+        for read in (ReceiptHandle.parse, TransactionId.parse):
             try:
                 assert read(str(read(text))) == read(text)
             except RefusedError:

@@ -8,7 +8,7 @@ import pytest
 from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.queue_choice import QueueChoice, consistent_hash, java_hash
-from rmqcore.proxy.receipts import Handle
+from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.transaction_id import TransactionId
 
 pytestmark = pytest.mark.logic
@@ -18,7 +18,7 @@ APACHES = "4 1795318207648 10000 1 0 broker-a 3 5 19278"
 
 
 def test_a_handle_is_the_one_of_apaches_proxy():
-    handle = Handle.parse(APACHES)
+    handle = ReceiptHandle.parse(APACHES)
     assert str(handle) == APACHES
     assert (handle.broker_name, handle.queue_id, handle.queue_offset) == ("broker-a", 3, 5)
     assert handle.phy_offset == 19278
@@ -26,7 +26,7 @@ def test_a_handle_is_the_one_of_apaches_proxy():
 
 
 def test_a_changed_handle_of_apaches_keeps_its_place_in_the_log():
-    assert Handle.parse("4 1795318207648 10000 1 0 broker-a 3 5 0 19278").phy_offset == 19278
+    assert ReceiptHandle.parse("4 1795318207648 10000 1 0 broker-a 3 5 0 19278").phy_offset == 19278
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,22 @@ def test_a_changed_handle_of_apaches_keeps_its_place_in_the_log():
 )
 def test_what_is_no_handle_has_its_own_code(text):
     with pytest.raises(RefusedError) as raised:
-        Handle.parse(text)
+        ReceiptHandle.parse(text)
     assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
 
 
 def test_a_handle_whose_time_is_over_is_refused():
     with pytest.raises(RefusedError) as raised:
-        Handle.parse_open("4 1000 10000 1 0 broker-a 3 5 19278")
+        ReceiptHandle.parse_open("4 1000 10000 1 0 broker-a 3 5 19278")
     assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
 
 
 @pytest.mark.parametrize(("kind", "topic"), [(0, "T"), (1, "%RETRY%G_T"), (2, "%RETRY%G+T")])
 def test_a_handle_knows_which_topic_it_was_popped_from(kind, topic):
-    assert Handle.parse(APACHES.replace("0 broker", f"{kind} broker")).topic_of("G", "T") == topic
+    assert (
+        ReceiptHandle.parse(APACHES.replace("0 broker", f"{kind} broker")).topic_of("G", "T")
+        == topic
+    )
 
 
 def test_a_transaction_id_carries_its_place():

@@ -89,7 +89,7 @@ def test_so_many_bytes_of_answers_wait_and_no_more(run):
                 (connection,) = server.connections
                 sent = answered = 0
                 # each alone, for those that come at once count as one
-                while not connection._held_back:
+                while not connection._at_limit:
                     peer.send(request(ECHO, sent, body=bytes(BODY)))
                     sent += 1
                     await until_async(lambda n=sent: len(later.taken) == n, f"request {sent}")

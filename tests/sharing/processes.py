@@ -54,7 +54,7 @@ def leased(store, **settings):
 @contextmanager
 def while_asked(store, work):
     """Do something in another thread as soon as a call of a client is under way, or was."""
-    asked, over = store.settled()._waiting, threading.Event()
+    asked, over = store.reach_owner()._waiting, threading.Event()
 
     def work_then():
         until(lambda: asked or over.is_set(), "a call of a client")

@@ -14,7 +14,7 @@ from rmqcore import DiskFullError, Message, RmqCoreError, StoreError
 from rmqcore.remoting import RemotingCommand
 from rmqcore.store.sharing import calls, shared_handle
 from rmqcore.store.sharing.calls import STORE_CALL, request_of, result_of
-from rmqcore.store.sharing.channel import Channel
+from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.values import pack, unpack
 
@@ -67,7 +67,7 @@ def test_a_full_disk_is_the_same_error_in_a_client(store_path):
 def channel_to(store):
     """A connection with the owner of a store, without a handle around it."""
     place = MeetingPlace(store.path)
-    return Channel(place.connect(TIMEOUT_S), place, TIMEOUT_S)
+    return OwnerChannel(place.connect(TIMEOUT_S), place, TIMEOUT_S)
 
 
 def test_strange_bytes_end_their_own_connection_only(store):

@@ -20,7 +20,7 @@ from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.parts.consuming import Consuming
 from rmqcore.store.sharing import owner as owner_module
 from rmqcore.store.sharing import shared_handle
-from rmqcore.store.sharing.channel import Channel
+from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.owner import StoreServer
 
 pytestmark = pytest.mark.process
@@ -214,13 +214,13 @@ def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng, monkeypatch
                 except KeyboardInterrupt:
                     interrupts += 1
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                assert not store.settled().interrupted
+                assert not store.reach_owner().interrupted
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-        asked, ask = [], Channel.ask_whether_there
+        asked, ask = [], OwnerChannel.ask_whether_there
         monkeypatch.setattr(
-            Channel, "ask_whether_there", lambda *args: asked.append(1) or ask(*args)
+            OwnerChannel, "ask_whether_there", lambda *args: asked.append(1) or ask(*args)
         )
         store.put("T", b"1")
         assert not asked
@@ -232,11 +232,11 @@ def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path, monk
     with handle(store_path, "client") as store, consumer(store) as mine:
         store.put("T", b"0")
         assert bodies(mine.receive()) == [b"0"]
-        lost = store.settled()
+        lost = store.reach_owner()
         # as an interrupt in the middle of a frame does
         lost._lose()
         assert leased(store, timeout_ms=150) == []
-        assert store.settled() is not lost
+        assert store.reach_owner() is not lost
 
 
 def test_a_client_that_is_stopped_keeps_what_it_holds_and_ends_with_its_process(store_path, looks):
@@ -314,7 +314,7 @@ def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(s
         settings = {"holder": holder, "lease_ms": 600_000, "timeout_ms": TIMEOUT_MS}
         waiting = asyncio.ensure_future(store.lease_async("g", {"T": "*"}, **settings))
         (waiter,) = await until_async(
-            lambda: list(store.settled()._waiting.values()), "a call that waits for messages"
+            lambda: list(store.reach_owner()._waiting.values()), "a call that waits for messages"
         )
         # the loop is kept busy, so that the answer is there and not taken when the end comes
         store.put("T", b"0")
@@ -328,14 +328,14 @@ def test_a_message_leased_for_a_call_that_is_cancelled_meanwhile_is_free_again(s
         (message,) = leased(store, timeout_ms=TIMEOUT_MS)
         assert (message.body, message.reconsume_times) == (b"0", 0)
         # nothing is kept of the calls that have ended
-        assert store.settled()._waiting == {}
+        assert store.reach_owner()._waiting == {}
 
 
 @pytest.mark.parametrize("holder", [new_holder(), ""], ids=["holder", "the client"])
 def test_a_message_leased_for_a_call_that_lost_its_connection_to_an_interrupt_is_free_again(
     store_path, monkeypatch, holder
 ):
-    take = Channel._take
+    take = OwnerChannel._receive
 
     def take_and_raise(channel, data):
         monkeypatch.undo()
@@ -344,7 +344,7 @@ def test_a_message_leased_for_a_call_that_lost_its_connection_to_an_interrupt_is
 
     with handle(store_path, "client") as store:
         store.put("T", b"0")
-        monkeypatch.setattr(Channel, "_take", take_and_raise)
+        monkeypatch.setattr(OwnerChannel, "_receive", take_and_raise)
         with pytest.raises(KeyboardInterrupt):
             leased(store, holder=holder)
         (message,) = leased(store, timeout_ms=TIMEOUT_MS)
@@ -354,7 +354,7 @@ def test_a_message_leased_for_a_call_that_lost_its_connection_to_an_interrupt_is
 def test_a_call_that_is_cancelled_before_the_owner_has_read_it_takes_no_message(store_path):
     async def cancel(client):
         waiting = asyncio.ensure_future(client.lease_async("g", {"T": "*"}, timeout_ms=None))
-        await until_async(lambda: client.settled()._waiting, "a call that waits for messages")
+        await until_async(lambda: client.reach_owner()._waiting, "a call that waits for messages")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

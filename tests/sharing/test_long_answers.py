@@ -15,7 +15,7 @@ from rmqcore.remoting import RemotingCommand
 from rmqcore.remoting.codec import encode_command
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.sharing.calls import request_of
-from rmqcore.store.sharing.channel import LIMITS, Channel, Waiter
+from rmqcore.store.sharing.channel import LIMITS, OwnerChannel, Waiter
 from rmqcore.store.sharing.pieces import MORE, PIECE_SIZE, joined, pieces_of
 from rmqcore.store.sharing.place import MeetingPlace, readable
 
@@ -75,24 +75,24 @@ def test_long_answers_to_many_threads_do_not_pile_up(filled):
     def get(_):
         return len(filled.get_message("T", 0, 0, max_messages=6).messages)
 
-    connected = filled.settled()
+    connected = filled.reach_owner()
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(get, range(16))) == [6] * 16
-    assert filled.settled() is connected
+    assert filled.reach_owner() is connected
 
 
 def test_a_long_request_goes_out_though_nobody_takes_the_answers_before_it(filled):
-    channel = filled.settled()
+    channel = filled.reach_owner()
     for _ in range(2):
         # as of a thread that was interrupted: nobody reads what comes
         request = request_of("get_message", ("T", 0, 0), {"max_messages": COUNT})
         channel.send(request, Waiter(lambda: None, reads=True))
     assert filled.put("T", bytes(SIZE)).ok
-    assert filled.settled() is channel
+    assert filled.reach_owner() is channel
 
 
 def test_a_request_that_no_frame_holds_is_an_error_of_its_caller_alone(store):
-    connected = store.settled()
+    connected = store.reach_owner()
     with (
         mmap.mmap(-1, LIMITS.frame_size) as room,
         memoryview(room) as body,
@@ -100,7 +100,7 @@ def test_a_request_that_no_frame_holds_is_an_error_of_its_caller_alone(store):
     ):
         store.put("T", body)
     assert store.put("T", b"x").ok
-    assert store.settled() is connected
+    assert store.reach_owner() is connected
 
 
 @pytest.mark.process
@@ -108,7 +108,7 @@ def test_an_owner_that_is_killed_in_a_long_answer_has_handed_out_nothing(store_p
     with owner_of(store_path) as owner, rmqcore.open_shared(store_path) as client:
         for _ in range(COUNT):
             client.put("T", bytes(SIZE))
-        channel = client.settled()
+        channel = client.reach_owner()
         with ThreadPoolExecutor(1) as thread, channel._reading.within():
             # nobody reads: the owner stops in the middle of its answer
             terms = {"holder": new_holder(), "max_messages": COUNT, "lease_ms": 600_000}
@@ -135,7 +135,7 @@ def test_the_pieces_of_an_answer_are_the_answer(sizes):
 def test_an_owner_that_sends_an_answer_is_there(tmp_path):
     ours, owners = socket.socketpair()
     ours.setblocking(False)
-    channel = Channel(ours, MeetingPlace(tmp_path), TIMEOUT_S)
+    channel = OwnerChannel(ours, MeetingPlace(tmp_path), TIMEOUT_S)
     waiter, look = Waiter(lambda: None, reads=True), threading.Lock()
     channel.send(RemotingCommand(0), waiter)
     asked = channel.ask_whether_there(waiter, None)

@@ -77,7 +77,7 @@ def test_a_table_that_is_read_or_changed_keeps_nobody_else_waiting(owner, client
     with ThreadPoolExecutor(1) as thread:
         with owner._store.parts.key_values._tables_held():
             got = thread.submit(client.kv_get, "t", [b"k"])
-            until(lambda: client.settled()._waiting, "the call")
+            until(lambda: client.reach_owner()._waiting, "the call")
             assert other.put("T", b"x").ok
             assert other.put("T", b"y").ok
         assert got.result(TIMEOUT_S) == [b"v"]

@@ -13,7 +13,7 @@ import rmqcore
 from rmqcore import Message, OwnerLostError
 from rmqcore.store.sharing import owner as owner_module
 from rmqcore.store.sharing.calls import request_of, result_of
-from rmqcore.store.sharing.channel import Channel
+from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.owner import StoreServer
 from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.unique_keys import UniqueKeys
@@ -168,7 +168,7 @@ def test_a_call_whose_connection_was_lost_is_done_once_by_an_owner_that_lives(
     store_path, monkeypatch
 ):
     """As where a signal handler raises in one thread, in the middle of a frame that it reads."""
-    take = Channel._take
+    take = OwnerChannel._receive
     with (
         rmqcore.open_shared(store_path, **SETTINGS) as owner,
         rmqcore.open_shared(store_path, **SETTINGS) as store,
@@ -177,13 +177,13 @@ def test_a_call_whose_connection_was_lost_is_done_once_by_an_owner_that_lives(
             owner.kv_put("table", key, value)
 
         def losing(call):
-            first = store.settled()
+            first = store.reach_owner()
 
             def take_or_lose(channel, data):
                 channel._lose() if channel is first else take(channel, data)
 
             with monkeypatch.context() as patch:
-                patch.setattr(Channel, "_take", take_or_lose)
+                patch.setattr(OwnerChannel, "_receive", take_or_lose)
                 return call()
 
         assert losing(lambda: store.kv_take("table", max_entries=2)) == TAKEN
@@ -272,8 +272,8 @@ def test_a_change_whose_connection_was_lost_does_not_undo_a_later_one(store_path
         rmqcore.open_shared(store_path, **SETTINGS) as owner,
         rmqcore.open_shared(store_path, **SETTINGS) as store,
     ):
-        first = store.settled()
-        take = Channel._take
+        first = store.reach_owner()
+        take = OwnerChannel._receive
 
         def lose_then_change(channel, data):
             if channel is not first:
@@ -282,7 +282,7 @@ def test_a_change_whose_connection_was_lost_does_not_undo_a_later_one(store_path
             owner.kv_put("table", b"k", b"later")
             return channel._lose()
 
-        monkeypatch.setattr(Channel, "_take", lose_then_change)
+        monkeypatch.setattr(OwnerChannel, "_receive", lose_then_change)
         store.kv_put("table", b"k", b"mine")
         assert owner.kv_get("table", [b"k"]) == [b"later"]
 
@@ -302,14 +302,14 @@ def test_a_deletion_that_is_made_again_is_not_done_beside_itself(store_path, mon
             return delete(of, topic)
 
         monkeypatch.setattr(type(owner._store), "delete_topic", delete_late)
-        first = store.settled()
+        first = store.reach_owner()
         deleting = Thread(target=store.delete_topic, args=("T",))
         deleting.start()
         until(begun.is_set, "a deletion that is worked on")
         monkeypatch.setattr(type(owner._store), "delete_topic", delete)
         first._lose()
-        until(lambda: store.settled() is not first, "another connection")
-        until(lambda: store.settled()._waiting, "the deletion asked for again")
+        until(lambda: store.reach_owner() is not first, "another connection")
+        until(lambda: store.reach_owner()._waiting, "the deletion asked for again")
         assert len(owner._server._named) == 1
         may_go.set()
         deleting.join()

@@ -188,7 +188,7 @@ def test_a_take_over_after_a_kill_takes_milliseconds(owner, client, figure):
 
 def wait_for_owner(store, seconds):
     """Let a client wait so long for an answer from now on."""
-    store._timeout_s = store.settled()._timeout_s = seconds
+    store._timeout_s = store.reach_owner()._timeout_s = seconds
 
 
 def test_an_owner_that_is_stopped_is_named(tmp_path):
@@ -449,7 +449,7 @@ def test_a_second_owner_is_asked_for_the_time_that_is_left(tmp_path, monkeypatch
 def test_a_thousand_coroutines_wait_and_some_are_cancelled(store):
     async def wait():
         waiting = [asyncio.create_task(store.wait_async("T", 0, n % 2)) for n in range(1000)]
-        asked = store.settled()._waiting
+        asked = store.reach_owner()._waiting
         await until_async(lambda: len(asked) == 1000, "a thousand calls under way")
         for task in waiting[::10]:
             task.cancel()
@@ -503,7 +503,7 @@ def test_what_a_client_has_leased_comes_again_when_it_ends(store_path):
 def test_a_lease_that_is_cancelled_takes_nothing(store):
     async def cancel():
         waiting = asyncio.create_task(store.lease_async("G", {"T": "*"}, timeout_ms=None))
-        await until_async(lambda: store.settled()._waiting, "a call under way")
+        await until_async(lambda: store.reach_owner()._waiting, "a call under way")
         waiting.cancel()
         await asyncio.wait([waiting])
         await store.put_async("T", b"one")

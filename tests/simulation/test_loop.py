@@ -98,7 +98,7 @@ def test_a_node_that_is_held_comes_late_and_the_others_do_not(loop, machines):
         seen.append((current_node(loop).name, round(loop.time() - begin)))
 
     begin = loop.time()
-    loop.hold_node(one, 5_000_000_000)
+    loop.pause_node(one, 5_000_000_000)
     for node in (one, other):
         node.context.run(loop.call_later, 1, note)
     loop.run_until_complete(loop.pause(6))

@@ -11,7 +11,7 @@ import pytest
 from simulation.test_runs import plan_of
 
 from rmqcore.doctor.selftest import _system_calls
-from rmqcore.simulation.plan import Befalls, Consuming, Fault, Group, Way
+from rmqcore.simulation.plan import Befalls, ConsumerPlan, Fault, Group, Way
 from rmqcore.simulation.runner import simulate
 
 pytestmark = pytest.mark.process
@@ -37,7 +37,7 @@ def with_slave():
 
 
 def with_leaving():
-    leaving = Consuming("client1", "group", Way.PUSH, ("T0",), work_s=1.0, leaves_s=3.0)
+    leaving = ConsumerPlan("client1", "group", Way.PUSH, ("T0",), work_s=1.0, leaves_s=3.0)
     return dataclasses.replace(plan_of(), consumers=(leaving,))
 
 

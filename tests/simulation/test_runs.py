@@ -7,7 +7,7 @@ import pytest
 from rmqcore.simulation.history import Outcome
 from rmqcore.simulation.plan import (
     Befalls,
-    Consuming,
+    ConsumerPlan,
     Does,
     Fault,
     Group,
@@ -34,7 +34,7 @@ def plan_of(*faults, sends=30, way=Way.PUSH, **settings):
             Operation(0.5 + 0.1 * number, "client0", Does.SEND, number, "T0", 0, 100)
             for number in range(sends)
         ),
-        consumers=(Consuming("client1", "group", way, ("T0",)),),
+        consumers=(ConsumerPlan("client1", "group", way, ("T0",)),),
         faults=faults,
     )
 

@@ -35,17 +35,17 @@ def service(tmp_path):
 
 def test_the_next_two_are_made_and_warm(service):
     service.start()
-    first = service.take(service.path_of(0), 0)
+    first = service.ready_file(service.path_of(0), 0)
     assert first.path.exists()
     until(service.path_of(2 * SIZE).exists, "the file after the next")
-    second = service.take(service.path_of(SIZE), SIZE)
+    second = service.ready_file(service.path_of(SIZE), SIZE)
     assert second.file_from_offset == SIZE
     until(service.path_of(3 * SIZE).exists, "one more")
 
 
 def test_what_was_not_used_is_removed(service):
     service.start()
-    service.take(service.path_of(0), 0)
+    service.ready_file(service.path_of(0), 0)
     until(service.path_of(2 * SIZE).exists, "the file after the next")
     assert service.stop()
     assert sorted(path.name for path in service.path_of(0).parent.iterdir()) == [f"{0:020d}"]
@@ -60,7 +60,7 @@ def test_a_kill_while_unused_files_are_removed_leaves_no_hole(service, monkeypat
 
     monkeypatch.setattr(MappedFile, "destroy", noting)
     service.start()
-    service.take(service.path_of(0), 0)
+    service.ready_file(service.path_of(0), 0)
     until(service.path_of(2 * SIZE).exists, "the file after the next")
     assert service.stop()
     assert removed == [2 * SIZE, SIZE]
@@ -76,18 +76,18 @@ def test_no_file_is_made_behind_one_that_has_no_room(service, monkeypatch):
         return make(path, offset)
 
     monkeypatch.setattr(service, "_make", full)
-    service.take(service.path_of(0), 0)
+    service.ready_file(service.path_of(0), 0)
     service.prepare(service.path_of(SIZE), SIZE)
     with pytest.raises(DiskFullError):
-        service.take(service.path_of(SIZE), SIZE)
+        service.ready_file(service.path_of(SIZE), SIZE)
     service.run(0.0)
     assert not service.path_of(2 * SIZE).exists()
 
 
 @pytest.mark.logic
 def test_a_caller_that_was_interrupted_gets_the_same_file_again(service):
-    taken = service.take(service.path_of(0), 0)
-    assert service.take(service.path_of(0), 0) is taken
+    taken = service.ready_file(service.path_of(0), 0)
+    assert service.ready_file(service.path_of(0), 0) is taken
     service.stop()
     assert taken.path.exists()
 
@@ -95,10 +95,10 @@ def test_a_caller_that_was_interrupted_gets_the_same_file_again(service):
 @pytest.mark.logic
 def test_a_leftover_of_zeros_is_taken_over_and_data_is_not(service):
     service.path_of(0).write_bytes(bytes(100))
-    assert service.take(service.path_of(0), 0).path.stat().st_size == SIZE
+    assert service.ready_file(service.path_of(0), 0).path.stat().st_size == SIZE
     service.path_of(SIZE).write_bytes(b"data")
     with pytest.raises(FileExistsError):
-        service.take(service.path_of(SIZE), SIZE)
+        service.ready_file(service.path_of(SIZE), SIZE)
     assert service.path_of(SIZE).read_bytes() == b"data"
 
 
@@ -121,9 +121,9 @@ def test_no_room_ahead_is_no_error(tmp_path):
     full.append(True)
     service.prepare(tmp_path / f"{0:020d}", 0)
     with pytest.raises(DiskFullError):
-        service.take(tmp_path / f"{0:020d}", 0)
+        service.ready_file(tmp_path / f"{0:020d}", 0)
     full.clear()
-    assert service.take(tmp_path / f"{0:020d}", 0).path.exists()
+    assert service.ready_file(tmp_path / f"{0:020d}", 0).path.exists()
     assert service.active
     runner.stop(service)
     assert not errors
@@ -135,14 +135,14 @@ def test_a_call_inside_a_call_is_refused(tmp_path):
 
     def make(path, offset):
         with pytest.raises(StoreNotWritableError, match="again"):
-            service.take(path, offset)
+            service.ready_file(path, offset)
         answers.append(offset)
         return MappedFile(path, SIZE, offset, OpenFiles())
 
     service = AllocateMappedFileService(
         make, SIZE, ahead=0, warm=False, sync_every=0, lock_budget=0
     )
-    service.take(tmp_path / "0", 0)
+    service.ready_file(tmp_path / "0", 0)
     assert answers == [0]
 
 
@@ -189,7 +189,7 @@ def test_a_round_that_goes_on_lets_full_files_go_too(service):
         warm_up(file)
         start = file.file_from_offset
         locked.append(start in starts(service._locked))
-        service.take(file.path, start)
+        service.ready_file(file.path, start)
         if len(locked) < 6:
             service._wanted[start + SIZE] = service.path_of(start + SIZE)
 
@@ -221,7 +221,7 @@ def test_full_files_are_let_go_out_of_memory_again(tmp_path):
         offset = number * SIZE
         service.prepare(tmp_path / f"{offset:020d}", offset)
         until(lambda at=offset: at in starts(service._locked), "the file is locked")
-        service.take(tmp_path / f"{offset:020d}", offset)
+        service.ready_file(tmp_path / f"{offset:020d}", offset)
         until(lambda at=offset: min(starts(service._locked)) >= at, "full files are let go")
     runner.stop(service)
     assert not unlocked

@@ -22,8 +22,8 @@ def test_iterating_the_log_looks_for_more_only_where_it_knew_no_more(store_path,
         with open_store(store_path, mode="r") as reader:
             looks = []
             follower = reader._follower
-            look = follower.see_log
-            monkeypatch.setattr(follower, "see_log", lambda: (looks.append(1), look()))
+            look = follower.catch_up_log
+            monkeypatch.setattr(follower, "catch_up_log", lambda: (looks.append(1), look()))
             assert [message.body for message in reader.messages()] == [
                 b"%d" % number for number in range(200)
             ]

@@ -130,7 +130,7 @@ def test_a_store_whose_records_end_in_their_crc_writes_it(store_path):
 
 def test_a_full_disk_is_a_status_and_says_how_many_rows_are_stored(store_path, monkeypatch):
     with open_store(store_path, **SMALL) as store:
-        make, made = store.parts.files.allocate.take, []
+        make, made = store.parts.files.allocate.ready_file, []
 
         def full(path, offset):
             if len(made) == 2:
@@ -138,7 +138,7 @@ def test_a_full_disk_is_a_status_and_says_how_many_rows_are_stored(store_path, m
             made.append(offset)
             return make(path, offset)
 
-        monkeypatch.setattr(store.parts.files.allocate, "take", full)
+        monkeypatch.setattr(store.parts.files.allocate, "ready_file", full)
         result = store.put_columns(table_of(2000))
         assert result.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         assert not result.ok

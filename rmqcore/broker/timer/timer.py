@@ -173,7 +173,7 @@ class TimerMessages:
         """60: how far timer messages are, for slaves."""
         if not self._config().timer_wheel_enable:
             return failure(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return success(body=await asyncio.to_thread(self._check.told))
+        return success(body=await asyncio.to_thread(self._check.answer_body))
 
     def metrics(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """61: how many messages wait, by topic; a slave has no timer that counts them."""

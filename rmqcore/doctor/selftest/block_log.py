@@ -199,7 +199,7 @@ class BlockLog:
 
     # ---- kills
 
-    def hold_flushes(self) -> None:
+    def block_flushes(self) -> None:
         """From now on no flush begins, as none does of a process that is about to be killed."""
         self._flushes_go_on.clear()
 
@@ -232,7 +232,7 @@ class BlockLog:
         self._by_inode = dict(self._root.inodes(self.path))
 
     def let_flushes_go_on(self) -> None:
-        """Undo `hold_flushes`."""
+        """Undo `block_flushes`."""
         self._flushes_go_on.set()
 
     def _everything(self) -> Iterator[_File | _Directory]:

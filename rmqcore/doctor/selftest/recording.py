@@ -189,7 +189,7 @@ class _Process:
                 self._put(store, tail, next(numbers))
                 self._do_else(store, rng)
             if dies:
-                self._log.hold_flushes()
+                self._log.block_flushes()
                 self._dying.set()
                 for _ in range(_LAST_PUTS):
                     self._put(store, tail, next(numbers), durability=Durability.PAGE_CACHE)

@@ -42,7 +42,7 @@ def with_more_follow(stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, bo
         yield stretch, left[key] > 0
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records of one queue whose queue offsets follow each other.
 
     Attributes:
@@ -71,15 +71,15 @@ class TopicRuns:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[str, dict[int, list[Run]]] = {}
+        self._runs: dict[str, dict[int, list[RecordRun]]] = {}
 
-    def take(self, stretch: Stretch) -> None:
+    def add(self, stretch: Stretch) -> None:
         """Note the next stretch of a queue."""
         units = stretch.units
         count = len(units) // UNIT_SIZE
         first = stretch.first_queue_offset
         stop = -1 if stretch.inner_batch else first + count
-        run = Run(first, stop, _offset(units), _offset(units[-UNIT_SIZE:]))
+        run = RecordRun(first, stop, _offset(units), _offset(units[-UNIT_SIZE:]))
         _add(self._of(stretch.topic, stretch.queue_id), run)
 
     def extend(self, later: TopicRuns) -> None:
@@ -90,7 +90,7 @@ class TopicRuns:
                 for run in runs:
                     _add(known, run)
 
-    def _of(self, topic: str, queue_id: int) -> list[Run]:
+    def _of(self, topic: str, queue_id: int) -> list[RecordRun]:
         return self._runs.setdefault(topic, {}).setdefault(queue_id, [])
 
     def emptied(
@@ -124,14 +124,14 @@ def _offset(unit: memoryview) -> int:
     return int.from_bytes(unit[:8], "big", signed=True)
 
 
-def _add(runs: list[Run], run: Run) -> None:
+def _add(runs: list[RecordRun], run: RecordRun) -> None:
     if runs and runs[-1].stop == run.first:
-        runs[-1] = Run(runs[-1].first, run.stop, runs[-1].start, run.last)
+        runs[-1] = RecordRun(runs[-1].first, run.stop, runs[-1].start, run.last)
     else:
         runs.append(run)
 
 
-def _deletion(runs: list[Run], first_record: int | None) -> tuple[int, int] | None:
+def _deletion(runs: list[RecordRun], first_record: int | None) -> tuple[int, int] | None:
     """(last record before, first one after) the deletion that a queue knows of; None for none."""
     after = first_record
     if after is None:
@@ -141,7 +141,7 @@ def _deletion(runs: list[Run], first_record: int | None) -> tuple[int, int] | No
     return None if before < 0 else (before, after)
 
 
-def _goes_on(runs: list[Run], before: int, after: int) -> bool:
+def _goes_on(runs: list[RecordRun], before: int, after: int) -> bool:
     """True for a queue with a run that began before a deletion, and goes on behind it."""
     began = -1
     for run in runs:

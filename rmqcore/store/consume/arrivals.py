@@ -81,7 +81,7 @@ class Arrivals:
         self._first: ArrivalListener | None = None
         self._sleepers: dict[Sleeper | AsyncSleeper, frozenset[str]] = {}
 
-    def tell_first(self, listener: ArrivalListener) -> None:
+    def listen_first(self, listener: ArrivalListener) -> None:
         """Call a function with all that comes, before anybody is woken."""
         self._first = listener
         self._begin()
@@ -128,7 +128,7 @@ class Arrivals:
             self.wake(topic for topic, _ in queues)
 
 
-class Patience:
+class Deadline:
     """For how long somebody still waits.
 
     Args:

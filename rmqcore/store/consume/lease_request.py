@@ -36,11 +36,11 @@ class Damaged(NamedTuple):
     phy_offset: int = -1
 
 
-Item: TypeAlias = MessageExt | Damaged
+LeasedItem: TypeAlias = MessageExt | Damaged
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TopicFilter:
     """Which messages of a topic are wanted.
 
     Attributes:
@@ -54,7 +54,7 @@ class Wanted:
     condition: Condition | None = None
 
     @classmethod
-    def of(cls, expression: str) -> Wanted:
+    def of(cls, expression: str) -> TopicFilter:
         """Read ``*``, ``a || b``, or an `Sql`.
 
         Raises:
@@ -72,7 +72,7 @@ class Wanted:
         """How many messages are got where so many are wanted."""
         return count if self.condition is None else max(count, _LOOKED_AT)
 
-    def is_for(self, item: Item) -> bool:
+    def is_for(self, item: LeasedItem) -> bool:
         """Tell whether a message is wanted; one that cannot be read is."""
         if isinstance(item, Damaged):
             return True
@@ -81,7 +81,7 @@ class Wanted:
         return not self.words or item.tags in self.words
 
 
-ALL: Final = Wanted()
+ALL: Final = TopicFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class LeaseRequest:
     """What a consumer asks for; see `MessageStore.lease`, of the call `Consuming.lease_once`."""
 
     group: str
-    wanted: Mapping[str, Wanted]
+    wanted: Mapping[str, TopicFilter]
     holder: str
     max_messages: int
     lease_ms: int
@@ -146,15 +146,15 @@ def _holder_of(holder: object) -> str:
     return name
 
 
-def _wanted_of(subscriptions: object) -> dict[str, Wanted]:
+def _wanted_of(subscriptions: object) -> dict[str, TopicFilter]:
     if not isinstance(subscriptions, Mapping) or not subscriptions:
         raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
     for topic in subscriptions:
         check_topic_name(text("topic", topic))
-    return {topic: Wanted.of(expression) for topic, expression in subscriptions.items()}
+    return {topic: TopicFilter.of(expression) for topic, expression in subscriptions.items()}
 
 
-class Taken:
+class LeaseResult:
     """What one lease collects.
 
     Attributes:
@@ -173,9 +173,9 @@ class Taken:
         self.left = request.max_messages
         self.looks = LOOKS_MAX
         self.found: list[ReceivedMessage] = []
-        self.dead: list[tuple[LeaseQueue, Item, Lease]] = []
+        self.dead: list[tuple[LeaseQueue, LeasedItem, Lease]] = []
 
-    def add(self, queue: LeaseQueue, item: Item, lease: Lease) -> None:
+    def add(self, queue: LeaseQueue, item: LeasedItem, lease: Lease) -> None:
         """Take a message that is leased."""
         if isinstance(item, Damaged):
             self.dead.append((queue, item, lease))
@@ -188,7 +188,7 @@ class Taken:
         self.found.append(message)
         self.left -= 1
 
-    def is_expired(self, item: Item) -> bool:
+    def is_expired(self, item: LeasedItem) -> bool:
         """Tell whether a message is of no use any more."""
         if not self.request.drop_expired or isinstance(item, Damaged):
             return False

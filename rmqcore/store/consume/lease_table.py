@@ -93,7 +93,7 @@ class LeaseTable:
     Args:
         store: whose messages are leased.
         path: of the journal.
-        see_new: catches up with what has been put, so that `arrived` has heard of it.
+        catch_up_all: catches up with what has been put, so that `arrived` has heard of it.
 
     Threads: one at a time, but for `arrived`.
 
@@ -104,13 +104,13 @@ class LeaseTable:
         new_queues: whether there may be queues that are not known yet.
     """
 
-    def __init__(self, store: LeasedStore, path: Path, see_new: Callable[[], None]) -> None:
+    def __init__(self, store: LeasedStore, path: Path, catch_up_all: Callable[[], None]) -> None:
         self.queues: dict[QueueKey, LeaseQueue] = {}
         self.holders: dict[str, int] = {}
         self.due = DueTimes()
         self.new_queues = True
         self._store = store
-        self._see_new = see_new
+        self._catch_up_all = catch_up_all
         self._journal = LeaseJournal(path)
         self._compact_at = _COMPACT_AT_LEAST
         self._numbered: dict[int, LeaseQueue] = {}
@@ -176,7 +176,7 @@ class LeaseTable:
                 queue.done_before(stored)
         least, most = self.bounds(queue)
         queue.fit(least, most)
-        self.tell(queue)
+        self.commit_oldest(queue)
 
     def close(self) -> None:
         """Write all down, behind ``consumerOffset.json``, which agrees with it.
@@ -231,7 +231,7 @@ class LeaseTable:
         while len(self._handed) > _CALLS_KNOWN:
             del self._handed[next(iter(self._handed))]
 
-    def take_back(self, call: str, holder: int) -> list[str]:
+    def undo_lease(self, call: str, holder: int) -> list[str]:
         """Free what a call was given whose answer was lost: it counts as not handed out.
 
         Returns:
@@ -291,7 +291,7 @@ class LeaseTable:
             self._store.max_queue_offset(queue.topic, queue.queue_id),
         )
 
-    def tell(self, queue: LeaseQueue) -> None:
+    def commit_oldest(self, queue: LeaseQueue) -> None:
         """Say in the consumer offsets up to where a queue is done with."""
         oldest = queue.oldest
         if oldest == queue.committed:
@@ -315,7 +315,7 @@ class LeaseTable:
             stored = self._store.consumer_offsets.get(topic, group, queue_id)
             least, most = self.bounds(queue)
             queue.begin(least if stored is None else max(least, min(stored, most)))
-            self.tell(queue)
+            self.commit_oldest(queue)
             self.write((QueueNamed(queue.number, *key), Begun(queue.number, queue.position)))
             self.queues[key] = self._numbered[queue.number] = queue
         return queue
@@ -331,7 +331,7 @@ class LeaseTable:
         if stored == queue.committed:
             return
         if stored == queue.oldest and queue.committed != _SET:
-            # nobody has: an interrupt came between the two steps of `tell`
+            # nobody has: an interrupt came between the two steps of `commit_oldest`
             queue.committed = stored
             return
         least, most = self.bounds(queue)
@@ -341,7 +341,7 @@ class LeaseTable:
         self._store.consumer_offsets.persist()
         queue.begin(position)
         queue.committed = stored
-        self.tell(queue)
+        self.commit_oldest(queue)
 
     def follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
         """Begin anew, in the journal and on the disk, where offsets have been set.
@@ -373,7 +373,7 @@ class LeaseTable:
             queue.begin(position)
             queue.committed = _SET
 
-    def holder(self, holder: str) -> int:
+    def holder_number(self, holder: str) -> int:
         """The number of a holder, written down when it is new."""
         number = self.holders.get(holder)
         if number is None:
@@ -390,9 +390,11 @@ class LeaseTable:
         if not self._known.issuperset(queues):
             self.new_queues = True
 
-    def asked(self, group: str, topics: tuple[str, ...], by_priority: bool) -> Sequence[LeaseQueue]:
+    def in_turn(
+        self, group: str, topics: tuple[str, ...], by_priority: bool
+    ) -> Sequence[LeaseQueue]:
         """The queues of a group, in the order in which they are asked now."""
-        self._see_queues()
+        self._find_new_queues()
         route = self._routes.get((group, topics, by_priority))
         if route is None:
             alike: dict[int, list[LeaseQueue]] = {}
@@ -411,12 +413,12 @@ class LeaseTable:
 
     def keys_of(self, group: str, topics: Iterable[str]) -> list[tuple[str, int]]:
         """(topic, queue id) of each queue of a group's topics and of its retry topic, sorted."""
-        self._see_queues()
+        self._find_new_queues()
         wanted = {RETRY_PREFIX + group, *topics}
         return sorted(key for key in self._known if key[0] in wanted)
 
-    def _see_queues(self) -> None:
-        self._see_new()
+    def _find_new_queues(self) -> None:
+        self._catch_up_all()
         if self.new_queues:
             # before it is looked: what arrives meanwhile is looked for again
             self.new_queues = False
@@ -453,7 +455,7 @@ class LeaseTable:
         for queue, offsets in queues.items():
             for offset in offsets:
                 queue.done(offset)
-            self.tell(queue)
+            self.commit_oldest(queue)
         self.compact()
 
     def release(self, holder: str) -> list[str]:

@@ -31,17 +31,17 @@ from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.lease_journal import Done, Entry, Leased
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Lease, Message, QueueLag
 from rmqcore.status import Durability, GetMessageStatus
-from rmqcore.store.consume.alone import Alone
 from rmqcore.store.consume.arrivals import Arrivals
 from rmqcore.store.consume.holders import Holder, is_mine
+from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 from rmqcore.store.consume.lease_queue import TIMES_MAX, LeaseQueue, runs_of
 from rmqcore.store.consume.lease_request import (
     ALL,
     LEASE_MS_MAX,
     Damaged,
-    Item,
+    LeasedItem,
     LeaseRequest,
-    Taken,
+    LeaseResult,
 )
 from rmqcore.store.consume.lease_table import LeasedStore, LeaseTable
 from rmqcore.store.consume.retry import damaged_letter, first_retry_level, retry_ms, sent_again
@@ -55,7 +55,7 @@ _SCANNED_MAX: Final = 1 << 16
 _MOVING_MS: Final = 60_000
 
 #: what is leased, the message that it is, and what is put elsewhere in its place
-Move: TypeAlias = tuple[LeaseQueue, Lease, Item, Message]
+Move: TypeAlias = tuple[LeaseQueue, Lease, LeasedItem, Message]
 
 
 class Leases:
@@ -71,7 +71,7 @@ class Leases:
         path: of the journal.
         clock_ms: Unix time in milliseconds.
         arrivals: who waits for messages.
-        see_new: lets `arrivals` know of all that has been put.
+        catch_up_all: lets `arrivals` know of all that has been put.
 
     Threads: any.
     """
@@ -84,26 +84,26 @@ class Leases:
         path: Path,
         clock_ms: Callable[[], int],
         arrivals: Arrivals,
-        see_new: Callable[[], None],
+        catch_up_all: Callable[[], None],
     ) -> None:
         self._store = store
         self._clock_ms = clock_ms
         self._arrivals = arrivals
-        self._alone = Alone()
+        self._lock = InterruptSafeLock()
         self._closed = False
         self._kept: frozenset[str] = frozenset()
         #: has what is on its way to another topic
         self._mover = Holder()
-        self._table = LeaseTable(store, path, see_new)
-        with self._alone.within():
-            self._alone.check()
+        self._table = LeaseTable(store, path, catch_up_all)
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._table.load()
-        arrivals.tell_first(self._table.arrived)
+        arrivals.listen_first(self._table.arrived)
 
     def stop(self) -> None:
         """Lease and take back nothing more; what this process holds may come again at once."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._closed = True
             for holder in list(self._table.holders):
                 if is_mine(holder) and holder not in self._kept:
@@ -115,8 +115,8 @@ class Leases:
         Raises:
             OSError: it could not be written; the journal has it all the same.
         """
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._table.close()
 
     def abandon(self) -> None:
@@ -127,7 +127,7 @@ class Leases:
         if self._closed:
             raise StoreClosedError("the store has been closed")
 
-    def take(self, request: LeaseRequest) -> Taken:
+    def hand_out(self, request: LeaseRequest) -> LeaseResult:
         """Hand out what there is now; see `MessageStore.lease`.
 
         Returns:
@@ -138,22 +138,22 @@ class Leases:
             StoreError: the journal takes nothing, or the store is closed; nothing is handed out.
         """
         now_ms = self._clock_ms()
-        taken = Taken(request, now_ms, now_ms + request.lease_ms)
-        with self._alone.within():
-            self._alone.check()
+        taken = LeaseResult(request, now_ms, now_ms + request.lease_ms)
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(now_ms)
-            holder = self._table.holder(request.holder)
+            holder = self._table.holder_number(request.holder)
             if request.call:
-                self._table.take_back(request.call, holder)
-            for queue in self._table.asked(request.group, request.topics, request.by_priority):
-                self._take(queue, taken, holder)
+                self._table.undo_lease(request.call, holder)
+            for queue in self._table.in_turn(request.group, request.topics, request.by_priority):
+                self._lease_from(queue, taken, holder)
                 if taken.left <= 0 or taken.looks <= 0:
                     break
             self._table.compact()
         return taken
 
-    def bury(self, taken: Taken) -> bool:
+    def bury(self, taken: LeaseResult) -> bool:
         """Put the dead letters that were found; what cannot be put now is tried again later.
 
         Returns:
@@ -162,8 +162,8 @@ class Leases:
         group = taken.request.group
         moves: list[Move] = []
         try:
-            with self._alone.within():
-                self._alone.check()
+            with self._lock.within():
+                self._lock.refuse_interrupt()
                 for queue, item, lease in taken.dead:
                     if self._is_known(queue) and self._is_held(queue, lease):
                         letter = self._dead_letter(group, item, lease)
@@ -180,14 +180,14 @@ class Leases:
 
     def next_due_ms(self) -> int | None:
         """When to look again for what comes again, Unix ms; None: nothing does."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             return self._table.due.next_ms()
 
-    def _take(self, queue: LeaseQueue, taken: Taken, holder: int) -> None:
+    def _lease_from(self, queue: LeaseQueue, taken: LeaseResult, holder: int) -> None:
         """Lease what a queue has: first what comes again, then what is new."""
         self._table.follow_reset(queue)
-        items: list[tuple[int, int, Item]] = []
+        items: list[tuple[int, int, LeasedItem]] = []
         entries: list[Entry] = []
         due_ms, following = taken.due_ms, queue.position
         try:
@@ -227,13 +227,13 @@ class Leases:
         for offset, times, item in items:
             place = queue.topic, queue.queue_id, offset, times - 1, due_ms, item.phy_offset
             taken.add(queue, item, Lease(*place))
-        self._table.tell(queue)
+        self._table.commit_oldest(queue)
 
     def _fresh(
-        self, queue: LeaseQueue, taken: Taken, count: int
-    ) -> tuple[list[tuple[int, Item]], int]:
+        self, queue: LeaseQueue, taken: LeaseResult, count: int
+    ) -> tuple[list[tuple[int, LeasedItem]], int]:
         """Messages that were never handed out and are wanted, and where to go on."""
-        fresh: list[tuple[int, Item]] = []
+        fresh: list[tuple[int, LeasedItem]] = []
         wanted = taken.request.wanted.get(queue.topic, ALL)
         # of a light queue's messages the record says another number: that in its own queue
         light = queue.topic.startswith(LIGHT_QUEUE_PREFIX)
@@ -250,7 +250,7 @@ class Leases:
                     max_scanned=_SCANNED_MAX,
                 )
                 following = result.next_queue_offset
-                items: list[tuple[int, Item]] = [
+                items: list[tuple[int, LeasedItem]] = [
                     (following - 1 if light else each.queue_offset, each)
                     for each in result.messages
                 ]
@@ -270,7 +270,7 @@ class Leases:
             at = following
         return fresh, at
 
-    def _read(self, queue: LeaseQueue, offset: int) -> Item | None:
+    def _read(self, queue: LeaseQueue, offset: int) -> LeasedItem | None:
         """One message of a queue; None when the queue no longer has it."""
         raw: list[memoryview] = []
         try:
@@ -287,8 +287,8 @@ class Leases:
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """Be done with messages; see `MessageStore.acknowledge`."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             queues: dict[LeaseQueue, set[int]] = {}
             for lease in map(Lease._make, leases):
@@ -304,7 +304,7 @@ class Leases:
             return None
         return self._table.queues.get((group, lease.topic, lease.queue_id))
 
-    def _held(self, group: str, leases: Iterable[Lease]) -> list[tuple[LeaseQueue, Lease]]:
+    def _still_held(self, group: str, leases: Iterable[Lease]) -> list[tuple[LeaseQueue, Lease]]:
         """Those of some leases that somebody still has, each once."""
         found = {}
         for lease in map(Lease._make, leases):
@@ -321,16 +321,16 @@ class Leases:
 
     def _begin_move(self, queue: LeaseQueue, lease: Lease) -> None:
         """Let nobody have a message, give it back or release it, while it is put elsewhere."""
-        mover = self._table.holder(self._mover.name)
+        mover = self._table.holder_number(self._mover.name)
         self._table.set(queue, lease.queue_offset, self._clock_ms() + _MOVING_MS, mover)
 
     def change(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
         """Let leases end at another time; see `MessageStore.change_lease`."""
         whole_number("lease_ms", lease_ms, 1, LEASE_MS_MAX)
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
-            held = self._held(group, leases)
+            held = self._still_held(group, leases)
             due_ms = self._clock_ms() + lease_ms
             for queue, lease in held:
                 self._table.set(queue, lease.queue_offset, due_ms, queue.holder(lease.queue_offset))
@@ -367,10 +367,10 @@ class Leases:
         moves: list[Move],
     ) -> list[tuple[LeaseQueue, Lease]]:
         """Put off what is still held; what has to be put elsewhere comes to ``moves``."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
-            held = self._held(group, leases)
+            held = self._still_held(group, leases)
             now_ms = self._clock_ms()
             for queue, lease in held:
                 item = self._read(queue, lease.queue_offset)
@@ -392,15 +392,15 @@ class Leases:
 
     def _come_again(self, moves: list[Move], due_ms: int = 0) -> None:
         """Let be handed out what could not be put elsewhere; in `_MOVING_MS` on a full disk."""
-        with suppress(OSError), self._alone.within():
-            if self._alone.inside or self._closed:
+        with suppress(OSError), self._lock.within():
+            if self._lock.interrupts_itself or self._closed:
                 return
             for queue, lease, _, _ in moves:
                 if self._is_known(queue) and queue.is_held(lease.queue_offset, lease.attempt):
                     self._table.set(queue, lease.queue_offset, due_ms, 0)
 
     def _copy(
-        self, group: str, item: Item, lease: Lease, delay_ms: int | None, times_max: int
+        self, group: str, item: LeasedItem, lease: Lease, delay_ms: int | None, times_max: int
     ) -> Message | None:
         """What is put for a message that was given back; None when it stays where it is."""
         if isinstance(item, Damaged):
@@ -418,7 +418,7 @@ class Leases:
             wait=True,
         )
 
-    def _dead_letter(self, group: str, item: Item, lease: Lease) -> Message:
+    def _dead_letter(self, group: str, item: LeasedItem, lease: Lease) -> Message:
         topic = self._group_topic(DEAD_LETTER_PREFIX + group)
         if isinstance(item, Damaged):
             return damaged_letter(topic, item, lease, self._store.config.max_message_size)
@@ -467,7 +467,7 @@ class Leases:
             raise refused
 
     def _put(
-        self, group: str, lease: Lease, item: Item, message: Message, durability: Durability
+        self, group: str, lease: Lease, item: LeasedItem, message: Message, durability: Durability
     ) -> None:
         """Put a message elsewhere; as a dead letter where it has no room for a retry's properties.
 
@@ -485,8 +485,8 @@ class Leases:
             raise PutMessageError(receipt.status, receipt.reason)
 
     def _finish_moved(self, moved: Iterable[tuple[LeaseQueue, Lease]]) -> None:
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             if self._closed:
                 return
             queues: dict[LeaseQueue, set[int]] = {}
@@ -501,20 +501,20 @@ class Leases:
 
     def release(self, holder: str) -> int:
         """Let come again at once what somebody has; see `MessageStore.release_leases`."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             topics = self._table.release(holder)
         self._arrivals.end_waits(holder)
         self._arrivals.wake(topics)
         return len(topics)
 
-    def take_back(self, call: str, holder: str) -> None:
-        """Let count as never handed out what a call was given; see `take_back_lease`."""
-        with self._alone.within():
-            self._alone.check()
+    def undo_lease(self, call: str, holder: str) -> None:
+        """Let count as never handed out what a call was given; see `Consuming.undo_lease`."""
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
-            topics = self._table.take_back(call, self._table.holders.get(holder, 0))
+            topics = self._table.undo_lease(call, self._table.holders.get(holder, 0))
         self._arrivals.wake(topics)
 
     def keep(self, holders: Iterable[str]) -> None:
@@ -523,8 +523,8 @@ class Leases:
 
     def release_ended(self, known: Iterable[str], has_ended: Callable[[str], bool]) -> int:
         """Free what processes hold that have ended; see `Consuming.release_ended`."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             held = self._table.held_by_others(known)
         ended = [holder for holder in held if has_ended(holder)]
@@ -534,8 +534,8 @@ class Leases:
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
         """What a group has before it; see `MessageStore.lag`."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(self._clock_ms())
             return [self._lag_of(group, *key) for key in self._table.keys_of(group, topics)]
@@ -556,12 +556,12 @@ class Leases:
     def purge(self, group: str, topic: str) -> int:
         """Be done with all that is ready; see `MessageStore.purge`."""
         topic = text("topic", topic)
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(self._clock_ms())
             count = 0
-            for queue in self._table.asked(group, (topic,), True):
+            for queue in self._table.in_turn(group, (topic,), True):
                 if queue.topic != topic:
                     continue
                 self._table.follow_reset(queue)
@@ -576,7 +576,7 @@ class Leases:
                 if passed > 0:
                     self._table.write((Done(queue.number, queue.position, passed),))
                     queue.pass_over(most)
-                self._table.tell(queue)
+                self._table.commit_oldest(queue)
             self._table.compact()
             return count
 
@@ -586,15 +586,15 @@ class Leases:
         At once, and on the disk: whatever becomes of ``consumerOffset.json``, it does not stand
         against the journal.
         """
-        with self._alone.within():
-            if self._alone.inside or self._closed:
+        with self._lock.within():
+            if self._lock.interrupts_itself or self._closed:
                 # the next lease follows; what is written at close counts
                 return
             self._table.follow_set(topic, group, queue_id)
 
     def forget_topic(self, topic: str) -> None:
         """Know nothing of a topic any more: it is deleted."""
-        with self._alone.within():
-            self._alone.check()
+        with self._lock.within():
+            self._lock.refuse_interrupt()
             self._check_open()
             self._table.forget(topic)

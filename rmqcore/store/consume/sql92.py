@@ -185,14 +185,14 @@ class _Parser:
             self._kind, self._token = "keyword", self._token.upper()
         return before
 
-    def _take(self, *wanted: str) -> str | None:
+    def _accept(self, *wanted: str) -> str | None:
         """Go on when the next token is one of these keywords or signs; None when it is not."""
         if self._kind in ("keyword", "sign") and self._token in wanted:
             return self._advance()
         return None
 
     def _expect(self, wanted: str) -> None:
-        if self._take(wanted) is None:
+        if self._accept(wanted) is None:
             self._fail(f"{wanted} is expected instead of {self._next()}")
 
     def _next(self) -> str:
@@ -227,7 +227,7 @@ class _Parser:
         join: Callable[[tuple[Evaluation, ...]], Evaluation],
     ) -> _Node:
         nodes = [part()]
-        while self._take(word):
+        while self._accept(word):
             nodes.append(part())
         if len(nodes) == 1:
             return nodes[0]
@@ -236,7 +236,7 @@ class _Parser:
 
     def _not(self) -> _Node:
         at = self._at
-        if not self._take("NOT"):
+        if not self._accept("NOT"):
             return self._predicate()
         self._deeper(at)
         node = self._condition(self._not())
@@ -251,9 +251,9 @@ class _Parser:
     def _predicate(self) -> _Node:
         self.cost += 1
         node = self._operand()
-        sign = self._take("=", "<>", "!=", "<", "<=", ">", ">=", "IS")
+        sign = self._accept("=", "<>", "!=", "<", "<=", ">", ">=", "IS")
         if sign == "IS":
-            negated = self._take("NOT") is not None
+            negated = self._accept("NOT") is not None
             self._expect("NULL")
             return _Node("boolean", _is_null(node.evaluate, not negated), node.at)
         if sign in _ORDERINGS:
@@ -261,8 +261,8 @@ class _Parser:
         if sign is not None:
             equal = self._equal(node, self._operand())
             return equal if sign == "=" else _negation(equal, node.at)
-        negated = self._take("NOT") is not None
-        word = self._take("BETWEEN", "IN", *_TEXT_TESTS)
+        negated = self._accept("NOT") is not None
+        word = self._accept("BETWEEN", "IN", *_TEXT_TESTS)
         if word == "BETWEEN":
             return self._between(node, negated)
         if word == "IN":
@@ -275,19 +275,19 @@ class _Parser:
 
     def _operand(self) -> _Node:
         at = self._at
-        if self._take("("):
+        if self._accept("("):
             self._deeper(at)
             node = self._or()
             self._expect(")")
             self._depth -= 1
             return node
-        sign = self._take("+", "-")
+        sign = self._accept("+", "-")
         if sign or self._kind == "number":
             return self._number(at, negative=sign == "-")
         if self._kind == "string":
             text = self._string()
             return _Node("string", lambda _: text, at, text)
-        word = self._take("TRUE", "FALSE")
+        word = self._accept("TRUE", "FALSE")
         if word:
             value = word == "TRUE"
             return _Node("boolean", lambda _: value, at, value)
@@ -366,7 +366,7 @@ class _Parser:
             self._fail("IN stands behind a property only", node.at)
         self._expect("(")
         texts = {self._string()}
-        while self._take(","):
+        while self._accept(","):
             texts.add(self._string())
         self._expect(")")
 

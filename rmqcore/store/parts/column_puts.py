@@ -101,10 +101,10 @@ class ColumnPuts:
         appender, appended = RecordAppender(self._tail, encoder.queues), Appended()
         try:
             for piece in _pieces_of(encoder):
-                if not self._take(appended, appender, piece, encoder.queues):
+                if not self._append_records(appended, appender, piece, encoder.queues):
                     break
         except RowIllegalError as error:
-            raise _told(error, appended.row_count) from None
+            raise _with_stored_count(error, appended.row_count) from None
         return appended
 
     def put_records(self, records: bytes, queues: Queues) -> Appended:
@@ -118,10 +118,10 @@ class ColumnPuts:
             StoreError: they are no records for this store; none was appended that lies behind.
         """
         appended = Appended()
-        self._take(appended, RecordAppender(self._tail, queues), records, queues)
+        self._append_records(appended, RecordAppender(self._tail, queues), records, queues)
         return appended
 
-    def _take(
+    def _append_records(
         self, appended: Appended, appender: RecordAppender, records: bytes, queues: Queues
     ) -> bool:
         """Append records; False when the store has refused some."""
@@ -166,7 +166,7 @@ def put_pieces(
             if not done.ok:
                 break
     except RowIllegalError as error:
-        raise _told(error, done.row_count) from None
+        raise _with_stored_count(error, done.row_count) from None
     return done
 
 
@@ -190,7 +190,7 @@ def _pieces_of(encoder: ColumnEncoder) -> Iterator[bytes]:
             yield piece
 
 
-def _told(error: RowIllegalError, stored_count: int) -> RowIllegalError:
+def _with_stored_count(error: RowIllegalError, stored_count: int) -> RowIllegalError:
     """A refusal that says how many rows are stored before its batch."""
     return RowIllegalError(error.row, error.column, error.rule, stored_count)
 

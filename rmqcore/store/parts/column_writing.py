@@ -73,9 +73,9 @@ class ColumnWriting:
 
         Durability: as the result says.
         """
-        waits = self._confirmation.asked(durability)
+        put_wait = self._confirmation.put_wait(durability)
         done = self._puts().put_table(table, topic, queue_count, copy=copy)
-        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, waits))
+        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, put_wait))
 
     async def put_columns_async(
         self,
@@ -90,11 +90,11 @@ class ColumnWriting:
 
         One that is cancelled is stored all the same.
         """
-        waits = self._confirmation.asked(durability)
+        put_wait = self._confirmation.put_wait(durability)
         call = partial(self._puts().put_table, table, topic, queue_count, copy=copy)
         done = await running_loop().run_in_executor(None, call)
         confirmed = self._confirmation.confirmed_async
-        return done.result(done.receipt and await confirmed(done.receipt, waits))
+        return done.result(done.receipt and await confirmed(done.receipt, put_wait))
 
     def put_records(
         self,
@@ -113,9 +113,9 @@ class ColumnWriting:
         Raises:
             StoreError: they are no records for this store; nothing was stored.
         """
-        waits = self._confirmation.asked(durability)
+        put_wait = self._confirmation.put_wait(durability)
         done = self._puts().put_records(records, queues)
-        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, waits))
+        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, put_wait))
 
     def _puts(self) -> ColumnPuts:
         from rmqcore.store.parts.column_puts import ColumnPuts  # noqa: PLC0415 - for tables only

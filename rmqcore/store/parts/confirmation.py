@@ -31,7 +31,7 @@ _SLAVES_SAY: Final = {
 }
 
 
-class Waits(NamedTuple):
+class PutWait(NamedTuple):
     """What one receipt waits for: chosen once, before its message is appended.
 
     Attributes:
@@ -94,13 +94,13 @@ class Confirmation(DiskWait):
             self.wait_for(NoSlaves(partial(self.wait_for_slaves, None)))
 
     @property
-    def usual(self) -> Waits:
+    def usual(self) -> PutWait:
         """What a put waits for that asks for nothing."""
-        return Waits(self.disk, self.slaves)
+        return PutWait(self.disk, self.slaves)
 
-    def asked(
+    def put_wait(
         self, durability: Durability | DurabilityName | None, *, wait_store_msg_ok: bool = True
-    ) -> Waits:
+    ) -> PutWait:
         """What a put waits for.
 
         Args:
@@ -115,26 +115,30 @@ class Confirmation(DiskWait):
                 raise ConfigError(
                     "durability", durability, "not without slaves: no HAService runs on this store"
                 )
-            return Waits(self.disk, self._replicas)
+            return PutWait(self.disk, self._replicas)
         disk = self._settings.policy.put_waits(durability, wait_store_msg_ok)
-        return Waits(disk, self.slaves if durability is None and wait_store_msg_ok else None)
+        return PutWait(disk, self.slaves if durability is None and wait_store_msg_ok else None)
 
     # ---- the waits
 
-    def confirmed(self, receipt: PutMessageResult, waits: Waits) -> PutMessageResult:
+    def confirmed(self, receipt: PutMessageResult, put_wait: PutWait) -> PutMessageResult:
         """The receipt of what was appended, when it is where it is waited for."""
         begun = None
-        if waits.slaves is not None:
-            begun = waits.slaves.begin(receipt.phy_offset + receipt.store_size)
-        receipt = self.on_disk(receipt) if waits.disk else self.not_waited_for(receipt)
+        if put_wait.slaves is not None:
+            begun = put_wait.slaves.begin(receipt.phy_offset + receipt.store_size)
+        receipt = self.on_disk(receipt) if put_wait.disk else self.not_waited_for(receipt)
         return receipt if begun is None else _after_slaves(receipt, begun.status())
 
-    async def confirmed_async(self, receipt: PutMessageResult, waits: Waits) -> PutMessageResult:
+    async def confirmed_async(
+        self, receipt: PutMessageResult, put_wait: PutWait
+    ) -> PutMessageResult:
         """As `confirmed`, without blocking the event loop."""
         begun = None
-        if waits.slaves is not None:
-            begun = waits.slaves.begin_async(receipt.phy_offset + receipt.store_size)
-        receipt = await self._on_disk_async(receipt) if waits.disk else self.not_waited_for(receipt)
+        if put_wait.slaves is not None:
+            begun = put_wait.slaves.begin_async(receipt.phy_offset + receipt.store_size)
+        receipt = (
+            await self._on_disk_async(receipt) if put_wait.disk else self.not_waited_for(receipt)
+        )
         return receipt if begun is None else _after_slaves(receipt, await begun)
 
     async def _on_disk_async(self, receipt: PutMessageResult) -> PutMessageResult:

@@ -120,7 +120,7 @@ class ConsumedFiles:
         groups: dict[str, list[str]] = {}
         for topic, group in self._consumer_offsets.pairs():
             groups.setdefault(topic, []).append(group)
-        self._level.see_new()
+        self._level.catch_up_all()
         # of what is behind, waits for the disk or has no room in the queues, none can tell yet
         needed = self._reput.offset
         parked = self._oldest_parked()

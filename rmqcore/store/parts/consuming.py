@@ -11,9 +11,9 @@ from rmqcore.arguments import text
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
 from rmqcore.services.event_loop import one_turn, running_loop
-from rmqcore.store.consume.alone import Alone
-from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Patience, Sleeper
+from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Deadline, Sleeper
 from rmqcore.store.consume.holders import is_gone
+from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ class Consuming:
         self._clock_ms = clock_ms
         self._monotonic_s = monotonic_s
         self._arrivals = Arrivals(listen)
-        self._making_leases = Alone()
+        self._making_leases = InterruptSafeLock()
         self._leases: Leases | None = None
 
     # ---- opening and closing
@@ -122,7 +122,7 @@ class Consuming:
         if self._leases is None:
             self._handle.check_open()
             with self._making_leases.within():
-                self._making_leases.check()
+                self._making_leases.refuse_interrupt()
                 if self._leases is None:
                     from rmqcore.store.consume.leases import Leases  # noqa: PLC0415 - heavy
 
@@ -131,7 +131,7 @@ class Consuming:
                         self._journal,
                         self._clock_ms,
                         self._arrivals,
-                        self._level.see_new,
+                        self._level.catch_up_all,
                     )
         return self._leases
 
@@ -161,10 +161,10 @@ class Consuming:
         Raises:
             StoreClosedError: the store is closed, or was closed meanwhile.
         """
-        sleeper, patience = Sleeper(), Patience(timeout_ms, self._monotonic_s)
+        sleeper, deadline = Sleeper(), Deadline(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (text("topic", topic),)):
             while self._store.max_queue_offset(topic, queue_id) <= offset:
-                left_s = patience.left_s
+                left_s = deadline.left_s
                 if left_s == 0:
                     return False
                 sleeper.sleep(left_s)
@@ -174,10 +174,10 @@ class Consuming:
         self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None
     ) -> bool:
         """As `wait`, without blocking the event loop."""
-        sleeper, patience = AsyncSleeper(), Patience(timeout_ms, self._monotonic_s)
+        sleeper, deadline = AsyncSleeper(), Deadline(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (text("topic", topic),)):
             while self._store.max_queue_offset(topic, queue_id) <= offset:
-                left_s = patience.left_s
+                left_s = deadline.left_s
                 if left_s == 0:
                     return False
                 await sleeper.sleep(left_s)
@@ -285,10 +285,10 @@ class Consuming:
         found = self._lease_now(leases, request)
         if found or timeout_ms == 0:
             return found
-        sleeper, patience = Sleeper(request.holder), Patience(timeout_ms, self._monotonic_s)
+        sleeper, deadline = Sleeper(request.holder), Deadline(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
             while not (found := self._lease_now(leases, request)):
-                left_s = patience.left_s
+                left_s = deadline.left_s
                 if left_s == 0 or sleeper.ended:
                     break
                 sleeper.sleep(self._until_due(leases, left_s))
@@ -297,7 +297,7 @@ class Consuming:
     def _lease_now(self, leases: Leases, request: LeaseRequest) -> list[ReceivedMessage]:
         """What there is, however many messages have to be passed over for it."""
         while True:
-            taken = leases.take(request)
+            taken = leases.hand_out(request)
             # behind dead letters there may be others
             goes_on = bool(taken.dead) and leases.bury(taken)
             if taken.found or (taken.looks > 0 and not goes_on):
@@ -308,7 +308,7 @@ class Consuming:
     ) -> list[ReceivedMessage]:
         """As `_lease_now`; others have their turn meanwhile, and dead letters go by themselves."""
         while True:
-            taken = leases.take(request)
+            taken = leases.hand_out(request)
             burying = None
             if taken.dead:
                 burying = running_loop().run_in_executor(None, leases.bury, taken)
@@ -320,7 +320,7 @@ class Consuming:
                 return []
             await one_turn()
 
-    def take_back_lease(self, call: str, holder: str) -> None:
+    def undo_lease(self, call: str, holder: str) -> None:
         """Let count as never handed out what a call was given whose caller has stopped waiting.
 
         Args:
@@ -328,7 +328,7 @@ class Consuming:
             holder: who was to have it.
         """
         if self._leases is not None:
-            self._leases.take_back(call, holder)
+            self._leases.undo_lease(call, holder)
 
     def keep_leases(self, holders: Iterable[str]) -> None:
         """Let holders of this process go on holding when the store is closed.
@@ -393,10 +393,10 @@ class Consuming:
         found = await self._lease_now_async(leases, request)
         if found or timeout_ms == 0:
             return found
-        sleeper, patience = AsyncSleeper(request.holder), Patience(timeout_ms, self._monotonic_s)
+        sleeper, deadline = AsyncSleeper(request.holder), Deadline(timeout_ms, self._monotonic_s)
         with self._arrivals.waking(sleeper, (RETRY_PREFIX + group, *request.topics)):
             while not (found := await self._lease_now_async(leases, request)):
-                left_s = patience.left_s
+                left_s = deadline.left_s
                 if left_s == 0 or sleeper.ended:
                     break
                 await sleeper.sleep(self._until_due(leases, left_s))

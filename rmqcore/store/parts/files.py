@@ -184,10 +184,10 @@ class StoreFiles:
         for name, kind in self._config.topic_queue_types:
             self.tail.set_batch_queue(name, kind == "BatchCQ")
         for topic in self.topics:
-            self._take_queue_type(topic)
-        self.topics.on_put = self._take_queue_type
+            self._set_queue_type(topic)
+        self.topics.on_put = self._set_queue_type
 
-    def _take_queue_type(self, topic: TopicConfig) -> None:
+    def _set_queue_type(self, topic: TopicConfig) -> None:
         kind = topic.attributes.get("queue.type", self._config.queue_type(topic.topic_name))
         self.tail.set_batch_queue(topic.topic_name, kind == "BatchCQ")
 

@@ -65,7 +65,7 @@ class Flushing:
             )
         try:
             flushed = self._flusher.flush()
-            self._level.see_new()
+            self._level.catch_up_all()
             self._derived.flush()
         except OSError as error:
             if is_broken(error):

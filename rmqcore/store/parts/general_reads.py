@@ -234,7 +234,9 @@ class GeneralReads:
                 return
             if codes is not None:
                 units = queue.with_tags_codes(units)
-            taken, gone, enough = self._take(queue, result, units, max_messages, max_bytes, codes)
+            taken, gone, enough = self._collect_units(
+                queue, result, units, max_messages, max_bytes, codes
+            )
             removed = removed or gone
             left -= taken
             result.next_queue_offset = queue.offset_after(offset, taken)
@@ -245,7 +247,7 @@ class GeneralReads:
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
 
-    def _take(
+    def _collect_units(
         self,
         queue: StoredQueue,
         result: GetMessageResult,

@@ -27,7 +27,7 @@ from rmqcore.files.config_tables import (
     check_topic_name,
 )
 from rmqcore.message import Message
-from rmqcore.store.consume.alone import Alone
+from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 from rmqcore.store.parts.key_value_records import CALL, DELETE, parts_of, record_of, record_of_call
 from rmqcore.store.parts.key_value_table import RECORD_HEAD_SIZE, Change, Table
 from rmqcore.store.parts.tables_aside import Aside, TablesAside
@@ -103,18 +103,18 @@ class KeyValues:
         self._flushing = flushing
         self._clock_ms = clock_ms
         self._tables: dict[str, Table] = {}
-        self._alone = Alone("tables of keys and values")
+        self._lock = InterruptSafeLock("tables of keys and values")
 
     def _tables_held(self) -> Attempt:
         """The lock of all tables; not waited for in a forked child, where nobody would free it."""
         self._handle.check_open()
-        return self._alone.within()
+        return self._lock.within()
 
     @contextmanager
     def table_at_hand(self, table: object) -> Iterator[bool]:
         """Tell whether reads of a table are short and wait for nothing, as long as a block runs."""
         self._handle.check_open()
-        with self._alone.around() as mine:
+        with self._lock.around() as mine:
             known = self._tables.get(table) if mine and isinstance(table, str) else None
             yield known is not None and len(known.entries) <= _AT_HAND_MAX
 
@@ -132,7 +132,7 @@ class KeyValues:
         for key in keys:
             _check_key(key)
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             entries = self._table(table).entries
             return [entries[key][0] if key in entries else None for key in keys]
 
@@ -169,7 +169,7 @@ class KeyValues:
         """
         change = self._change(key, value, ttl_ms)
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             known = self._table(table)
             if not self._done_before(table, known, call):
                 self._write(table, known, [change], call)
@@ -218,7 +218,7 @@ class KeyValues:
         """
         change = self._change(key, new, ttl_ms)
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             known = self._table(table)
             if self._done_before(table, known, call):
                 return True
@@ -258,7 +258,7 @@ class KeyValues:
         """
         _check_range(first, last, max_entries)
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             return self._table(table).range(first, last, max_entries)
 
     def kv_take(
@@ -303,7 +303,7 @@ class KeyValues:
         """
         _check_range(first, last, max_entries)
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             known = self._table(table)
             before = self._done_before(table, known, call)
             if before and len(before) >= max_entries:
@@ -316,7 +316,7 @@ class KeyValues:
     def kv_count(self, table: str) -> int:
         """How many entries a table has."""
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             return len(self._table(table).entries)
 
     def _change(self, key: bytes, value: bytes | None, ttl_ms: int) -> Change:
@@ -394,10 +394,10 @@ class KeyValues:
         file_size = self._settings.config.mapped_file_size_commit_log
         end = needed // file_size * file_size
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             for name in list(self._tables):
                 self._readable(name)
-            were_aside = self._take_back_aside()
+            were_aside = self._restore_aside()
             held = self._tables_before(end)
             size = sum(table.size for table in held.values())
             if not held or end - self._reading.min_phy_offset < _WORTH * size:
@@ -411,7 +411,7 @@ class KeyValues:
             self._put_aside(held)
             deleted = delete()
             try:
-                self._take_back_aside()
+                self._restore_aside()
             except (StoreNotWritableError, PutMessageError) as error:
                 _log.warning("tables stay beside the log: %s", error)
             return deleted
@@ -440,7 +440,7 @@ class KeyValues:
     def _aside(self) -> TablesAside:
         return TablesAside(self._directory)
 
-    def _take_back_aside(self) -> bool:
+    def _restore_aside(self) -> bool:
         """Put tables anew that are in a file of their own; False when none are."""
         left = dict(self._aside.load())
         found = {topic: self._readable(topic.removeprefix(TOPIC_PREFIX)) for topic in left}
@@ -475,7 +475,7 @@ class KeyValues:
             yield
             return
         with self._tables_held():
-            self._alone.check()
+            self._lock.refuse_interrupt()
             self._tables.pop(topic.removeprefix(TOPIC_PREFIX), None)
             yield
             self._aside.forget(topic)

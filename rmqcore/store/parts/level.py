@@ -57,7 +57,7 @@ class Level:
         with self._unwaited.within():
             self._unwaited_end = max(self._unwaited_end, end)
 
-    def see_new(self) -> None:
+    def catch_up_all(self) -> None:
         """Catch up with all that has been put.
 
         Raises:
@@ -80,10 +80,10 @@ class Level:
             with suppress(DiskFullError):
                 self._reput.catch_up()
 
-    def see_queue(self, topic: str, queue_id: int) -> None:
+    def catch_up_queue(self, topic: str, queue_id: int) -> None:
         """Catch up with one queue."""
-        self.see_new()
+        self.catch_up_all()
 
-    def see_log(self) -> None:
+    def catch_up_log(self) -> None:
         """Catch up with the log and the index."""
-        self.see_new()
+        self.catch_up_all()

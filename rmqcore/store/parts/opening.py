@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.files.store_trace import error_words
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.unfinished_repair import tell_unfinished_repair
+from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.store.parts.all_parts import Parts
 from rmqcore.store.parts.files import StoreFiles
 from rmqcore.store.parts.settings import Settings
@@ -74,7 +74,7 @@ class Opening:
             directory.lock()
             self._handle.closed = False
             # not before: a repair may have been killed just before the lock was free
-            told = tell_unfinished_repair(directory, config.on_corruption)
+            told = report_unfinished_repair(directory, config.on_corruption)
             settings = Settings(fitted_config(config, directory))
             self._files = files = StoreFiles(
                 directory, settings.config, settings.policy, self._trace, world.clock_ms

@@ -62,15 +62,15 @@ class ReadFiles(Protocol):
 class CatchesUp(Protocol):
     """Catches up with the writers as far as a read needs; raises when the store is closed."""
 
-    def see_new(self) -> None:
+    def catch_up_all(self) -> None:
         """Catch up with what has been put."""
         ...
 
-    def see_queue(self, topic: str, queue_id: int) -> None:
+    def catch_up_queue(self, topic: str, queue_id: int) -> None:
         """Catch up with one queue."""
         ...
 
-    def see_log(self) -> None:
+    def catch_up_log(self) -> None:
         """Catch up with the log and the index."""
         ...
 
@@ -137,7 +137,7 @@ class Reading:
             tags = text("tags", tags)
         if max_scanned is not None:
             whole_number("max_scanned", max_scanned, 1)
-        self._level.see_queue(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
         return self._files.reader.get_message(
             topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
         )
@@ -217,34 +217,34 @@ class Reading:
         """
         topic, queue_id = queue_names(topic, queue_id)
         _check_bounds(queue_offset, bounds)
-        self._level.see_queue(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
         with suppress(CorruptStoreError, OSError):
             # the get says what is wrong
             self._files.reader.fetch(topic, queue_id, queue_offset, **bounds)
 
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue, sorted."""
-        self._level.see_new()
+        self._level.catch_up_all()
         return self._files.consume_queues.keys()
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number of the oldest message of a queue; 0 when the queue is unknown."""
         topic, queue_id = queue_names(topic, queue_id)
-        self._level.see_queue(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Number that the next message of a queue gets; 0 when the queue is unknown."""
         topic, queue_id = queue_names(topic, queue_id)
-        self._level.see_queue(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
         topic, queue_id = queue_names(topic, queue_id)
-        self._level.see_queue(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         if queue is None or queue_offset < queue.min_offset:
             return b""
@@ -287,7 +287,7 @@ class Reading:
         whole_number("begin_ms", begin_ms)
         whole_number("end_ms", 0 if end_ms is None else end_ms)
         whole_number("max_messages", max_messages, 1)
-        self._level.see_log()
+        self._level.catch_up_log()
         return self._files.reader.query_message(
             topic, key, max_messages, begin_ms, end_ms, page, explain
         )
@@ -355,7 +355,7 @@ class Reading:
         whole_number("timestamp_ms", timestamp_ms)
         if boundary not in ("lower", "upper"):
             raise ArgumentError("boundary", boundary, '"lower" or "upper"')
-        self._level.see_queue(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
         return self._files.reader.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
@@ -365,13 +365,13 @@ class Reading:
             CorruptRecordError: one begins there, but its bytes contradict each other.
         """
         whole_number("phy_offset", phy_offset)
-        self._level.see_log()
+        self._level.catch_up_log()
         return self._files.reader.message_at(phy_offset)
 
     def message_by_id(self, message_id: str) -> MessageExt | None:
         """The message with an offset message id, None when none has it."""
         text("message_id", message_id)
-        self._level.see_log()
+        self._level.catch_up_log()
         return self._files.reader.message_by_id(message_id)
 
     # ---- the log
@@ -379,13 +379,13 @@ class Reading:
     @property
     def min_phy_offset(self) -> int:
         """Physical offset of the first byte of the log."""
-        self._level.see_log()
+        self._level.catch_up_log()
         return self._files.log.min_offset
 
     @property
     def max_phy_offset(self) -> int:
         """Physical offset behind the last byte of the log."""
-        self._level.see_log()
+        self._level.catch_up_log()
         return self._files.log.max_offset
 
     def messages(

@@ -130,7 +130,7 @@ class Topics:
         Interrupted between any two steps, or refused by the system, it leaves either numbers that
         go on, in queues that are there or begin with them, or queues that begin with 0.
         """
-        self._level.see_new()
+        self._level.catch_up_all()
         self._remove_left(topic)
         begun_at = self._consume_queues.begun_at
         has_queues = bool(self._consume_queues.of_topic(topic))
@@ -195,7 +195,7 @@ class Topics:
 
     def _drop(self, queues: Sequence[StoredQueue]) -> None:
         self._forget_ends(queues)
-        self._consume_queues.take_out(queues)
+        self._consume_queues.forget_queues(queues)
         self._remove_files(queues)
 
     # ---- what a master has deleted

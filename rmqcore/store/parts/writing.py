@@ -126,9 +126,11 @@ class Writing:
     ) -> PutMessageResult:
         """Put any message: a delayed one, into a full file, with a durability of its own."""
         ready = self._checked(message)
-        waits = self._confirmation.asked(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
+        put_wait = self._confirmation.put_wait(
+            durability, wait_store_msg_ok=ready.wait_store_msg_ok
+        )
         receipt = self.append(self._tail.put_message, ready)
-        return self._confirmation.confirmed(receipt, waits) if receipt.ok else receipt
+        return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
 
     def put_messages(
         self,
@@ -166,7 +168,7 @@ class Writing:
 
         Source: RocketMQ store/DefaultMessageStore.java, putMessages.
         """
-        waits = self._confirmation.asked(durability)
+        put_wait = self._confirmation.put_wait(durability)
         receipt = self._append_batch(
             messages,
             topic=topic,
@@ -177,7 +179,7 @@ class Writing:
             store_host=store_host,
             reconsume_times=reconsume_times,
         )
-        return self._confirmation.confirmed(receipt, waits) if receipt.ok else receipt
+        return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
 
     def _append_batch(
         self,
@@ -259,7 +261,7 @@ class Writing:
         """Try once more what a full disk has stopped; True when it went on."""
         if not self._health.no_room_to_dispatch:
             return False
-        self._level.see_new()
+        self._level.catch_up_all()
         return not self._health.no_room_to_dispatch
 
     # ---- receipts
@@ -279,7 +281,7 @@ class Writing:
 
     async def confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
         """Wait for disk and slaves, as the settings ask; the receipt says how that ended."""
-        return await self._confirmation.confirmed_async(receipt, self._confirmation.asked(None))
+        return await self._confirmation.confirmed_async(receipt, self._confirmation.put_wait(None))
 
     def raised(self, receipt: PutMessageResult) -> PutMessageResult:
         """The receipt of a good put; any other becomes the exception that says what happened."""
@@ -322,12 +324,16 @@ class Writing:
     ) -> PutMessageResult:
         """As `put_message`, without blocking the event loop; of cancelling see `put_async`."""
         ready = self._checked(message)
-        waits = self._confirmation.asked(durability, wait_store_msg_ok=ready.wait_store_msg_ok)
+        put_wait = self._confirmation.put_wait(
+            durability, wait_store_msg_ok=ready.wait_store_msg_ok
+        )
         receipt = self._tail.put_message(ready)
         if not isinstance(receipt, PutMessageResult):
             call = partial(self.append, self._tail.put_message, ready)
             receipt = await running_loop().run_in_executor(None, call)
-        return await self._confirmation.confirmed_async(receipt, waits) if receipt.ok else receipt
+        return (
+            await self._confirmation.confirmed_async(receipt, put_wait) if receipt.ok else receipt
+        )
 
     async def put_messages_async(
         self,
@@ -341,10 +347,12 @@ class Writing:
         Of cancelling see `put_async`.
         """
         _check_names(settings, BatchSettings)
-        waits = self._confirmation.asked(durability)
+        put_wait = self._confirmation.put_wait(durability)
         call = partial(self._append_batch, messages, **settings)
         receipt = await running_loop().run_in_executor(None, call)
-        return await self._confirmation.confirmed_async(receipt, waits) if receipt.ok else receipt
+        return (
+            await self._confirmation.confirmed_async(receipt, put_wait) if receipt.ok else receipt
+        )
 
     # ---- messages as clients sent them: stored as they are, nothing is delayed
 

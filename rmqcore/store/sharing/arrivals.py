@@ -11,7 +11,7 @@ from rmqcore.store.message_store import DefaultMessageStore
 Queue = tuple[str, int]
 
 
-class Arrivals:
+class PendingArrivals:
     """Queues that have new messages, collected until a client takes them.
 
     Threads: an event loop's; the store may tell from any.
@@ -21,16 +21,16 @@ class Arrivals:
         self._loop = loop
         self._queues: set[Queue] = set()
         self._some = asyncio.Event()
-        self.forget = store.on_arrival(self._tell)
+        self.forget = store.on_arrival(self._heard)
 
-    async def take(self) -> list[Queue]:
+    async def collect(self) -> list[Queue]:
         """Wait until there are some, and take them."""
         await self._some.wait()
         self._some.clear()
         taken, self._queues = self._queues, set()
         return list(taken)
 
-    def _tell(self, queues: Sequence[Queue]) -> None:
+    def _heard(self, queues: Sequence[Queue]) -> None:
         # the loop may have ended
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add, tuple(queues))

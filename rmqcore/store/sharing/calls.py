@@ -45,7 +45,7 @@ class Runs(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallKind:
     """One row.
 
     Attributes:
@@ -74,22 +74,22 @@ class Call:
         return self.runs in (Runs.THREAD, Runs.TABLE)
 
 
-_NOW: Final = Call()
-_THREAD: Final = Call(Runs.THREAD)
+_NOW: Final = CallKind()
+_THREAD: Final = CallKind(Runs.THREAD)
 
 
-def _take_back_lease(store: DefaultMessageStore, call: str, holder: str) -> None:
-    store.parts.consuming.take_back_lease(call, holder)
+def _undo_lease(store: DefaultMessageStore, call: str, holder: str) -> None:
+    store.parts.consuming.undo_lease(call, holder)
 
 
 #: by method of `MessageStore`; behind a dot, methods of its tables
-CALLS: Final[dict[str, Call]] = {
-    "put": Call(Runs.PUT, coroutine="put_async"),
-    "put_message": Call(Runs.PUT, coroutine="put_message_async"),
-    "put_messages": Call(Runs.PUT, coroutine="put_messages_async"),
-    "put_records": Call(Runs.THREAD, repeatable=False),
-    "append_later": Call(Runs.WAITS, repeatable=False),
-    "confirmed": Call(Runs.WAITS),
+CALLS: Final[dict[str, CallKind]] = {
+    "put": CallKind(Runs.PUT, coroutine="put_async"),
+    "put_message": CallKind(Runs.PUT, coroutine="put_message_async"),
+    "put_messages": CallKind(Runs.PUT, coroutine="put_messages_async"),
+    "put_records": CallKind(Runs.THREAD, repeatable=False),
+    "append_later": CallKind(Runs.WAITS, repeatable=False),
+    "confirmed": CallKind(Runs.WAITS),
     "get_message": _NOW,
     "query_message": _THREAD,
     "queue_offset_by_time": _THREAD,
@@ -106,15 +106,15 @@ CALLS: Final[dict[str, Call]] = {
     "stats": _NOW,
     "delete_expired_files": _THREAD,
     "flush": _THREAD,
-    "kv_get": Call(Runs.TABLE),
-    "kv_put": Call(Runs.THREAD, part="key_values"),
-    "kv_swap": Call(Runs.THREAD, part="key_values"),
-    "kv_list": Call(Runs.TABLE),
-    "kv_take": Call(Runs.THREAD, part="key_values"),
-    "kv_count": Call(Runs.TABLE),
-    "wait": Call(Runs.WAITS, coroutine="wait_async"),
-    "lease": Call(Runs.WAITS, part="consuming", coroutine="lease_async"),
-    "take_back_lease": Call(function=_take_back_lease),
+    "kv_get": CallKind(Runs.TABLE),
+    "kv_put": CallKind(Runs.THREAD, part="key_values"),
+    "kv_swap": CallKind(Runs.THREAD, part="key_values"),
+    "kv_list": CallKind(Runs.TABLE),
+    "kv_take": CallKind(Runs.THREAD, part="key_values"),
+    "kv_count": CallKind(Runs.TABLE),
+    "wait": CallKind(Runs.WAITS, coroutine="wait_async"),
+    "lease": CallKind(Runs.WAITS, part="consuming", coroutine="lease_async"),
+    "take_back_lease": CallKind(function=_undo_lease),
     "acknowledge": _NOW,
     "change_lease": _NOW,
     "give_back": _THREAD,
@@ -122,7 +122,7 @@ CALLS: Final[dict[str, Call]] = {
     "lag": _NOW,
     "purge": _THREAD,
     "delete_consumed_files": _THREAD,
-    "log_page": Call(Runs.THREAD, function=log_page),
+    "log_page": CallKind(Runs.THREAD, function=log_page),
     "topics.get": _NOW,
     "topics.put": _NOW,
     "topics.remove": _NOW,

@@ -75,7 +75,7 @@ class Waiter:
         self.reads = reads
 
 
-class Asked(Waiter):
+class LivenessProbe(Waiter):
     """Who waits for a sign of life.
 
     Attributes:
@@ -86,7 +86,7 @@ class Asked(Waiter):
     signs_of_life: int
 
 
-class Channel:
+class OwnerChannel:
     """A connection that any number of threads call through at a time.
 
     Args:
@@ -132,7 +132,7 @@ class Channel:
         look = threading.Lock()
         look.acquire()
         waiter = Waiter(partial(_release, look), reads=True)
-        asked: Asked | None = None
+        asked: LivenessProbe | None = None
         try:
             self.send(request, waiter)
             while True:
@@ -148,7 +148,7 @@ class Channel:
         finally:
             self.drop(waiter, asked)
 
-    def ask_whether_there(self, waiter: Waiter, asked: Asked | None) -> Asked:
+    def ask_whether_there(self, waiter: Waiter, asked: LivenessProbe | None) -> LivenessProbe:
         """Ask the owner of which an answer is overdue for a sign of life.
 
         Args:
@@ -159,7 +159,7 @@ class Channel:
             OwnerTimeoutError: it has not answered that either, nor sent or taken anything else.
         """
         if asked is None or asked.answer is not None:
-            asking = Asked(waiter.wake, reads=waiter.reads)
+            asking = LivenessProbe(waiter.wake, reads=waiter.reads)
             self.send(RemotingCommand(RequestCode.HEART_BEAT), asking)
         else:
             asking = asked
@@ -387,7 +387,7 @@ class Channel:
                 data = self._socket.recv(_RECEIVE_SIZE)
                 if data:
                     self._signs_of_life += 1
-                    self._take(data)
+                    self._receive(data)
                     continue
             except BlockingIOError:
                 continue
@@ -400,7 +400,7 @@ class Channel:
                     raise
             self._lose()
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         self._decoder.feed(data)
         while (answer := self._decoder.next()) is not None:
             waiter = self._waiting.get(answer.opaque)

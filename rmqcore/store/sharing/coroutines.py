@@ -1,4 +1,4 @@
-"""Calls of event loops through a `Channel`."""
+"""Calls of event loops through a `OwnerChannel`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import partial
 
 from rmqcore.errors import OwnerTimeoutError
 from rmqcore.remoting import RemotingCommand
-from rmqcore.store.sharing.channel import Asked, Channel, ChannelLostError, Waiter
+from rmqcore.store.sharing.channel import ChannelLostError, LivenessProbe, OwnerChannel, Waiter
 
 
-async def ask(channel: Channel, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
-    """As `Channel.call`, without blocking the event loop."""
+async def ask(channel: OwnerChannel, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
+    """As `OwnerChannel.call`, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     waiter = Waiter(partial(_wake, loop, woken), reads=False)
-    asked: Asked | None = None
+    asked: LivenessProbe | None = None
     try:
         if not channel.send_now(request, waiter):
             await loop.run_in_executor(None, channel.send, request, waiter)

@@ -35,7 +35,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 thread = threading.Thread(target=self._run, name="ShareStoreCall", daemon=True)
                 thread.start()
                 self._started.append(thread)
-            self._calls.put(partial(_settle, future, partial(fn, *args, **kwargs)))
+            self._calls.put(partial(_run_into, future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -52,7 +52,7 @@ class DaemonThreads(ThreadPoolExecutor):
             call()
 
 
-def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
+def _run_into(future: Future[Any], call: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:

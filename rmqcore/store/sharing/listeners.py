@@ -6,13 +6,14 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, Protocol
 
 from rmqcore.errors import RmqCoreError, StoreClosedError, StoreNotFoundError
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.calls import ARRIVALS, request_of, result_of
-from rmqcore.store.sharing.channel import Channel, ChannelLostError
+from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
 from rmqcore.world import sleep
 
 _log = logging.getLogger("rmqcore")
@@ -21,10 +22,12 @@ _log = logging.getLogger("rmqcore")
 LOOK_AGAIN_S: Final = 0.5
 
 
-class Handle(Protocol):
+class SharedHandle(Protocol):
     """What is asked of a handle on a shared store."""
 
-    def settled(self) -> DefaultMessageStore | Channel:
+    path: Path
+
+    def reach_owner(self) -> DefaultMessageStore | OwnerChannel:
         """The store, when this process owns it; else a channel to the owner."""
         ...
 
@@ -41,7 +44,7 @@ class Listeners:
     Threads: any.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: SharedHandle) -> None:
         self._handle = weakref.ref(handle)
         self._lock = threading.Lock()
         self._listeners: tuple[ArrivalListener, ...] = ()
@@ -49,8 +52,8 @@ class Listeners:
 
     def add(self, listener: ArrivalListener) -> Callable[[], None]:
         """Tell a function of arrivals from now on; returns what ends it."""
-        found = self._settled()
-        if not isinstance(found, Channel):
+        found = self._reach_owner()
+        if not isinstance(found, OwnerChannel):
             return found.on_arrival(listener)
         with self._lock:
             self._listeners = (*self._listeners, listener)
@@ -64,8 +67,8 @@ class Listeners:
 
         return forget
 
-    def _settled(self) -> DefaultMessageStore | Channel:
-        """See `Handle.settled`.
+    def _reach_owner(self) -> DefaultMessageStore | OwnerChannel:
+        """See `SharedHandle.reach_owner`.
 
         Raises:
             StoreClosedError: also when the handle was dropped.
@@ -73,23 +76,23 @@ class Listeners:
         handle = self._handle()
         if handle is None:
             raise StoreClosedError("the store has been closed")
-        return handle.settled()
+        return handle.reach_owner()
 
     def _run(self) -> None:
-        asked: Channel | None = None
+        asked: OwnerChannel | None = None
         told = ""
         while True:
             try:
-                found = self._settled()
-                if not isinstance(found, Channel):
-                    found.on_arrival(self._tell)
-                    self._tell_all()
+                found = self._reach_owner()
+                if not isinstance(found, OwnerChannel):
+                    found.on_arrival(self._notify)
+                    self._notify_all()
                     return
                 if asked is not None and found is not asked:
                     # a new owner: what came in between is told now
-                    self._tell_all()
+                    self._notify_all()
                 asked = found
-                self._tell(result_of(found.call(request_of(ARRIVALS, (), {}))))
+                self._notify(result_of(found.call(request_of(ARRIVALS, (), {}))))
             except ChannelLostError:
                 continue
             except (StoreClosedError, StoreNotFoundError):
@@ -100,12 +103,12 @@ class Listeners:
                     _log.warning("no arrivals, which is tried again: %s", told)
                 sleep(LOOK_AGAIN_S)
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         handle = self._handle()
         if handle is not None:
-            self._tell(handle.queues())
+            self._notify(handle.queues())
 
-    def _tell(self, queues: Sequence[tuple[str, int]]) -> None:
+    def _notify(self, queues: Sequence[tuple[str, int]]) -> None:
         for listener in self._listeners:
             try:
                 listener(queues)

@@ -26,7 +26,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.store.consume.holders import is_elsewhere, is_gone, process_of
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing.arrivals import Arrivals
+from rmqcore.store.sharing.arrivals import PendingArrivals
 from rmqcore.store.sharing.calls import (
     ARRIVALS,
     CALLS,
@@ -79,7 +79,7 @@ class StoreServer:
         #: tasks of puts: one that is tried again must not overtake the first try
         self._puts: set[asyncio.Future[Any]] = set()
         #: tasks that would wait for long, by connection and number of the request
-        self._waits: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
+        self._waiting_calls: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
         #: what threads work on, by the name of the call
         self._named: dict[str, asyncio.Future[RemotingCommand]] = {}
         #: by client: in whose names it has leased messages
@@ -196,7 +196,7 @@ class StoreServer:
         try:
             if self._looking is not None:
                 self._looking.cancel()
-            for task in self._waits.values():
+            for task in self._waiting_calls.values():
                 task.cancel()
             if self._server is not None:
                 await self._server.stop(_STOP_S)
@@ -224,12 +224,12 @@ class StoreServer:
         self._leaving.add(connection.attributes[_CLIENT])
 
     def _cancel(self, connection: Connection, request: RemotingCommand) -> None:
-        task = self._waits.get((connection, request.number("opaque")))
+        task = self._waiting_calls.get((connection, request.number("opaque")))
         if task is not None and not task.done():
             task.cancel()
         elif self._store is not None and "call" in request.ext_fields:
             holder = request.text("holder", connection.attributes.get(_CLIENT))
-            self._store.parts.consuming.take_back_lease(request.text("call"), holder)
+            self._store.parts.consuming.undo_lease(request.text("call"), holder)
 
     def _answer(
         self, connection: Connection, request: RemotingCommand
@@ -256,7 +256,7 @@ class StoreServer:
 
         One whose call was interrupted in the middle of a frame lives, and makes a new connection.
         """
-        for (waiting, _), task in self._waits.items():
+        for (waiting, _), task in self._waiting_calls.items():
             if waiting is connection:
                 task.cancel()
         arrivals = connection.attributes.pop(ARRIVALS, None)
@@ -305,8 +305,8 @@ class StoreServer:
         if method == ARRIVALS:
             known = connection.attributes
             if ARRIVALS not in known:
-                known[ARRIVALS] = Arrivals(store, self._loop)
-            return self._answer_waiting(known[ARRIVALS].take(), connection, request)
+                known[ARRIVALS] = PendingArrivals(store, self._loop)
+            return self._answer_waiting(known[ARRIVALS].collect(), connection, request)
         call = CALLS.get(method)
         if call is None:
             raise StoreError(f"{method} is no call of a shared store")
@@ -381,8 +381,8 @@ class StoreServer:
         """As `_answer_later`, of what may wait for as long as it takes."""
         # known at once: its end may have been read together with it
         key = connection, request.opaque
-        self._waits[key] = task = self._loop.create_task(working)
-        task.add_done_callback(lambda _: self._waits.pop(key, None))
+        self._waiting_calls[key] = task = self._loop.create_task(working)
+        task.add_done_callback(lambda _: self._waiting_calls.pop(key, None))
         return _answer_later(task)
 
 

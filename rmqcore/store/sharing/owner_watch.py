@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import logging
 import weakref
-from pathlib import Path
-from typing import Protocol
 
 from rmqcore.errors import RmqCoreError, StoreClosedError, StoreNotFoundError
-from rmqcore.store.sharing.channel import Channel
-from rmqcore.store.sharing.listeners import LOOK_AGAIN_S
+from rmqcore.store.sharing.channel import OwnerChannel
+from rmqcore.store.sharing.listeners import LOOK_AGAIN_S, SharedHandle
 from rmqcore.world import sleep
 
 _log = logging.getLogger("rmqcore")
 
 
-class Handle(Protocol):
-    """What is asked of a handle on a shared store."""
-
-    path: Path
-
-    def settled(self) -> object:
-        """The store, when this process owns it; else a channel to the owner."""
-        ...
-
-
-def watch_owner(handle: weakref.ref[Handle], channel: Channel) -> None:
+def watch_owner(handle: weakref.ref[SharedHandle], channel: OwnerChannel) -> None:
     """Wait for the end of the owner, then see to the next, so that there always is one."""
     channel.until_lost()
     told = ""
     while (store := handle()) is not None:
         try:
-            store.settled()
+            store.reach_owner()
         except (StoreClosedError, StoreNotFoundError):
             return
         except (RmqCoreError, OSError) as error:

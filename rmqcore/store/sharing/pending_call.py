@@ -14,7 +14,7 @@ from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.calls import (
     CALLS,
     PROPERTIES,
-    Call,
+    CallKind,
     Runs,
     coroutine_of,
     method_of,
@@ -26,7 +26,7 @@ from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: what is no row of the table is asked for: a property, or what has arrived
-_ASKED: Final = Call()
+_ASKED: Final = CallKind()
 #: arguments of `wait` before its time-out
 _WAIT_ARGUMENTS: Final = 3
 

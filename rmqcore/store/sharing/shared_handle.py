@@ -26,7 +26,7 @@ from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, given, result_of
-from rmqcore.store.sharing.channel import Channel, ChannelLostError
+from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
 from rmqcore.store.sharing.coroutines import ask
 from rmqcore.store.sharing.listeners import Listeners
 from rmqcore.store.sharing.owner import StoreServer
@@ -38,7 +38,7 @@ from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.world import monotonic_s, sleep
 
 if TYPE_CHECKING:
-    from rmqcore.store.sharing.listeners import Handle
+    from rmqcore.store.sharing.listeners import SharedHandle
 
 _log = logging.getLogger("rmqcore")
 
@@ -84,14 +84,14 @@ class SharedStoreHandle(ClosedByWith):
         self._settling = threading.RLock()
         self._store: DefaultMessageStore | None = None
         self._server: StoreServer | None = None
-        self._channel: Channel | None = None
+        self._channel: OwnerChannel | None = None
         self._keys = UniqueKeys()
         self._client = new_holder()
         self._closed = False
-        self._listeners = Listeners(cast("Handle", self))
+        self._listeners = Listeners(cast("SharedHandle", self))
         self._topics = SharedTopics(self._call)
         self._consumer_offsets = SharedConsumerOffsets(self._call)
-        self.settled()
+        self.reach_owner()
         _HANDLES.add(self)
 
     # ---- who owns the store
@@ -99,10 +99,10 @@ class SharedStoreHandle(ClosedByWith):
     @property
     def owner(self) -> int:
         """Process id of the owner; this process's own when it is the owner."""
-        found = self.settled()
-        return found.owner if isinstance(found, Channel) else os.getpid()
+        found = self.reach_owner()
+        return found.owner if isinstance(found, OwnerChannel) else os.getpid()
 
-    def settled(self) -> DefaultMessageStore | Channel:
+    def reach_owner(self) -> DefaultMessageStore | OwnerChannel:
         """The store, when this process owns it; else a channel to the owner.
 
         Raises:
@@ -111,13 +111,13 @@ class SharedStoreHandle(ClosedByWith):
         """
         return self._found() or self._settle()
 
-    def _found(self) -> DefaultMessageStore | Channel | None:
+    def _found(self) -> DefaultMessageStore | OwnerChannel | None:
         store, channel = self._store, self._channel
         if store is not None:
             return store
         return None if channel is None or channel.lost else channel
 
-    def _settle(self) -> DefaultMessageStore | Channel:
+    def _settle(self) -> DefaultMessageStore | OwnerChannel:
         with self._settling:
             deadline, pause = monotonic_s() + self._timeout_s, _FIRST_PAUSE_S
             while True:
@@ -152,12 +152,12 @@ class SharedStoreHandle(ClosedByWith):
             raise
         return True
 
-    def _new_channel(self) -> Channel | None:
+    def _new_channel(self) -> OwnerChannel | None:
         """A connection with the owner, who knows whose it is; None when there is none."""
         connected = self._place.connect(self._timeout_s)
         if connected is None:
             return None
-        channel = Channel(connected, self._place, self._timeout_s)
+        channel = OwnerChannel(connected, self._place, self._timeout_s)
         fields = {"version": str(VERSION), "client": self._client}
         try:
             result_of(channel.call(RemotingCommand(HELLO, fields)))
@@ -254,8 +254,8 @@ class SharedStoreHandle(ClosedByWith):
         """Make a call, of whoever owns the store, until it is answered."""
         call = PendingCall(self.path, method, args, settings)
         while True:
-            found = self.settled()
-            if not isinstance(found, Channel):
+            found = self.reach_owner()
+            if not isinstance(found, OwnerChannel):
                 return call.here(found)
             request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
             try:
@@ -268,7 +268,7 @@ class SharedStoreHandle(ClosedByWith):
             else:
                 return result_of(answer)
 
-    def _take_back(self, channel: Channel, request: RemotingCommand) -> None:
+    def _take_back(self, channel: OwnerChannel, request: RemotingCommand) -> None:
         """Let come again what a lease was given that nobody waits for, and that lost its channel.
 
         Where the channel is there still, it has told the owner.
@@ -303,7 +303,7 @@ class SharedStoreHandle(ClosedByWith):
             found = self._found()
             if found is None:
                 found = await running_loop().run_in_executor(None, self._settle)
-            if not isinstance(found, Channel):
+            if not isinstance(found, OwnerChannel):
                 return await call.here_async(found)
             request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
             try:
@@ -355,7 +355,7 @@ class SharedStoreHandle(ClosedByWith):
         self._unbind()
         self._keys = UniqueKeys()
         self._client = new_holder()
-        self._listeners = Listeners(cast("Handle", self))
+        self._listeners = Listeners(cast("SharedHandle", self))
 
     def __del__(self) -> None:
         is_open = not self._closed and (self._store or self._channel) is not None

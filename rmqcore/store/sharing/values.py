@@ -96,7 +96,7 @@ def unpack(body: bytes) -> Any:
     whole = memoryview(body)
     try:
         text = str(whole[_LENGTH_SIZE : _LENGTH_SIZE + size], "ascii")
-        return _value(_plain_of(text), _Runs(whole, _LENGTH_SIZE + size))
+        return _value(_plain_of(text), _ByteRuns(whole, _LENGTH_SIZE + size))
     except RmqCoreError:
         raise
     except Exception as error:
@@ -110,7 +110,7 @@ def _plain_of(text: str) -> Any:
     return plain
 
 
-class _Runs:
+class _ByteRuns:
     """The runs of bytes behind the text, handed out in order."""
 
     __slots__ = ("_at", "_whole")
@@ -119,7 +119,7 @@ class _Runs:
         self._whole = whole
         self._at = at
 
-    def take(self, size: int) -> memoryview:
+    def read(self, size: int) -> memoryview:
         begin, end = self._at, self._at + size
         if size < 0 or end > len(self._whole):
             raise ValueError(f"{size} bytes at {begin} of a body of {len(self._whole)}")
@@ -317,18 +317,18 @@ _BASES: Final[tuple[tuple[type, Callable[[Any, list[Buffer]], Any]], ...]] = (
 # ---- unpacking ----------------------------------------------------------------------------------
 
 
-def _value(plain: Any, runs: _Runs) -> Any:
+def _value(plain: Any, runs: _ByteRuns) -> Any:
     if type(plain) is not list:
         return plain
     return _UNPACKERS[plain[0]](plain, runs)
 
 
-def _values(plain: list[Any], runs: _Runs) -> list[Any]:
+def _values(plain: list[Any], runs: _ByteRuns) -> list[Any]:
     """The values behind a tag."""
     return [_value(each, runs) if type(each) is list else each for each in plain[1:]]
 
 
-def _dict_again(plain: list[Any], runs: _Runs) -> dict[Any, Any]:
+def _dict_again(plain: list[Any], runs: _ByteRuns) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for key, each in plain[1:]:
         name = key if type(key) is str else _value(key, runs)
@@ -336,7 +336,7 @@ def _dict_again(plain: list[Any], runs: _Runs) -> dict[Any, Any]:
     return found
 
 
-def _receipt_again(plain: list[Any], _: _Runs) -> PutMessageResult:
+def _receipt_again(plain: list[Any], _: _ByteRuns) -> PutMessageResult:
     _, state, phy, queue, size, stored_ms, count, durability, reason, host, offsets = plain
     return PutMessageResult(
         _STATUSES[state],
@@ -352,15 +352,15 @@ def _receipt_again(plain: list[Any], _: _Runs) -> PutMessageResult:
     )
 
 
-def _stored_again(plain: list[Any], runs: _Runs) -> MessageExt:
-    return decode_record(runs.take(plain[1]), check_crc=False)
+def _stored_again(plain: list[Any], runs: _ByteRuns) -> MessageExt:
+    return decode_record(runs.read(plain[1]), check_crc=False)
 
 
-def _got_again(plain: list[Any], runs: _Runs) -> GetMessageResult:
+def _got_again(plain: list[Any], runs: _ByteRuns) -> GetMessageResult:
     _, state, following, least, end, sizes, expected = plain
     result = GetMessageResult(status.GetMessageStatus(state), following, least, end)
     for size in sizes:
-        record = runs.take(size)
+        record = runs.read(size)
         phy_offset = decode_record(record, check_crc=False).phy_offset
         unit = phy_offset.to_bytes(8) + size.to_bytes(4) + bytes(8)
         taken, _ = result.collect(record, size, None, phy_offset, unit, 0, _NO_LIMIT, 1 << 62)
@@ -371,19 +371,19 @@ def _got_again(plain: list[Any], runs: _Runs) -> GetMessageResult:
     return result
 
 
-def _queried_again(plain: list[Any], runs: _Runs) -> QueryMessageResult:
+def _queried_again(plain: list[Any], runs: _ByteRuns) -> QueryMessageResult:
     found = [_stored_again(each, runs) for each in plain[1]]
     return QueryMessageResult(found, plain[2], _value(plain[3], runs))
 
 
-def _received_again(plain: list[Any], runs: _Runs) -> ReceivedMessage:
+def _received_again(plain: list[Any], runs: _ByteRuns) -> ReceivedMessage:
     stored = _stored_again(plain[1], runs)
     message = ReceivedMessage(stored, plain[2], _value(plain[3], runs))
     message.reconsume_times = plain[4]
     return message
 
 
-def _error_again(plain: list[Any], runs: _Runs) -> BaseException:
+def _error_again(plain: list[Any], runs: _ByteRuns) -> BaseException:
     kind = _ERRORS[plain[1]]
     args, facts = _value(plain[2], runs), _value(plain[3], runs)
     error = kind.__new__(kind)
@@ -395,13 +395,13 @@ def _error_again(plain: list[Any], runs: _Runs) -> BaseException:
     return error
 
 
-def _config_again(plain: list[Any], runs: _Runs) -> StoreConfig:
+def _config_again(plain: list[Any], runs: _ByteRuns) -> StoreConfig:
     return StoreConfig(**_value(plain[1], runs), ignored=_value(plain[2], runs))
 
 
-_UNPACKERS: Final[dict[str, Callable[[list[Any], _Runs], Any]]] = {
-    "b": lambda plain, runs: bytes(runs.take(plain[1])),
-    "v": lambda plain, runs: runs.take(plain[1]),
+_UNPACKERS: Final[dict[str, Callable[[list[Any], _ByteRuns], Any]]] = {
+    "b": lambda plain, runs: bytes(runs.read(plain[1])),
+    "v": lambda plain, runs: runs.read(plain[1]),
     "d": _dict_again,
     "l": _values,
     "t": lambda plain, runs: tuple(_values(plain, runs)),

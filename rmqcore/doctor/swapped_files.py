@@ -23,7 +23,7 @@ _BLOCK = 1 << 20
 _TRIED_MAX = 10_000
 
 
-def misnamed(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
+def wrongly_named(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
     """(log file, the name that its records say) of those that have another.
 
     A second copy of a file that lies in its place is not among them.

@@ -51,7 +51,7 @@ def has_placeholder(lost: LostMessage) -> bool:
     return lost.count == 1 and not lost.topic.startswith(_OWN_PREFIXES)
 
 
-class Cover:
+class CoveringRecords:
     """The records that cover one stretch of one log file.
 
     Args:

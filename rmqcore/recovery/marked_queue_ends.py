@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmqcore.files.store_mark import QueueKey, StoreMark
 
 
-class KnownEnds:
+class MarkedQueueEnds:
     """Compares the queues with the ends that the mark names.
 
     Args:

@@ -9,8 +9,8 @@ from rmqcore.errors import StoreNotWritableError
 from rmqcore.native.base._lock import Attempt, ReentrantLock
 
 
-class Alone:
-    """One thread at a time: ``with alone.within()``, and `check` as the first thing inside.
+class InterruptSafeLock:
+    """One thread at a time: ``with lock.within()``, and `refuse_interrupt` first inside.
 
     An interrupt, wherever it comes, leaves the lock released.
     """
@@ -42,19 +42,19 @@ class Alone:
             finally:
                 self._around = 0
 
-    def check(self) -> None:
+    def refuse_interrupt(self) -> None:
         """Refuse a signal handler that interrupts its own thread in such a block.
 
         Raises:
             StoreNotWritableError: this is one.
         """
-        if self.inside:
+        if self.interrupts_itself:
             raise StoreNotWritableError(
                 f"a signal handler or a finalizer inside a call about {self._what} cannot make "
                 "another"
             )
 
     @property
-    def inside(self) -> bool:
+    def interrupts_itself(self) -> bool:
         """Whether the thread that holds it is in such a block within another one."""
         return self._lock.depth > 1 + self._around

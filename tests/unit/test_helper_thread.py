@@ -7,14 +7,14 @@ import threading
 import pytest
 from patience import TIMEOUT_S
 
-from rmqcore.recovery.beside_thread import BesideThread
+from rmqcore.recovery.helper_thread import HelperThread
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
 def beside():
-    thread = BesideThread()
+    thread = HelperThread()
     yield thread
     thread.end()
 
@@ -50,7 +50,7 @@ def test_what_the_work_raises_is_raised_once_and_the_thread_goes_on(beside):
 
 
 def test_end_waits_drops_the_error_and_ends_the_thread():
-    before, beside, done = threading.active_count(), BesideThread(), []
+    before, beside, done = threading.active_count(), HelperThread(), []
 
     def fail():
         done.append(True)

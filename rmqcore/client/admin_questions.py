@@ -1,4 +1,4 @@
-"""`Asked`: what administrators ask of a consumer: how it does, and to consume one message now."""
+"""`AdminQuestions`: what an administrator asks a consumer: its state, or to consume a message."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SingleMessage(AssignedQueue):
             self.result.set_result(result)
 
 
-class Asked:
+class AdminQuestions:
     """Requests 307 and 309.
 
     Source: ClientRemotingProcessor, DefaultMQPushConsumerImpl.consumerRunningInfo.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 
 
-class LeftIndexFiles:
+class SuspectIndexFiles:
     """Files the keys of a walk, and finds those in their place that a crash has left.
 
     Args:
@@ -65,7 +65,7 @@ class LeftIndexFiles:
             file = self._left.pop(0)
             files = self._index.files
             self._check = file.check_bytes(files[-1].header if files else None)
-            self._index.take_over(file)
+            self._index.append_file(file)
         return self._check
 
     def _end_check(self, check: EntryCheck) -> None:
@@ -109,7 +109,7 @@ class LeftIndexFiles:
                     return
             end, keys = header.end_phy_offset, file.entries_at_end()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """When every key has been dispatched: remove what the crash has left beyond."""
         if self._check is not None:
             self._end_check(self._check)

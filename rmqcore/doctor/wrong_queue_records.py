@@ -24,9 +24,9 @@ from rmqcore._codec import decode_record
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
+    OffsetRange,
+    OffsetRanges,
     QueueKey,
-    Run,
-    Runs,
     has_offset,
     lacking,
     merged_batch_runs,
@@ -45,7 +45,7 @@ _TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _REASON = "the body is whole, but the header names a place in a queue that is not the record's"
 
 
-def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
+def add_wrong_queue_records(log: LogPlan, surveys: list[FileSurvey], runs: OffsetRanges) -> None:
     """Make a gap of each record whose header names a wrong place; its claim goes from the runs.
 
     Args:
@@ -78,7 +78,7 @@ def add_misplaced(log: LogPlan, surveys: list[FileSurvey], runs: Runs) -> None:
             _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
 
 
-def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]:
+def _outliers(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> Iterator[OffsetRange]:
     """Runs of one message with an offset that neither what is before nor behind it agrees with.
 
     Or with a topic that has a character that no topic's name has.
@@ -100,7 +100,9 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[Run]) -> Iterator[Run]
                 yield one
 
 
-def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> Iterator[int]:
+def _contradicted(
+    log: LogPlan, files: UnitFiles, key: QueueKey, runs: OffsetRanges
+) -> Iterator[int]:
     """Records that the queue leads to, for offsets that no record names though the next ones are.
 
     Both ends of what lacks have to be led to: a directory or a file with another's name proves
@@ -121,14 +123,14 @@ def _contradicted(log: LogPlan, files: UnitFiles, key: QueueKey, runs: Runs) -> 
             if not before.phy_offset < message.phy_offset < behind.phy_offset:
                 continue
             if stretch and queue_offset > stretch[-1][0] + 1:
-                yield from _misplaced(files, key, runs, stretch)
+                yield from _named_wrongly(files, key, runs, stretch)
                 stretch = []
             stretch.append((queue_offset, message))
-        yield from _misplaced(files, key, runs, stretch)
+        yield from _named_wrongly(files, key, runs, stretch)
 
 
 def _contradicted_batches(
-    log: LogPlan, files: UnitFiles, key: QueueKey, runs: list[Run]
+    log: LogPlan, files: UnitFiles, key: QueueKey, runs: list[OffsetRange]
 ) -> Iterator[int]:
     """Stored batches on either side of a break in the numbers that have others than the queue.
 
@@ -149,15 +151,15 @@ def _contradicted_batches(
                     yield phy_offset
 
 
-def _misplaced(
-    files: UnitFiles, key: QueueKey, runs: Runs, stretch: list[tuple[int, MessageExt]]
+def _named_wrongly(
+    files: UnitFiles, key: QueueKey, runs: OffsetRanges, stretch: list[tuple[int, MessageExt]]
 ) -> Iterator[int]:
     """Records of a stretch of units that all contradict theirs, where the queue is believed."""
     if not any(_is_right(files, runs, key, message) for _, message in stretch):
         yield from (message.phy_offset for _, message in stretch)
 
 
-def _is_right(files: UnitFiles, runs: Runs, key: QueueKey, message: MessageExt) -> bool:
+def _is_right(files: UnitFiles, runs: OffsetRanges, key: QueueKey, message: MessageExt) -> bool:
     """True when a record has the places that it names, whatever the queue says that leads to it."""
     places = list(places_named_by(message))
     asked = places[1:] if key[0].startswith(LIGHT_QUEUE_PREFIX) else places[:1]
@@ -173,7 +175,7 @@ def _is_led_to(files: UnitFiles, message: MessageExt, key: QueueKey, queue_offse
     return _has_place(message) and files.unit_head(key, queue_offset) == unit
 
 
-def _fits(runs: Runs, phy_offset: int, key: QueueKey, queue_offset: int) -> bool:
+def _fits(runs: OffsetRanges, phy_offset: int, key: QueueKey, queue_offset: int) -> bool:
     """True when a record has a place alone, or in a run, and others have those beside it."""
     found = runs.get(key, [])
     number = bisect_right(found, phy_offset, key=lambda one: one.phy_offset) - 1
@@ -232,7 +234,7 @@ def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
     return _has_place(message) and (key, queue_offset) in places_named_by(message)
 
 
-def _drop_claim(found: list[Run], phy_offset: int, queue_offset: int) -> None:
+def _drop_claim(found: list[OffsetRange], phy_offset: int, queue_offset: int) -> None:
     """Take one message out of the runs of a queue."""
     own = (at for at, one in enumerate(found) if one.phy_offset == phy_offset)
     within = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 
-class BesideThread:
+class HelperThread:
     """Runs one function while its caller goes on; worth it for kernels that release the GIL.
 
     One thread runs them all, one after the other: to start a thread for each would stop the caller
